@@ -15,7 +15,7 @@ from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 
 from queryserver.statements import retention
-from queryserver.statements.retention import alone_in_cleaning
+from queryserver.statements.retention import clean_up_lock
 
 
 class TestHistory:
@@ -292,7 +292,7 @@ async def test_log_recommends_a_clean_up_above_a_document_count(ana, monkeypatch
         await ana.run("mysql", "rows 1")
     monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)
     with structlog.testing.capture_logs() as lines:
-        await ana.api.services.statements.retention.tidy()
+        await ana.api.services.statements.retention.clean_up_periodically()
     assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised
 
 
@@ -300,17 +300,17 @@ async def test_only_one_process_at_a_time_cleans_up_automatically(ana: Caller):
     operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
     await aged(ana, operation, "366 days")
     service, dsn = ana.api.services, ana.api.services.settings.desktop.database.dsn or ""
-    async with alone_in_cleaning(dsn) as first, alone_in_cleaning(dsn) as second:
+    async with clean_up_lock(dsn) as first, clean_up_lock(dsn) as second:
         assert (first, second) == (True, False)
-        await service.statements.retention.tidy()
+        await service.statements.retention.clean_up_periodically()
         assert await ana.state(operation) == "available"
-    await service.statements.retention.tidy()
+    await service.statements.retention.clean_up_periodically()
     assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
 
 
 async def test_command_can_clean_up_during_automatic_clean_up(ana: Caller):
     operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
     await aged(ana, operation, "366 days")
-    async with alone_in_cleaning(ana.api.services.settings.desktop.database.dsn or ""):
+    async with clean_up_lock(ana.api.services.settings.desktop.database.dsn or ""):
         await ana.api.services.statements.retention.clean_up()
     assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")

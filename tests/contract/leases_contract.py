@@ -77,9 +77,9 @@ class LeaseDesk(ABC):
 
     async def taken(
         self,
-        most: int = 100,
+        limit: int = 100,
         *,
-        most_of_busy: int | None = None,
+        max_for_busy_users: int | None = None,
         owner: str = ME,
         slots: SlotLimits = ROOMY,
         connectors: Sequence[str] = ("here",),
@@ -90,8 +90,8 @@ class LeaseDesk(ABC):
             lease=LEASE,
             connectors=connectors,
             slots=slots,
-            most=most,
-            most_of_busy=most if most_of_busy is None else most_of_busy,
+            limit=limit,
+            max_for_busy_users=limit if max_for_busy_users is None else max_for_busy_users,
         )
         return [one.lease.statement_id for one in found]
 
@@ -150,26 +150,26 @@ class LeasesContract:
     async def test_last_slots_are_reserved_for_users_without_running_statements(self, desk: LeaseDesk) -> None:
         many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(5)]
         # The first statement and another one: the third slot is reserved.
-        assert await desk.taken(3, most_of_busy=2) == many[:2]
-        assert await desk.taken(1, most_of_busy=0) == []
+        assert await desk.taken(3, max_for_busy_users=2) == many[:2]
+        assert await desk.taken(1, max_for_busy_users=0) == []
         late = [(await desk.add(owner=None, user=1)).statement_id for _ in range(2)]
-        assert await desk.taken(2, most_of_busy=0) == late[:1]
-        assert await desk.taken(2, most_of_busy=0) == []
-        assert await desk.taken(2, most_of_busy=1) == late[1:]
+        assert await desk.taken(2, max_for_busy_users=0) == late[:1]
+        assert await desk.taken(2, max_for_busy_users=0) == []
+        assert await desk.taken(2, max_for_busy_users=1) == late[1:]
 
     async def test_statement_on_another_connector_counts_as_running(self, desk: LeaseDesk) -> None:
         await desk.add(owner="one", user=0, connector="elsewhere")
         await desk.add(owner=None, user=0)
-        assert await desk.taken(1, most_of_busy=0) == []
+        assert await desk.taken(1, max_for_busy_users=0) == []
         other = await desk.add(owner=None, user=1)
-        assert await desk.taken(2, most_of_busy=0) == [other.statement_id]
+        assert await desk.taken(2, max_for_busy_users=0) == [other.statement_id]
 
     async def test_scheduled_statements_neither_get_nor_count_for_the_reserved_slot(self, desk: LeaseDesk) -> None:
         await desk.add(owner=None, user=0, priority=1)
-        assert await desk.taken(1, most_of_busy=0) == []
+        assert await desk.taken(1, max_for_busy_users=0) == []
         await desk.add(owner=OTHER, user=0, priority=1)
         own = await desk.add(owner=None, user=0)
-        assert await desk.taken(2, most_of_busy=0) == [own.statement_id]
+        assert await desk.taken(2, max_for_busy_users=0) == [own.statement_id]
 
     async def test_user_running_elsewhere_keeps_turn_but_gets_no_reserved_slot(self, desk: LeaseDesk) -> None:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
@@ -177,8 +177,8 @@ class LeasesContract:
         first = [(await desk.add(owner=None, user=user)).statement_id for user in (1, 2)]
         assert await desk.taken(1, slots=SlotLimits(per_connector=1, per_user=1)) == older[:1]
         slots = SlotLimits(per_connector=2, per_user=2)
-        assert await desk.taken(1, slots=slots, most_of_busy=0) == first[:1]
-        assert await desk.taken(2, most_of_busy=1) == first[1:]
+        assert await desk.taken(1, slots=slots, max_for_busy_users=0) == first[:1]
+        assert await desk.taken(2, max_for_busy_users=1) == first[1:]
         assert await desk.taken(1) == older[1:]
 
     async def test_first_statement_gets_reserved_slot_after_any_backlog(self, desk: LeaseDesk) -> None:
@@ -186,7 +186,7 @@ class LeasesContract:
         for connector in ("here", "third") * 3:
             await desk.add(owner=None, user=0, connector=connector)
         first = (await desk.add(owner=None, user=1)).statement_id
-        taken = await desk.taken(3, connectors=("here", "third"), most_of_busy=2)
+        taken = await desk.taken(3, connectors=("here", "third"), max_for_busy_users=2)
         assert (len(taken), taken[-1]) == (3, first)
 
     async def test_statements_of_full_connector_use_no_slots(self, desk: LeaseDesk) -> None:
@@ -205,7 +205,7 @@ class LeasesContract:
     async def test_statements_of_one_session_are_taken_in_sequence(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
         found = await desk.leases.claim_waiting(
-            owner=ME, lease=LEASE, connectors=["here"], slots=ROOMY, most=10, most_of_busy=10
+            owner=ME, lease=LEASE, connectors=["here"], slots=ROOMY, limit=10, max_for_busy_users=10
         )
         assert [one.lease.statement_id for one in found] == [first.statement_id]
         for owner in ("one", "two"):

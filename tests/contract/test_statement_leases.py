@@ -334,7 +334,7 @@ class TestDatabaseLeases(LeasesContract):
         with capture_logs() as logs:
             assert await desk.resumptions() == {lease.statement_id: None}
         # Other events, such as a slow query, may be logged too.
-        assert [line["event"] for line in logs].count("mark of a statement cannot be read") == 1
+        assert [line["event"] for line in logs].count("checkpoint of a statement cannot be read") == 1
         assert "handle" not in str(logs)
 
     async def test_concurrent_sweeps_share_orphans(self, desk: DatabaseDesk) -> None:

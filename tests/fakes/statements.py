@@ -27,7 +27,7 @@ from queryserver.statements.model import (
     StatementRecord,
     StatementStatus,
     StatementTimes,
-    assignment_of,
+    new_assignment,
 )
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
@@ -161,8 +161,8 @@ class MemoryLeases:
         lease: timedelta,
         connectors: Sequence[str],
         slots: SlotLimits,
-        most: int,
-        most_of_busy: int,
+        limit: int,
+        max_for_busy_users: int,
     ) -> Sequence[Assignment]:
         await self._reached("claim_waiting")
         active = [one for one in self.entries.values() if not one.state.is_terminal]
@@ -182,10 +182,10 @@ class MemoryLeases:
             )
         ]
         taken: list[Entry] = []
-        while waiting and len(taken) < most:
+        while waiting and len(taken) < limit:
             waiting.sort(
                 key=lambda one: (
-                    most_of_busy == 0 and not _is_first(one, running),
+                    max_for_busy_users == 0 and not _is_first(one, running),
                     one.priority,
                     busy[_place(one)],
                     one.assignment.history_id,
@@ -196,7 +196,7 @@ class MemoryLeases:
                 for one in waiting
                 if busy[_place(one)] < slots.per_user
                 and on[_place(one)[0]] < slots.per_connector
-                and (len(taken) < most_of_busy or _is_first(one, running))
+                and (len(taken) < max_for_busy_users or _is_first(one, running))
             ]
             if not free:
                 break
@@ -320,7 +320,7 @@ class MemoryLeases:
             return PartEnd(None)
         next_lease = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
         number = next(_numbers)
-        assignment = assignment_of(next_statement, next_lease, history_id=number, ends_at=time.monotonic() + 60)
+        assignment = new_assignment(next_statement, next_lease, history_id=number, ends_at=time.monotonic() + 60)
         self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
         return PartEnd(_recorded(next_statement, number))
 
@@ -369,7 +369,9 @@ class MemorySessions:
         self.open_records[session.id] = session
         return True
 
-    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+    async def find_shared(
+        self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]
+    ) -> tuple[int, str]:
         await self._reached("shared")
         return self.shared_sessions.setdefault((user_id, connector, purpose), proposed)
 
@@ -377,7 +379,7 @@ class MemorySessions:
         await self._reached("read")
         return self.open_records.get(session_id)
 
-    async def named(self, session_id: int) -> tuple[int, str] | None:
+    async def find_named(self, session_id: int) -> tuple[int, str] | None:
         await self._reached("named")
         found = self.open_records.get(session_id)
         return (found.user_id, found.connector) if found else None

@@ -12,7 +12,7 @@ from queryserver.files.access import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.results.stores import RESULTS
-from queryserver.statements.overview import HistoryFacts
+from queryserver.statements.overview import HistoryReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def configuration_services(
         return [] if is_good else [SettingsFinding.error(RESULTS, "cannot be written to.")]
 
     return ConfigurationServices(
-        clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),
+        clients=ClientConfiguration(settings, connectors, stores, HistoryReader(database)),
         banner=sanitized_html(settings.desktop.custom.banner_top_html),
         check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),

@@ -12,7 +12,7 @@ from queryserver.files.access import Caller, Stores
 from queryserver.files.model import Scheme
 from queryserver.identity.model import DOWNLOAD, IMPORTER, User
 from queryserver.platform.settings.tree import Settings
-from queryserver.statements.overview import HistoryFacts
+from queryserver.statements.overview import HistoryReader
 
 _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
     {
@@ -53,7 +53,7 @@ class Configuration:
 class ClientConfiguration:
     """Computes the configuration for each call, so that new connectors and changed rights take effect immediately."""
 
-    def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryFacts) -> None:
+    def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryReader) -> None:
         self._settings = settings
         self._connectors = connectors
         self._stores = stores

@@ -50,7 +50,7 @@ def metadata_services(
         connectors=connectors,
         credentials=statements.credentials,
         cache=cache,
-        may_run=statements.runner.data.may_run,
+        can_run=statements.runner.data.can_run,
         forwarding=statements.forwarding,
         reach=statements.reach,
         metrics=metrics,

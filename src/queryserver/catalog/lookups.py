@@ -44,14 +44,14 @@ AnswerListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 class Lookups:
     """Runs all engine queries that are not operations, while `running()` is open.
 
-    `may_run` tells whether this process can access a connector's data. `on_answer` is called with each answer from an
+    `can_run` tells whether this process can access a connector's data. `on_answer` is called with each answer from an
     engine; it must not block or raise.
     """
 
     connectors: Connectors
     credentials: SessionCredentials
     cache: MetadataCache
-    may_run: Callable[[Connector], Awaitable[bool]]
+    can_run: Callable[[Connector], Awaitable[bool]]
     forwarding: WorkForwarder
     reach: Reach
     metrics: Metrics
@@ -190,7 +190,7 @@ class Lookups:
     async def _holder(self, connector: Connector) -> str:
         """Return the process that can access the data: this process, unless another one holds the data."""
         data = self.connectors.data_of(connector)
-        if data is not None and not await self.may_run(connector):
+        if data is not None and not await self.can_run(connector):
             return await self.forwarding.holder(data)
         return self.forwarding.owner
 
@@ -208,7 +208,7 @@ class Lookups:
             try:
                 async with self.connectors.using(connector) as engine, reach.acting(user):
                     try:
-                        yield engine, reach.given_to(options)
+                        yield engine, reach.add_to(options)
                     except (errors.OutcomeUnknown, errors.SessionLost) as error:  # callers can safely repeat lookups
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:

@@ -113,7 +113,7 @@ class Plans:
         Raises session_not_found for another user's session.
         """
         found = await self.sessions.read(session_id)
-        if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
+        if found is None and await self.sessions.find_named(session_id) == (user.id, connector.key):
             return None
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise session_not_found(session_id)

@@ -21,7 +21,7 @@ from queryserver.cli.context import (
     print_listing,
     printable,
 )
-from queryserver.statements.states import LONGEST_AGE_S, StatementStates
+from queryserver.statements.states import MAX_AGE_S, StateFilter
 
 if TYPE_CHECKING:
     from queryserver.statements.overview import OverviewEntry, StatementAdministration
@@ -38,11 +38,9 @@ _HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING",
 def list_statements(
     user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
     connector: Annotated[str | None, typer.Option(help="Only those of the connector of this id.")] = None,
-    state: Annotated[
-        StatementStates, typer.Option(help="Those that wait or run, all, or one state.")
-    ] = StatementStates.ACTIVE,
+    state: Annotated[StateFilter, typer.Option(help="Those that wait or run, all, or one state.")] = StateFilter.ACTIVE,
     older_than_s: Annotated[
-        int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=LONGEST_AGE_S)
+        int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=MAX_AGE_S)
     ] = None,
     limit: Annotated[int, typer.Option(help="Most that are listed, the newest first.", min=1, max=100_000)] = 100,
     config: ConfigFile = None,

@@ -31,14 +31,14 @@ from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import OnEnd, StatementEnd
+from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.open_sessions import Reach
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.result_tables import ResultTables
-from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
+from queryserver.statements.retention import RetentionSweep, clean_up_lock
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
 from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.session_options import SessionChooser, SessionCredentials
@@ -51,7 +51,7 @@ from queryserver.statements.submission import ImportSubmissions, StatementRecord
 log = structlog.get_logger(__name__)
 
 
-def statement_ends(settings: Settings) -> OnEnd:
+def statement_ends(settings: Settings) -> EndListener:
     """Return a callback that writes an audit event for each end, and a log line if audit events have their own file."""
     audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
@@ -114,7 +114,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             results.listing,
             settings.editor,
             run_every=settings.retention.run_every,
-            alone=partial(alone_in_cleaning, dsn),
+            alone=partial(clean_up_lock, dsn),
             metrics=metrics,
         )
         yield StoredRecords(dsn, database, records, cursors, sessions, results.store, sweep)

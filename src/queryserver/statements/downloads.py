@@ -93,7 +93,7 @@ class Downloads:
                 raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
             if status.state is StatementState.SUCCESS:
                 raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
-            if status.is_cut_by_server and not allow_truncated:
+            if status.is_truncated_by_server and not allow_truncated:
                 message = status.message or f"Only the first {status.rows} rows were kept."
                 raise DownloadRefused(
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1

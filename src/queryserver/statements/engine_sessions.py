@@ -89,7 +89,7 @@ class SessionOpener:
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 await stack.enter_async_context(reach.acting(user, operation_id=_operation_id(assignment)))
-                yield await stack.enter_async_context(engine.session(user, reach.given_to(options)))
+                yield await stack.enter_async_context(engine.session(user, reach.add_to(options)))
                 return
             if not (open_session.is_named or assignment.keeps_session):
                 stack.push_async_callback(self.sessions.drop, open_session.id)
@@ -191,7 +191,7 @@ class SessionOpener:
         if script is not None and slot is not None:
             session.scripts.add(script)
             session.slot = slot
-        await self.sessions.open(session, self.connectors.using(connector), reach.given_to(options))
+        await self.sessions.open(session, self.connectors.using(connector), reach.add_to(options))
         try:
             session.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:

@@ -44,7 +44,7 @@ from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import (
     SEGMENT_AGE_S,
     LeaseLost,
-    ResultCaps,
+    ResultLimits,
     RunRecord,
     Spool,
     StatementLog,
@@ -56,14 +56,14 @@ from queryserver.statements.states import StatementState, Truncation
 log = structlog.get_logger(__name__)
 
 # A statement that ends within this time never enters the state `running`.
-_QUICK_S = 0.05
+_QUICK_STATEMENT_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 # Once a statement has run this long, each page is stored before the next one is fetched, so that another runner can
 # resume exactly there. Before, small results stay in the record, and pages share a segment.
-_EXACT_AFTER_S = 2.0
+_STORE_EACH_PAGE_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
 """A session and one of its operations, which another runner left at the engine."""
@@ -167,7 +167,7 @@ class Execution:
         try:
             outcome = await self._run_supervised()
             if not self._record.is_settled:
-                await self._finish_in_any_case(outcome)
+                await self._finish_or_fail(outcome)
         except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has the statement, it was canceled before it was sent, or the sweep will claim it.
             if isinstance(error, LeaseLost) and self._stopping is None:
@@ -260,13 +260,13 @@ class Execution:
             if self._stopping is not None:
                 return self._stopped()
             if self._bound is not None and self._bound.rows and not takes_rows(session):
-                return await self._row_by_row(session, self._bound)
+                return await self._run_for_each_row(session, self._bound)
             handle = await session.submit(self._bound or self.assignment.statement)
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
 
-    async def _row_by_row(self, session: EngineSession, statement: BoundStatement) -> Outcome:
+    async def _run_for_each_row(self, session: EngineSession, statement: BoundStatement) -> Outcome:
         """Run the statement for each row of values in order, for engines that take one row at a time."""
         modified: int | None = None
         for number, row in enumerate(statement.rows):
@@ -275,7 +275,7 @@ class Execution:
             self._accepted = True
             # Without a token, since another runner could resume only this row, and would lose the rest.
             async with self._operation(session, handle):
-                status = await session.poll(handle, wait_s=_QUICK_S)
+                status = await session.poll(handle, wait_s=_QUICK_STATEMENT_S)
                 while not status.state.is_terminal:
                     await self._record.mark_running(self._progress, None)
                     status = await session.poll(handle, wait_s=_POLL_S)
@@ -285,7 +285,7 @@ class Execution:
                 if status.modified_rows is not None:
                     modified = (modified or 0) + status.modified_rows
         outcome = Outcome(StatementState.SUCCESS, modified_row_count=modified)
-        await self._finish_in_any_case(outcome)
+        await self._finish_or_fail(outcome)
         return outcome
 
     async def _resume(self) -> Outcome:
@@ -324,8 +324,8 @@ class Execution:
                 await asyncio.shield(session.close(handle))
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
-        until = time.monotonic() + _QUICK_S
-        status = await self._poll(session, handle, wait_s=_QUICK_S)
+        until = time.monotonic() + _QUICK_STATEMENT_S
+        status = await self._poll(session, handle, wait_s=_QUICK_STATEMENT_S)
         while not status.state.is_terminal and (left_s := until - time.monotonic()) > 0:
             status = await self._poll(session, handle, wait_s=left_s)
         self._note(status)
@@ -377,7 +377,7 @@ class Execution:
         with suppress(EngineError):
             if lines := await session.logs(handle, start=self.log.engine_lines):
                 self.log.add_engine(self._mask_values(lines))
-        await self._finish_in_any_case(outcome)
+        await self._finish_or_fail(outcome)
         return outcome
 
     async def _read_rows(self, session: EngineSession, handle: OperationHandle) -> Outcome:
@@ -392,7 +392,7 @@ class Execution:
             await self._record.add_segment(segment, columns, token)
             self._token = token
 
-        caps = ResultCaps(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
+        caps = ResultLimits(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
         spool = Spool(self.results, assignment.lease, caps, make_visible, stored=assignment.resumption)
         token = self._token
         try:
@@ -406,7 +406,7 @@ class Execution:
                         # The column names as recorded, possibly shortened; every stored segment repeats them.
                         batch = batch.rename_columns([column.name for column in columns])  # noqa: PLW2901
                     await spool.add(batch, token)
-                    if token != token_before and time.monotonic() - self._started_at > _EXACT_AFTER_S:
+                    if token != token_before and time.monotonic() - self._started_at > _STORE_EACH_PAGE_AFTER_S:
                         await spool.store()
                         await self._record.record_token(self._progress, token)
                     if spool.truncated_reason is not None and not may_change():
@@ -447,7 +447,7 @@ class Execution:
         """Note the progress; it is 50 until the end if the engine reports no progress (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
-    async def _finish_in_any_case(self, outcome: Outcome) -> None:
+    async def _finish_or_fail(self, outcome: Outcome) -> None:
         """Record the outcome, or at least an end, so that engine responses never leave a statement running."""
         try:
             await self._record.finish(outcome)

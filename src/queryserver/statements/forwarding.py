@@ -64,12 +64,12 @@ insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $
 """
 
 # Only one process accepts a request, and only while its caller waits.
-_TAKE = """
+_ACCEPT = """
 update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
 returning user_id, request, now() - asked_at as waited
 """
 
-_ANSWER = "update forwarded_looks set answer = $2 where id = $1"
+_RESPOND = "update forwarded_looks set answer = $2 where id = $1"
 _READ = "select answer from forwarded_looks where id = $1"
 _DELETE = "delete from forwarded_looks where id = $1"
 
@@ -128,17 +128,17 @@ class WorkForwarder:
             "api_token": None if user.api_token is None else user.api_token.stored,
             "budget_s": budget.total_seconds(),
         }
-        answered = self._waiting[request_id] = asyncio.Event()
+        responded = self._waiting[request_id] = asyncio.Event()
         try:
             await self._database.execute(_ADD, request_id, target, user.id, orjson.dumps(request))
             while True:
                 await self._notices.publish(REQUEST, str(request_id))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_READ_EVERY_S):
-                        await answered.wait()
-                answer = await self._database.value(_READ, request_id)
-                if answer is not None:
-                    return _unsealed_answer(answer)
+                        await responded.wait()
+                response = await self._database.value(_READ, request_id)
+                if response is not None:
+                    return _decode_response(response)
         finally:
             del self._waiting[request_id]
             await asyncio.shield(self._delete(request_id))
@@ -149,21 +149,21 @@ class WorkForwarder:
             if (waiting := self._waiting.get(UUID(subject))) is not None:
                 waiting.set()
         elif kind == REQUEST:
-            self._tasks.start(self._take(UUID(subject)), "forwarded-work")
+            self._tasks.start(self._accept(UUID(subject)), "forwarded-work")
         return kind in (RESPONSE, REQUEST)
 
-    async def _take(self, request_id: UUID) -> None:
+    async def _accept(self, request_id: UUID) -> None:
         request: Mapping[str, Any] = {}
         is_announced = False
         try:
-            row = await self._database.row(_TAKE, request_id, self.owner)
+            row = await self._database.row(_ACCEPT, request_id, self.owner)
             if row is None:
                 return
             request = orjson.loads(row["request"])
             budget = timedelta(seconds=request["budget_s"]) - row["waited"]
-            answer = await self._sealed_answer(row["user_id"], request, budget)
+            response = await self._encoded_response(row["user_id"], request, budget)
             # Callers delete their request when they leave.
-            is_announced = await self._database.execute(_ANSWER, request_id, answer) > 0
+            is_announced = await self._database.execute(_RESPOND, request_id, response) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
             log.warning("forwarded work not answered")
@@ -171,7 +171,7 @@ class WorkForwarder:
             if not is_announced and (undo := self._undos.get(request.get("kind", ""))) is not None:
                 await undo(request["arguments"])
 
-    async def _sealed_answer(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
+    async def _encoded_response(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
         """Perform the request; return `+` and the result, or `-` with the error's code and message."""
         try:
             return b"+" + await self._run(user_id, request, budget)
@@ -203,9 +203,9 @@ class WorkForwarder:
             log.warning("forwarded work stays in the database for an hour")
 
 
-def _unsealed_answer(answer: bytes) -> bytes:
-    if answer.startswith(b"+"):
-        return answer[1:]
-    code, message = orjson.loads(answer[1:])
+def _decode_response(response: bytes) -> bytes:
+    if response.startswith(b"+"):
+        return response[1:]
+    code, message = orjson.loads(response[1:])
     kind = _ERRORS.get(code, errors.EngineUnavailable)
     raise errors.recreate_error(kind, code if code in _ERRORS else kind.code, message)

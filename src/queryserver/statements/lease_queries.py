@@ -123,13 +123,13 @@ where id in (
 ) and state = 'waiting' and (owner is null or lease_until < now())
 returning {ASSIGNMENT}
 """
-ANY_WAITS = """
+ANY_STATEMENT_WAITS = """
 select exists (
     select from statements where state = 'waiting' and sent_at is null
         and (owner is null or lease_until < now()) and connector = any($1::text[])
 )
 """
-ANY_IS_FIRST = """
+ANY_FIRST_STATEMENT_WAITS = """
 select exists (
     select from statements where state = 'waiting' and sent_at is null and priority = 0
         and (owner is null or lease_until < now()) and connector = any($1::text[])
@@ -144,7 +144,7 @@ _QUEUE_LOCK = 0x71737175  # "qsqu"
 # One worker at a time takes from the queue, so that slots are counted exactly. The time-out keeps a worker that is
 # stopped or cut off here from blocking the others. `WAITING` is a separate query, because it must see what the previous
 # worker has committed.
-CLAIM_ALONE = f"""
+LOCK_QUEUE = f"""
 set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';
 select pg_advisory_xact_lock({_QUEUE_LOCK})
 """

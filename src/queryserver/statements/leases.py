@@ -1,4 +1,4 @@
-"""Manages statement leases: claims, heartbeats, and the writes of runners.
+"""Claims statements for runners, renews their leases, and stores what runners write.
 
 Every write names the owner and the fence number, so a runner that continues after its lease expired changes nothing.
 """
@@ -24,24 +24,24 @@ from queryserver.statements import script_repository
 from queryserver.statements.model import (
     Assignment,
     ClaimScope,
+    EndListener,
     EngineCheckpoint,
     Lease,
     NewStatement,
-    OnEnd,
     Outcome,
     PartEnd,
     Resumption,
     SlotLimits,
 )
 from queryserver.statements.parameters import ParameterSealer
-from queryserver.statements.rows import end_of
+from queryserver.statements.rows import end_from_row
 from queryserver.statements.states import LimitSource
 
 log = structlog.get_logger(__name__)
 
 
 class StatementLeases:
-    """Reads and writes for runners. Writes return False if the lease was lost; the runner then stops.
+    """Reads and writes statement records for runners. Writes return False if the lease was lost; the runner then stops.
 
     Checkpoints are sealed like credentials, because their tokens grant access to operations at the engine.
     """
@@ -50,7 +50,7 @@ class StatementLeases:
         self,
         database: Database,
         sealer: Sealer,
-        on_end: OnEnd = lambda _end: None,
+        on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
         """With `notifies_ends`, the database sends a notification when a statement recorded by another process ends.
@@ -66,13 +66,13 @@ class StatementLeases:
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
     ) -> Sequence[Assignment]:
-        """Claim a waiting statement within the scope that has no live owner, and whose session no other process holds.
+        """Claim a waiting statement and the earlier waiting statements of its session, in recording order.
 
-        Earlier statements of the same session come first.
+        Claims only statements within the scope that have no live owner, and whose session no other process holds.
         """
         connectors, sessions = list(within.connectors), list(within.sessions)
         rows = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
-        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
+        return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
@@ -86,7 +86,7 @@ class StatementLeases:
         rows = await self._database.fetch(
             queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
         )
-        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
+        return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def claim_waiting(
         self,
@@ -95,25 +95,27 @@ class StatementLeases:
         lease: timedelta,
         connectors: Sequence[str],
         slots: SlotLimits,
-        most: int,
-        most_of_busy: int,
+        limit: int,
+        max_for_busy_users: int,
     ) -> Sequence[Assignment]:
-        """Claim up to `most` unsent statements from the queue of all workers, with users taking turns.
+        """Claim up to `limit` unsent statements from the queue of all workers, with users taking turns.
 
-        Beyond `most_of_busy`, which is at most `most`, claims only the first statements of users without running ones.
+        Users with running statements get at most `max_for_busy_users` of them; the others go to users without any.
         """
         reachable = list(connectors)
-        if not await self._database.value(queries.ANY_WAITS if most_of_busy else queries.ANY_IS_FIRST, reachable):
+        if not await self._database.value(
+            queries.ANY_STATEMENT_WAITS if max_for_busy_users else queries.ANY_FIRST_STATEMENT_WAITS, reachable
+        ):
             return ()
         async with self._database.transaction() as connection:
-            await connection.execute(queries.CLAIM_ALONE)
+            await connection.execute(queries.LOCK_QUEUE)
             rows = await connection.fetch(
-                queries.WAITING, owner, lease, reachable, slots.per_connector, slots.per_user, most, most_of_busy
+                queries.WAITING, owner, lease, reachable, slots.per_connector, slots.per_user, limit, max_for_busy_users
             )
-        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
+        return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def expire_all(self) -> None:
-        """End all leases, because no lease holder is alive."""
+        """End all leases. Call it only if no other process is alive."""
         await self._database.execute(queries.EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
@@ -130,18 +132,15 @@ class StatementLeases:
 
     async def release(self, lease: Lease) -> bool:
         """Release a statement that was not sent; False if it was sent or has ended."""
-        return await self._updated(queries.RELEASE, lease)
+        return await self._update(queries.RELEASE, lease)
 
     async def hand_over(self, lease: Lease) -> bool:
         """Leave a running statement to another runner; False if it has no checkpoint or has ended."""
-        return await self._updated(queries.HAND_OVER, lease)
+        return await self._update(queries.HAND_OVER, lease)
 
     async def retry(self, lease: Lease, *, line: str) -> bool:
-        """Queue a sent statement again, once, if it only reads and has no rows; else False.
-
-        The statement then has no owner, and can be claimed.
-        """
-        return await self._changes_row(queries.RETRY, lease, lines=[line])
+        """Return a sent statement without rows to the queue, with a log line. False if it was already sent twice."""
+        return await self._update_counted(queries.RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
         """Record that the statement is about to reach the engine; False also if a cancel was requested."""
@@ -151,11 +150,11 @@ class StatementLeases:
                     return False
                 sent = await connection.execute(queries.SENT.sql, *queries.SENT.arguments(_fenced(lease)))
             return sent == "UPDATE 1"
-        return await self._updated(queries.SENT, lease)
+        return await self._update(queries.SENT, lease)
 
     async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted it; with a `checkpoint`, another runner can resume it."""
-        return await self._updated(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
+        """Record that the engine has accepted the statement; with a `checkpoint`, another runner can resume it."""
+        return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(
         self,
@@ -171,7 +170,7 @@ class StatementLeases:
 
         Without `checkpoint`, keeps the stored one.
         """
-        return await self._changes_row(
+        return await self._update_counted(
             queries.REPORT,
             lease,
             progress=progress,
@@ -182,7 +181,7 @@ class StatementLeases:
         )
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        """Drop log lines numbered below `before_line`; only whole stored blocks are dropped."""
+        """Drop stored blocks of log lines whose lines are all numbered below `before_line`."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
             lease.operation_id or lease.statement_id,
@@ -193,7 +192,7 @@ class StatementLeases:
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
         """Make stored rows visible, replacing rows with an older fence. Without `checkpoint`, keeps the stored one."""
-        return await self._changes_row(
+        return await self._update_counted(
             queries.SEGMENT,
             lease,
             number=segment.number,
@@ -214,10 +213,10 @@ class StatementLeases:
             )
             return end is not None
         async with self._database.connection() as connection:
-            row = await self._finish(connection, lease, outcome, retention, lines, start_line)
+            row = await self._write_end(connection, lease, outcome, retention, lines, start_line)
         if row is None:
             return False
-        self._on_end(end_of(row))
+        self._on_end(end_from_row(row))
         return True
 
     async def finish_part(
@@ -240,7 +239,7 @@ class StatementLeases:
             next_statement = replace(next_statement, sealed_parameters=self._parameters.seal(next_statement.parameters))
         async with self._database.transaction() as connection:
             script = await script_repository.lock_operation(connection, operation_id)
-            row = await self._finish(connection, lease, outcome, retention, lines, start_line)
+            row = await self._write_end(connection, lease, outcome, retention, lines, start_line)
             if row is None or script is None:
                 return None
             recorded, operation = await script_repository.continue_or_end(
@@ -249,7 +248,7 @@ class StatementLeases:
             if operation is not None and lease.is_claimed and self._notifies_ends():
                 await connection.execute(queries.NOTIFY_END, str(operation_id))
         if operation is not None:
-            self._on_end(end_of(operation))
+            self._on_end(end_from_row(operation))
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
@@ -257,7 +256,7 @@ class StatementLeases:
         async with self._database.transaction() as connection:
             operations = await script_repository.end_broken(connection)
         for row in operations:
-            self._on_end(end_of(row))
+            self._on_end(end_from_row(row))
 
     async def script(self, operation_id: UUID) -> str:
         """Return the script text of an operation with `run_all`. Raises OperationNotFound."""
@@ -266,7 +265,7 @@ class StatementLeases:
             raise OperationNotFound(str(operation_id))
         return text
 
-    async def _finish(
+    async def _write_end(
         self,
         connection: Connection,
         lease: Lease,
@@ -298,11 +297,11 @@ class StatementLeases:
         )
         return await connection.fetchrow(queries.FINISH.sql, *queries.FINISH.arguments(values))
 
-    async def _updated(self, update: NamedQuery, lease: Lease, **values: object) -> bool:
+    async def _update(self, update: NamedQuery, lease: Lease, **values: object) -> bool:
         return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
 
-    async def _changes_row(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
-        """Return whether the query changed any rows; the query must return the number of changed rows."""
+    async def _update_counted(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
+        """Run an update that returns the number of changed rows; False if it changed none."""
         return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
 
     def _sealed_checkpoint(self, checkpoint: EngineCheckpoint | None) -> str | None:
@@ -311,17 +310,17 @@ class StatementLeases:
             return None
         return b64encode(self._sealer.seal(f"{checkpoint.log_lines} {checkpoint.token}".encode())).decode()
 
-    def _assignment_of(self, row: Row) -> Assignment:
-        """Build the assignment from a row with the columns queries.ASSIGNMENT. Ignores an unreadable checkpoint."""
+    def _assignment_from_row(self, row: Row) -> Assignment:
+        """Build the assignment from a row with the columns `queries.ASSIGNMENT`, without an unreadable checkpoint."""
         resumption = None
         if row["engine_handle"] is not None:
             try:
                 unsealed = self._sealer.unseal(b64decode(row["engine_handle"], validate=True)).decode()
                 log_lines, _, token = unsealed.partition(" ")
-                mark = EngineCheckpoint(token, int(log_lines))
-                resumption = Resumption(mark, row["rows"], row["size_bytes"], row["segments"], row["log_lines"])
+                checkpoint = EngineCheckpoint(token, int(log_lines))
+                resumption = Resumption(checkpoint, row["rows"], row["size_bytes"], row["segments"], row["log_lines"])
             except ValueError as error:  # the checkpoint was tampered with, or its key is unknown
-                log.warning("mark of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
+                log.warning("checkpoint of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
         token = None
         if row["sealed_token"] is not None:
             token = SealedToken(row["sealed_token"], int(row["token_expires_at"].timestamp()))
@@ -348,7 +347,7 @@ class StatementLeases:
 
 
 def _fenced(lease: Lease, **values: object) -> dict[str, object]:
-    """Return the parameters of `queries.FENCED`, and additional parameters."""
+    """Return the query parameters named in `queries.FENCED`, and additional ones."""
     return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
 
 

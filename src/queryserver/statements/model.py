@@ -104,7 +104,7 @@ class StatementStatus:
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
-    def is_cut_by_server(self) -> bool:
+    def is_truncated_by_server(self) -> bool:
         """Whether rows were dropped due to a limit that the caller did not set."""
         return (cut := self.truncation) is not None and not cut.is_requested
 
@@ -164,7 +164,7 @@ class RecordedStatement:
     """The record created by execute, or found under the same idempotency key."""
 
     record: StatementRecord
-    replayed: bool
+    is_replay: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +246,12 @@ def effective_row_limit(
 
     A larger LIMIT in the statement itself overrides an enforced default.
     """
-    default, most = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
+    default, maximum = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
     if limit is not None:
         # A huge limit means "all", so a result truncated by the maximum is not what the client requested.
-        return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
-    if default in {0, most} or (literal_limit or 0) > default:
-        return most, LimitSource.MAXIMUM
+        return (limit, LimitSource.CALLER) if limit <= maximum else (maximum, LimitSource.MAXIMUM)
+    if default in {0, maximum} or (literal_limit or 0) > default:
+        return maximum, LimitSource.MAXIMUM
     return default, LimitSource.DEFAULT
 
 
@@ -317,7 +317,7 @@ class StatementEnd:
     is_import: bool
 
 
-OnEnd: TypeAlias = Callable[[StatementEnd], None]
+EndListener: TypeAlias = Callable[[StatementEnd], None]
 """Called once per statement, by the process that committed its end."""
 
 
@@ -419,7 +419,7 @@ class Assignment:
     """Whether two processes sent the statement and died, so that it is not sent again."""
 
 
-def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
+def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
     """Create the assignment for a statement that this process has just recorded."""
     return Assignment(
         lease=lease,

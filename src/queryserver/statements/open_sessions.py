@@ -56,7 +56,7 @@ class SessionReach:
     files: SessionFiles | None = None
     results: SessionResults | None = None
 
-    def given_to(self, options: SessionOptions) -> SessionOptions:
+    def add_to(self, options: SessionOptions) -> SessionOptions:
         """Return the session options, with access to the session's files and results."""
         return replace(options, files=self.files, results=self.results)
 
@@ -71,7 +71,7 @@ class SessionReach:
             yield
 
 
-NOTHING_REACHED = SessionReach()
+NO_SESSION_REACH = SessionReach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class OpenSession:
         *,
         is_named: bool,
         idle: timedelta,
-        reach: SessionReach = NOTHING_REACHED,
+        reach: SessionReach = NO_SESSION_REACH,
     ) -> None:
         """Create a session that is not open yet. `idle` is the time that it stays open without use."""
         self.id = session_id

@@ -12,7 +12,7 @@ from queryserver.platform.database import Database, Row
 from queryserver.platform.logs import AUDIT
 from queryserver.statements.model import StatementTimes
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import times_of
+from queryserver.statements.rows import times_from_row
 from queryserver.statements.states import ACTIVE, StatementState
 
 _POLL_EVERY_S = 0.25
@@ -195,14 +195,14 @@ def _entry(row: Row) -> OverviewEntry:
         **{name: row[name] for name in _FIELDS},
         user=row["username"],
         state=StatementState(row["state"]),
-        times=times_of(row),
+        times=times_from_row(row),
         server=row["owner"],
         cancel_requested=row["cancel_requested"],
         is_import=row["is_import"],
     )
 
 
-class HistoryFacts:
+class HistoryReader:
     """Queries on histories whose cost does not depend on the history's length."""
 
     def __init__(self, database: Database) -> None:

@@ -14,7 +14,7 @@ from queryserver.sql.parameters import MAX_BYTES, MAX_ROWS_BYTES, MAX_WRITTEN_BY
 from queryserver.sql.splitter import Choice, controls_transaction
 from queryserver.statements.model import StatementRecord
 
-_MOST_CHARACTERS_OF_ROWS = 128 * 1024 * 1024
+_MAX_ROWS_CHARACTERS = 128 * 1024 * 1024
 
 
 class ParameterSealer:
@@ -99,9 +99,9 @@ def _require_one_change(parameters: Parameters, choice: Choice) -> None:
         raise InvalidParameter("parameter_rows: the text must be one statement.")
     if choice.has_result_set:
         raise InvalidParameter("parameter_rows: the statement must be one that changes rows, not one that reads them.")
-    if len(parameters.rows) * (choice.stop - choice.first) > _MOST_CHARACTERS_OF_ROWS:
+    if len(parameters.rows) * (choice.stop - choice.first) > _MAX_ROWS_CHARACTERS:
         raise InvalidParameter(
-            f"parameter_rows: the text is sent for each row, at most {_MOST_CHARACTERS_OF_ROWS} characters in all: send"
+            f"parameter_rows: the text is sent for each row, at most {_MAX_ROWS_CHARACTERS} characters in all: send"
             " fewer rows."
         )
 

@@ -22,20 +22,21 @@ from queryserver.statements.rows import (
     RECORD,
     STATUS,
     TIMES,
-    columns_of,
-    end_of,
-    error_position_of,
+    columns_from_stored,
+    end_from_row,
+    error_position_from_row,
     fields,
     insert,
-    record_of,
-    status_of,
-    times_of,
+    record_from_row,
+    status_from_row,
+    times_from_row,
 )
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 
-_KEY = """
+# Keys are valid for 24 hours.
+_RECORD_KEY = """
 insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
 on conflict (user_id, key) do update
     set fingerprint = excluded.fingerprint, statement_id = excluded.statement_id, created_at = now()
@@ -43,13 +44,13 @@ on conflict (user_id, key) do update
 returning true
 """
 
-_KNOWN_KEY = """
+_FIND_KEY = """
 select fingerprint, statement_id from idempotency_keys
 where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
 # The result with the segments that contain rows [$2, $2 + $3), or from the cursor if $2 is null.
-_STORED = f"""
+_STORED_RESULT = f"""
 select {STATUS}, columns, size_bytes, cursor_row, inline_result,
     last_used_at < now() - interval '1 minute' as unused,
     array(
@@ -62,8 +63,8 @@ select {STATUS}, columns, size_bytes, cursor_row, inline_result,
 from statements where id = $1
 """
 
-_STATUS_OF = f"select {STATUS} from statements where id = $1"
-_STATUSES = f"""
+_STATUS_BY_ID = f"select {STATUS} from statements where id = $1"
+_STATUSES_BY_ID = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
 """
 
@@ -83,7 +84,7 @@ select array_position($1::uuid[], id) as n, position from placed where id = any(
 """
 
 # A line that a runner adds concurrently may replace this line; state and message show the same.
-_CANCEL_WHICH = f"""
+_CANCEL_TEMPLATE = f"""
 with canceled as (
     update statements set
         cancel_requested_at = coalesce(cancel_requested_at, now()),
@@ -106,8 +107,8 @@ with canceled as (
 select * from canceled
 """
 
-_CANCEL = _CANCEL_WHICH.format(which="id = $1 and operation_id is null and not is_script")
-_CANCEL_PART = _CANCEL_WHICH.format(which="operation_id = $1")
+_CANCEL = _CANCEL_TEMPLATE.format(which="id = $1 and operation_id is null and not is_script")
+_CANCEL_PART = _CANCEL_TEMPLATE.format(which="operation_id = $1")
 _CANCEL_SCRIPT = """
 update statements set
     cancel_requested_at = coalesce(cancel_requested_at, now()), canceled_by = coalesce(canceled_by, $2)
@@ -117,7 +118,7 @@ where id = $1 and state in ('waiting', 'running')
 MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
 """Whether the store may have bytes of a result, including unrecorded bytes of an earlier attempt."""
 
-_CLOSE = f"""
+_CLOSE_TEMPLATE = f"""
 with closed as (
     update statements set state = 'closed', message = 'The result was closed.', inline_result = null
     where state = 'available' and {{which}} returning id, {MAY_HAVE_BYTES} as may_have_bytes
@@ -126,8 +127,8 @@ with closed as (
 )
 select id from closed
 """
-_CLOSE_ONE = _CLOSE.format(which="(id = $1 or operation_id = $1)")
-_CLOSE_SESSIONS = _CLOSE.format(
+_CLOSE_ONE = _CLOSE_TEMPLATE.format(which="(id = $1 or operation_id = $1)")
+_CLOSE_SESSIONS = _CLOSE_TEMPLATE.format(
     which="""user_id = $1 and session_id in (
         select id from sessions
         where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
@@ -145,10 +146,10 @@ _ACTIVE = "and state in ('waiting', 'running')"
 class StatementRecords:
     """Accesses the table of statements. Close it before the database."""
 
-    def __init__(self, database: Database, on_end: model.OnEnd = lambda _end: None) -> None:
+    def __init__(self, database: Database, on_end: model.EndListener = lambda _end: None) -> None:
         self._database = database
         self._on_end = on_end
-        self._statuses = CoalescingReader(database, many=_STATUSES, one=_STATUS_OF)
+        self._statuses = CoalescingReader(database, many=_STATUSES_BY_ID, one=_STATUS_BY_ID)
         self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, side_by_side=1)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -158,33 +159,35 @@ class StatementRecords:
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
-    async def record(self, new: model.NewStatement, part: model.NewStatement | None = None) -> model.RecordedStatement:
+    async def record(
+        self, new: model.NewStatement, first_statement: model.NewStatement | None = None
+    ) -> model.RecordedStatement:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
-        If `new` is the operation of a script, `part` is its first statement. Raises idempotency_conflict,
+        If `new` is the operation of a script, `first_statement` is its first statement. Raises idempotency_conflict,
         too_many_statements, quota_exceeded; then nothing is stored. Within this process, statements of a user are
         counted and stored one at a time; several processes can exceed the limit by a few.
         """
         key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
-            if key is None and part is None:
+            if key is None and first_statement is None:
                 async with self._database.connection() as connection:
-                    return model.RecordedStatement(await insert(connection, new), replayed=False)
+                    return model.RecordedStatement(await insert(connection, new), is_replay=False)
             async with self._database.transaction() as connection:
-                if key is None or await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
+                if key is None or await connection.fetchval(_RECORD_KEY, new.user_id, key.key, key.fingerprint, new.id):
                     recorded = await insert(connection, new)
-                    if part is not None:
-                        await insert(connection, part)
-                    return model.RecordedStatement(recorded, replayed=False)
-                replayed = await _replay_of(connection, new.user_id, key)
-        if replayed is None:
+                    if first_statement is not None:
+                        await insert(connection, first_statement)
+                    return model.RecordedStatement(recorded, is_replay=False)
+                replay = await _find_replay(connection, new.user_id, key)
+        if replay is None:
             raise errors.idempotency_conflict()
-        return model.RecordedStatement(replayed, replayed=True)
+        return model.RecordedStatement(replay, is_replay=True)
 
     async def find_replay(self, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
         """Return the statement recorded under the key, if any. Raises idempotency_conflict if the request differs."""
         async with self._database.connection() as connection:
-            return await _replay_of(connection, user_id, key)
+            return await _find_replay(connection, user_id, key)
 
     async def new_session_id(self) -> int:
         """Return a new id from a sequence; reserves 48 at a time to save round trips."""
@@ -196,7 +199,7 @@ class StatementRecords:
     async def status(self, statement_id: UUID) -> model.StatementStatus | None:
         """Read the current status; concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
-        return await self._with_parts(status_of(row)) if row else None
+        return await self._with_parts(status_from_row(row)) if row else None
 
     async def _with_parts(self, status: model.StatementStatus) -> model.StatementStatus:
         if not status.runs_all:
@@ -221,7 +224,7 @@ class StatementRecords:
         row = await self._database.row(f"select {RECORD} from statements where id = $1", statement_id)
         if row is None:
             return None
-        record = record_of(row)
+        record = record_from_row(row)
         return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
@@ -242,15 +245,15 @@ class StatementRecords:
 
         Marks the record as used.
         """
-        row = await self._database.row(_STORED, statement_id, start_row, rows)
+        row = await self._database.row(_STORED_RESULT, statement_id, start_row, rows)
         if row is None:
             return None
         if row["unused"]:
             await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
-        status = status_of(row)
+        status = status_from_row(row)
         return model.StoredResult(
             status=await self._with_parts(status) if status.outcome is not None else status,
-            columns=columns_of(row["columns"]) or (),
+            columns=columns_from_stored(row["columns"]) or (),
             size_bytes=row["size_bytes"],
             cursor_row=row["cursor_row"],
             inline=row["inline_result"],
@@ -266,9 +269,9 @@ class StatementRecords:
         if row is None:
             await self._cancel_script(statement_id, by)
             return await self.status(statement_id)
-        status = status_of(row)
+        status = status_from_row(row)
         if status.state.is_terminal:
-            self._on_end(end_of(row))
+            self._on_end(end_from_row(row))
         return status
 
     async def _cancel_script(self, statement_id: UUID, by: str) -> None:
@@ -278,11 +281,11 @@ class StatementRecords:
                 return
             await connection.execute(_CANCEL_SCRIPT, script["id"], by)
             part = await connection.fetchrow(_CANCEL_PART, script["id"], by)
-            if part is not None and not status_of(part).state.is_terminal:
+            if part is not None and not status_from_row(part).state.is_terminal:
                 return  # its runner ends it together with the script
             operation = await script_repository.end_canceled(connection, script, by)
         if operation is not None:
-            self._on_end(end_of(operation))
+            self._on_end(end_from_row(operation))
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
         rows = await self._database.fetch(
@@ -362,20 +365,20 @@ class StatementRecords:
                 **fields(row, HISTORY_FIELDS),
                 statement=row["statement"],
                 state=StatementState(row["state"]),
-                times=times_of(row),
+                times=times_from_row(row),
                 message=row["message"],
-                error_position=error_position_of(row),
+                error_position=error_position_from_row(row),
             )
             for row in page
         ]
 
 
-async def _replay_of(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
+async def _find_replay(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
     """Return the statement recorded under the key, if any. Raises idempotency_conflict."""
-    stored = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
+    stored = await connection.fetchrow(_FIND_KEY, user_id, key.key)
     if stored is None:
         return None
-    replayed = await connection.fetchrow(f"select {RECORD} from statements where id = $1", stored["statement_id"])
-    if stored["fingerprint"] != key.fingerprint or replayed is None:
+    row = await connection.fetchrow(f"select {RECORD} from statements where id = $1", stored["statement_id"])
+    if stored["fingerprint"] != key.fingerprint or row is None:
         raise errors.idempotency_conflict()
-    return record_of(replayed)
+    return record_from_row(row)

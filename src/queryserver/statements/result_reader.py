@@ -34,7 +34,7 @@ from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess
 
-_MOST_MOVES = 200
+_MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
 
 # PostgreSQL replans a query with an array of unknown length each time, so a single move has its own query.
@@ -45,7 +45,7 @@ where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
 
 # Rows are locked in the order of their ids, so that two servers cannot deadlock. After a wait for a lock, the row is
 # compared with the expected value again.
-_MOVE_MANY = """
+_MOVE_SEVERAL = """
 with held as (
     select id, n, target
     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) with ordinality as moves (key, expected, target, n)
@@ -111,7 +111,7 @@ class CursorMoves:
         for move in self._waiting:
             if move.moved.done():
                 continue
-            if move.statement_id in moves or len(moves) == _MOST_MOVES:
+            if move.statement_id in moves or len(moves) == _MAX_MOVES_PER_QUERY:
                 remaining.append(move)
             else:
                 moves[move.statement_id] = move
@@ -125,7 +125,7 @@ class CursorMoves:
                 rows = await self._database.fetch(_MOVE, move.statement_id, move.expected, move.to)
             else:
                 rows = await self._database.fetch(
-                    _MOVE_MANY,
+                    _MOVE_SEVERAL,
                     [move.statement_id for move in moves],
                     [move.expected for move in moves],
                     [move.to for move in moves],
@@ -151,13 +151,13 @@ _THREAD_ABOVE_BYTES = 256 * 1024
 # Arrow takes about 6 µs to measure each column, and as long for each further chunk of the column.
 _MANY_COLUMNS = 200
 # Memory of a page before its first rows are read: a segment of usual size and its compressed bytes.
-_LOAD_BYTES = 12 * 1024 * 1024
+_SEGMENT_LOAD_BYTES = 12 * 1024 * 1024
 # A segment has about 4 MiB, or a single row. A larger segment is copied when encoded, and a slow client holds it long.
-_USUAL_BYTES = 12 * 1024 * 1024
+_LARGE_SEGMENT_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
-_WIDE_BYTES = 192 * 1024 * 1024
-_WIDE_WAIT_S = 300.0
-_HEADS_AT_ONCE = 4
+_LARGE_SEGMENTS_BUDGET_BYTES = 192 * 1024 * 1024
+_LARGE_SEGMENT_WAIT_S = 300.0
+_CONCURRENT_HEADS = 4
 _NO_ROWS = RenderedRows((), 0)
 
 T = TypeVar("T")
@@ -197,13 +197,15 @@ class ResultPage:
             return True
         if self.status.state is not StatementState.AVAILABLE:
             return False
-        return self.status.is_cut_by_server or self.start_row + self.rows < self.status.rows
+        return self.status.is_truncated_by_server or self.start_row + self.rows < self.status.rows
 
     @property
     def is_cut_off(self) -> bool:
         """Whether the page starts after the last stored row of a result that a server limit truncated."""
         status = self.status
-        return status.state is StatementState.AVAILABLE and status.is_cut_by_server and self.start_row >= status.rows
+        return (
+            status.state is StatementState.AVAILABLE and status.is_truncated_by_server and self.start_row >= status.rows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,9 @@ class ResultReader:
     threads: Executor
     batch_max_bytes: int
     budget: ByteBudget
-    _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
+    _large_segments: ByteBudget = field(
+        default_factory=lambda: ByteBudget(_LARGE_SEGMENTS_BUDGET_BYTES, wait_s=_LARGE_SEGMENT_WAIT_S), init=False
+    )
 
     async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
         """Read rows from the cursor, which advances past the delivered rows, or from `start_row`, which is repeatable.
@@ -302,12 +306,12 @@ class ResultReader:
             yield decode(stored.inline)
         for segment in stored.segments:
             table = await self._read_segment(operation_id, segment)
-            if table.nbytes <= _USUAL_BYTES:
+            if table.nbytes <= _LARGE_SEGMENT_BYTES:
                 yield table
                 continue
             size_bytes = _DOWNLOAD_FACTOR * table.nbytes
             del table
-            reservation = await self._wide.reserve(user_id, size_bytes)
+            reservation = await self._large_segments.reserve(user_id, size_bytes)
             try:
                 yield await self._read_segment(operation_id, segment)
             finally:
@@ -347,7 +351,7 @@ class ResultReader:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(_HEADS_AT_ONCE, len(segments))):
+                for _ in range(min(_CONCURRENT_HEADS, len(segments))):
                     group.create_task(read())
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -401,7 +405,7 @@ class ResultReader:
         """
         if stored.inline is not None:
             return await self._rendered(stored, start_row, request, None), None
-        size_bytes = _LOAD_BYTES
+        size_bytes = _SEGMENT_LOAD_BYTES
         while True:
             reservation = await self.budget.reserve(user.id, size_bytes)
             try:

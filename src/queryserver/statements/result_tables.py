@@ -116,7 +116,7 @@ class OpenTable:
             self.pieces = (ResultPiece(stored.status.rows, len(stored.inline)),)
         else:
             self.pieces = tuple(ResultPiece(segment.rows, segment.size_bytes) for segment in stored.segments)
-        self.warning = stored.status.message if stored.status.is_cut_by_server else ""
+        self.warning = stored.status.message if stored.status.is_truncated_by_server else ""
 
     async def descriptor(self, number: int) -> int | None:
         segment = self._segment(number)

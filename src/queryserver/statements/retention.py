@@ -28,20 +28,20 @@ log = structlog.get_logger(__name__)
 
 MANY_DOCUMENTS = 100_000
 """History entries above which a clean-up is advised (Contract platform 12.2)."""
-_CLEANING = 0x7173636C  # "qscl"; servers clean up one at a time
+_CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl"; servers clean up one at a time
 _BATCH = 500
-_MOST_FAILURES = 3  # consecutive, so that the cause must be the database rather than a single row
+_MAX_CONSECUTIVE_FAILURES = 3  # consecutive, so that the cause must be the database rather than a single row
 _DOOMED_EVERY_S = 2.0
 # Segment writes never take that long, so older files were left by a dead process.
 _ORPHAN_AGE = timedelta(hours=1)
 
 _IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
 """Whether a statement is reading the result as a table."""
-_OVER = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
+_HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
 EXPIRE = f"""
 with over as (
-    select id from statements where {_OVER}
+    select id from statements where {_HAS_EXPIRED}
     order by expires_at limit $1 for update skip locked
 ), expired as (
     update statements set state = 'expired', message = 'Results have expired.', inline_result = null
@@ -59,7 +59,7 @@ where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
 # Ids of statements whose stored bytes must be kept. Doomed ones are deleted by `expire`.
-_WITH_RESULT = """
+_STATEMENTS_WITH_BYTES = """
 select coalesce(array_agg(id), '{}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
     union select statement_id from doomed_results where statement_id = any($1::uuid[])
@@ -116,7 +116,7 @@ where id in (select id from long)
 """
 
 # Keeps the last statement of each schedule, and statements whose end is not recorded in their run.
-_OLD = """
+_OLD_STATEMENTS = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
     and state not in ('waiting', 'running')
@@ -126,7 +126,7 @@ order by recorded_at limit $2
 """
 
 _DELETE_HISTORY = f"""
-with old as ({_OLD} for update skip locked), doomed as (
+with old as ({_OLD_STATEMENTS} for update skip locked), doomed as (
     insert into doomed_results (statement_id)
     select id from statements where id in (select id from old) or operation_id in (select id from old)
     on conflict do nothing
@@ -150,7 +150,7 @@ select id from statements as query where state = 'available' and last_used_at <=
 order by last_used_at
 """
 
-_SPENT: Mapping[str, str] = {
+_OUTDATED_ROWS: Mapping[str, str] = {
     "idempotency keys": "from idempotency_keys where created_at < now() - interval '24 hours'",
     "revoked tokens": "from revoked_tokens where expires_at < now()",
     "rotated tokens": "from rotated_tokens where expires_at < now()",
@@ -206,7 +206,7 @@ class RetentionSweep:
         """Expire and delete in the background inside the block."""
         async with (
             background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
-            background(every(self.run_every.total_seconds(), self.tidy), "clean-up"),
+            background(every(self.run_every.total_seconds(), self.clean_up_periodically), "clean-up"),
         ):
             yield
 
@@ -237,12 +237,12 @@ class RetentionSweep:
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
         """Delete data older than the settings allow, and history entries older than `history`; return the counts."""
-        editor, steps = self.editor, _Steps(progress, total=5 + len(self._chores))
+        editor, steps = self.editor, _StepProgress(progress, total=5 + len(self._chores))
         if dry_run:
-            expired = await self.database.value(f"select count(*) from statements where {_OVER}")
+            expired = await self.database.value(f"select count(*) from statements where {_HAS_EXPIRED}")
         else:
             expired = await self._expire_results()
-        counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
+        counts = {"expired results": expired, **await self._delete_outdated_rows(dry_run=dry_run)}
         steps.end_step(f"expired results: {expired}")
         for kind, change, age in (
             ("log lines", self._delete_logs, editor.log_retention),
@@ -267,7 +267,7 @@ class RetentionSweep:
             await self.expire()
         return counts
 
-    async def tidy(self) -> None:
+    async def clean_up_periodically(self) -> None:
         """Run the periodic clean-up, unless another process runs it; warns if too many entries remain."""
         async with self.alone() as is_alone:
             if not is_alone:
@@ -280,7 +280,7 @@ class RetentionSweep:
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
         """Close available statements that were unused for that long, and delete their results."""
         closed: list[UUID] = []
-        already, skipped, failures = 0, 0, _Failures()
+        already, skipped, failures = 0, 0, _FailureCollector()
         rows = await self.database.fetch(_CLOSABLE, unused_for)
         for number, row in enumerate(rows):
             progress(number / len(rows), f"{len(closed)} queries closed.")
@@ -301,7 +301,7 @@ class RetentionSweep:
     ) -> CloseReport:
         """Close the records of sessions unused for this long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
-        failures = _Failures()
+        failures = _FailureCollector()
         sessions = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
         for number, session in enumerate(sessions):
             progress(number / len(sessions), f"{closed} sessions closed.")
@@ -352,7 +352,7 @@ class RetentionSweep:
                 return {"orphaned results": 0, "interrupted writes": 0}
             async with aclosing(self.listing.statements()) as batches:
                 async for batch in batches:
-                    known = await self.database.value(_WITH_RESULT, [stored.id for stored in batch])
+                    known = await self.database.value(_STATEMENTS_WITH_BYTES, [stored.id for stored in batch])
                     for stored in batch:
                         if stored.id in known or not await self._is_old(stored, now):
                             continue
@@ -395,12 +395,12 @@ class RetentionSweep:
 
     async def _delete_history(self, older_than: timedelta, *, dry_run: bool) -> int:
         if dry_run:
-            return await self.database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
+            return await self.database.value(f"select count(*) from ({_OLD_STATEMENTS}) as old", older_than, 2**31)
         return await self.database.value(_DELETE_HISTORY, older_than, _BATCH)
 
-    async def _delete_spent(self, *, dry_run: bool) -> Mapping[str, int]:
+    async def _delete_outdated_rows(self, *, dry_run: bool) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for kind, condition in _SPENT.items():
+        for kind, condition in _OUTDATED_ROWS.items():
             if dry_run:
                 counts[kind] = await self.database.value(f"select count(*) {condition}")
                 continue
@@ -413,7 +413,7 @@ class RetentionSweep:
 
 
 @asynccontextmanager
-async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
+async def clean_up_lock(dsn: str) -> AsyncGenerator[bool]:
     """Try to acquire the clean-up lock; yields False if another process holds it. Raises DatabaseUnavailable.
 
     Holds the lock on a separate connection, since a small pool's only connection is needed inside the block.
@@ -422,7 +422,7 @@ async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
         connection = await asyncpg.connect(dsn, timeout=10)
     try:
         with database_errors():
-            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
+            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEAN_UP_LOCK_KEY, timeout=10)
         yield is_alone
         with suppress(DatabaseUnavailable), database_errors():
             # PostgreSQL releases the locks of a closed connection with a delay.
@@ -431,7 +431,7 @@ async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
         connection.terminate()
 
 
-class _Steps:
+class _StepProgress:
     """Reports the progress of several equal steps as one."""
 
     def __init__(self, progress: Progress, *, total: int) -> None:
@@ -448,7 +448,7 @@ class _Steps:
         self.report(text)
 
 
-class _Failures:
+class _FailureCollector:
     """Collects failure reasons by id, so that a row with a long-held lock does not stop the rest."""
 
     def __init__(self) -> None:
@@ -463,7 +463,7 @@ class _Failures:
         except DatabaseUnavailable as error:
             self.texts[str(item_id)] = error.message
             self._in_a_row += 1
-            if self._in_a_row == _MOST_FAILURES:
+            if self._in_a_row == _MAX_CONSECUTIVE_FAILURES:
                 raise
         else:
             self._in_a_row = 0

@@ -72,10 +72,10 @@ def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, An
     return {name: row[name] for name in names}
 
 
-def end_of(row: Row) -> model.StatementEnd:
+def end_from_row(row: Row) -> model.StatementEnd:
     """Build the end from a row with END_COLUMNS."""
     state = StatementState(row["state"])
-    outcome = _outcome_of(state, row["error_code"])
+    outcome = _wire_outcome(state, row["error_code"])
     return model.StatementEnd(
         **fields(row, _END_FIELDS),
         user=row["username"],
@@ -86,7 +86,7 @@ def end_of(row: Row) -> model.StatementEnd:
     )
 
 
-def times_of(row: Row) -> model.StatementTimes:
+def times_from_row(row: Row) -> model.StatementTimes:
     """Build the times from a row with the columns TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
     until = ended or row["read_at"]
@@ -99,37 +99,37 @@ def times_of(row: Row) -> model.StatementTimes:
     )
 
 
-def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
+def _wire_outcome(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
     if state is StatementState.FAILED:
         code = error_code or "engine_error"
         return (401 if code == "credentials_required" else 1), code
     return _OUTCOMES.get(state)
 
 
-def status_of(row: Row) -> model.StatementStatus:
+def status_from_row(row: Row) -> model.StatementStatus:
     """Build the status from a row with STATUS."""
-    return _status_of(row, row["failure"])
+    return _status_from_row(row, row["failure"])
 
 
-def _status_of(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
+def _status_from_row(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
     """Build the status. `failure` is a row with _DETAIL_FIELDS if the statement has no result."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
         state=state,
-        outcome=_outcome_of(state, row["error_code"]),
+        outcome=_wire_outcome(state, row["error_code"]),
         truncated_reason=TruncationReason(reason) if reason else None,
-        times=times_of(row),
+        times=times_from_row(row),
         limit_source=LimitSource(source) if source else None,
-        failure=_details_of(failure) if failure is not None else None,
+        failure=_details_from_row(failure) if failure is not None else None,
     )
 
 
-def _details_of(row: Row | Mapping[str, Any]) -> model.FailureDetails:
-    return model.FailureDetails(_handle_of(row), error_position_of(row), row["error_sqlstate"])
+def _details_from_row(row: Row | Mapping[str, Any]) -> model.FailureDetails:
+    return model.FailureDetails(_handle_from_row(row), error_position_from_row(row), row["error_sqlstate"])
 
 
-def _handle_of(row: Row | Mapping[str, Any]) -> model.StatementHandle:
+def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
     text = row["statement"]
     if row["text_is_cut"]:
         # Engines never accept these words as a statement.
@@ -144,34 +144,34 @@ def part_of(row: Row) -> model.StatementPart:
         **fields(row, _PART_FIELDS),
         position=tuple(row["position"]),
         state=state,
-        times=times_of(row),
-        outcome=_outcome_of(state, row["error_code"]),
+        times=times_from_row(row),
+        outcome=_wire_outcome(state, row["error_code"]),
         truncated_reason=TruncationReason(reason) if reason else None,
         limit_source=LimitSource(source) if source else None,
-        error_position=error_position_of(row),
+        error_position=error_position_from_row(row),
     )
 
 
-def record_of(row: Row) -> model.StatementRecord:
+def record_from_row(row: Row) -> model.StatementRecord:
     """Build the record from a row with RECORD."""
-    has_result = _outcome_of(StatementState(row["state"]), row["error_code"]) is None
+    has_result = _wire_outcome(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),
-        status=_status_of(row, None if has_result else row),
-        handle=_handle_of(row),
-        columns=columns_of(row["columns"]),
+        status=_status_from_row(row, None if has_result else row),
+        handle=_handle_from_row(row),
+        columns=columns_from_stored(row["columns"]),
         cancel_requested=row["cancel_requested_at"] is not None,
     )
 
 
-def columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
+def columns_from_stored(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
     """Build columns from their stored form: lists of name, type, native type, comment."""
     if stored is None:
         return None
     return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)
 
 
-def error_position_of(row: Row | Mapping[str, Any]) -> Position | None:
+def error_position_from_row(row: Row | Mapping[str, Any]) -> Position | None:
     return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
 
 
@@ -252,7 +252,7 @@ async def insert(connection: Connection, new: model.NewStatement) -> model.State
     row = await connection.fetchrow(_INSERT.sql, *_INSERT.arguments(_insert_arguments(new)))
     if row is None:
         raise await _limit_reached(connection, new)
-    return replace(record_of(row), handle=new.handle)
+    return replace(record_from_row(row), handle=new.handle)
 
 
 def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
@@ -285,8 +285,9 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
         new.user_id,
     )
     if active >= limits.max_statements_per_user:
-        most = limits.max_statements_per_user
-        return errors.too_many_statements(f"{active} of your statements are waiting or running; {most} may.")
+        return errors.too_many_statements(
+            f"{active} of your statements are waiting or running; {limits.max_statements_per_user} may."
+        )
     stored = await connection.fetchval(f"select {_COUNTED_USER_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
     sizes.append(len(new.sealed_parameters or b""))

@@ -27,7 +27,7 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, assignment_of
+from queryserver.statements.model import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, new_assignment
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, TruncationReason
 
@@ -274,7 +274,7 @@ class RunRecord:
             raise LeaseLost
         if next_statement is not None and end.next_statement is not None:
             lease = replace(self._lease, statement_id=next_statement.id, fence=1)
-            self.next_statement = assignment_of(
+            self.next_statement = new_assignment(
                 next_statement, lease, history_id=end.next_statement.status.history_id, ends_at=self.assignment.ends_at
             )
 
@@ -312,7 +312,7 @@ _MANY_COLUMNS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ResultCaps:
+class ResultLimits:
     """Limits of a stored result, and of a single value."""
 
     rows: int
@@ -339,7 +339,7 @@ class Spool:
 
     results: ResultStore
     lease: Lease
-    caps: ResultCaps
+    caps: ResultLimits
     make_visible: Callable[[Segment, str | None], Awaitable[None]]
     stored: Resumption | None = None
     truncated_reason: TruncationReason | None = field(default=None, init=False)

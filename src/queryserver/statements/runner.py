@@ -27,7 +27,7 @@ from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.lease_queries import ENDED
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Lease, NewStatement, assignment_of
+from queryserver.statements.model import Lease, NewStatement, new_assignment
 from queryserver.statements.open_sessions import NO_REACH, OpenSessions, Reach
 from queryserver.statements.running_statements import (
     Broker,
@@ -92,10 +92,10 @@ class QueueConsumer:
             self._announced += 1
             self._wakened.set()
 
-    async def take(self, most: int) -> int:
-        """Start up to `most` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
+    async def take(self, limit: int) -> int:
+        """Start up to `limit` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
         async with self._taking:
-            free = min(most, self._free_slots)
+            free = min(limit, self._free_slots)
             if free <= 0:
                 return 0
             free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
@@ -103,14 +103,14 @@ class QueueConsumer:
             taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
             return await asyncio.shield(taking)
 
-    async def _take(self, most: int, most_of_busy: int) -> int:
+    async def _take(self, limit: int, max_for_busy_users: int) -> int:
         assignments = await self.leases.claim_waiting(
             owner=self.instance.owner,
             lease=self.editor.lease_timeout,
             connectors=self.connectors.runnable_by(self.data.names),
             slots=self.limits.slots,
-            most=most,
-            most_of_busy=most_of_busy,
+            limit=limit,
+            max_for_busy_users=max_for_busy_users,
         )
         for assignment in assignments:
             try:
@@ -395,7 +395,7 @@ class StatementDispatcher:
             return
         lease = Lease(new.id, new.owner, fence=1, operation_id=new.operation_id)
         ends_at = time.monotonic() + new.timeout.total_seconds()
-        self._runner.statements.start(assignment_of(new, lease, history_id=history_id, ends_at=ends_at), user)
+        self._runner.statements.start(new_assignment(new, lease, history_id=history_id, ends_at=ends_at), user)
 
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify the other instances that a statement waits. Never raises.

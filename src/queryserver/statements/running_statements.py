@@ -124,7 +124,7 @@ class DataLeases:
         """Return whether this process holds the data and starts new work; does not acquire them."""
         return not self.instance.is_draining and name in self._names
 
-    async def may_run(self, connector: Connector) -> bool:
+    async def can_run(self, connector: Connector) -> bool:
         """Return whether this process can run statements of the connector; acquires its data if they are free."""
         name = self.connectors.data_of(connector)
         return not self.instance.is_draining and (name is None or await self.may_hold(name))

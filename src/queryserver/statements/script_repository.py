@@ -11,7 +11,7 @@ from uuid import UUID
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
 from queryserver.statements import model
-from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_of, record_of
+from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_of, record_from_row
 from queryserver.statements.states import StatementState
 
 _LOCK = """
@@ -60,7 +60,7 @@ update statements as script set progress = least(99, 100 * (
 ) / statements_count) where id = $1
 """
 
-_BROKEN = """
+_BROKEN_SCRIPTS = """
 select id from statements as script
 where state in ('waiting', 'running') and is_script and not exists (
     select from statements as part where part.operation_id = script.id and part.state in ('waiting', 'running')
@@ -101,7 +101,7 @@ async def result_part(
 ) -> model.StatementRecord | None:
     """Return a started statement of the script, by default the last one with a result."""
     row = await connection.fetchrow(_RESULT, operation_id, statement_index)
-    return record_of(row) if row else None
+    return record_from_row(row) if row else None
 
 
 async def begin(connection: Connection, operation_id: UUID) -> bool:
@@ -154,7 +154,7 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
         error_code="outcome_unknown",
         message="A server of another version has ended a statement of this script: the others were not run.",
     )
-    broken = await connection.fetch(_BROKEN)
+    broken = await connection.fetch(_BROKEN_SCRIPTS)
     operations = [await _end(connection, script, outcome, None) for script in broken]
     return [row for row in operations if row is not None]
 

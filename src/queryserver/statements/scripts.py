@@ -25,17 +25,17 @@ OPERATION_OWNER = "script"
 """Owner of operation rows, which processes never claim."""
 
 
-def require_short(choice: Choice, limits: EditorSettings) -> None:
+def require_few_statements(choice: Choice, limits: EditorSettings) -> None:
     """Raise InvalidParameter if too many statements would run in one call."""
-    count, most = choice.count - choice.index, limits.script_max_statements
-    if count > most:
+    count, maximum = choice.count - choice.index, limits.script_max_statements
+    if count > maximum:
         raise InvalidParameter(
-            f"run_all: the script has {count} statements to run; at most {most} (`editor.script_max_statements`) run in"
-            " one call."
+            f"run_all: the script has {count} statements to run; at most {maximum} (`editor.script_max_statements`) run"
+            " in one call."
         )
 
 
-def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewStatement, NewStatement | None]:
+def script_operation(first: NewStatement, script: str, choice: Choice) -> tuple[NewStatement, NewStatement | None]:
     """Create a script's operation and its first statement. `first` is the statement that `choice` has selected.
 
     If the script has a single statement, that statement is the operation.

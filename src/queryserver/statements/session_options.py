@@ -23,13 +23,15 @@ from queryserver.statements.model import StatementRecord, new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
-_LONGEST_NAME = 100
-_MOST_NAMES = 20
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+log = structlog.get_logger(__name__)
+
+_MAX_NAME_CHARACTERS = 100
+_MAX_LISTED_NAMES = 20
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # Settings with these names select the rights of a statement or the code that the engine loads. They are rejected, so
 # that clients never assume that they took effect. HiveServer2 itself uses a colon, as in `use:database` and
 # `set:hiveconf:…`.
-_DANGEROUS = re.compile(
+_DANGEROUS_NAME = re.compile(
     r"(?:^|[._-])(?:proxy[._-]?user|doas|impersonat\w*|delegation|ugi|user[._-]name|role|session_authorization"
     r"|authori[sz]ation|authentication|security|privileges?|acls?|hooks?|jars?|classpath)(?:[._-]|$)|:",
     re.IGNORECASE,
@@ -49,8 +51,8 @@ class FilteredSettings:
         """Lines for the operation's log."""
         if not self.ignored:
             return ()
-        names = [name if _PLAIN.fullmatch(name) else "?" for name in self.ignored[:_MOST_NAMES]]
-        more = f" and {len(self.ignored) - _MOST_NAMES} more" if len(self.ignored) > _MOST_NAMES else ""
+        names = [name if _PLAIN_NAME.fullmatch(name) else "?" for name in self.ignored[:_MAX_LISTED_NAMES]]
+        more = f" and {len(self.ignored) - _MAX_LISTED_NAMES} more" if len(self.ignored) > _MAX_LISTED_NAMES else ""
         return (f"WARN  : Settings that are not passed on to the engine: {', '.join(names)}{more}.",)
 
 
@@ -60,13 +62,11 @@ def filter_settings(settings: Mapping[str, str], connector: Connector, allowed: 
     Raises InvalidParameter for dangerous settings and, with `strict_settings`, for any that would be ignored.
     """
     unknown = [name for name in settings if name not in allowed]
-    refused = unknown if connector.strict_settings else [name for name in unknown if _DANGEROUS.search(name)]
+    refused = unknown if connector.strict_settings else [name for name in unknown if _DANGEROUS_NAME.search(name)]
     if refused:
-        raise InvalidParameter(f"settings: {refused[0][:_LONGEST_NAME]} may not be set on this connector.")
+        raise InvalidParameter(f"settings: {refused[0][:_MAX_NAME_CHARACTERS]} may not be set on this connector.")
     return FilteredSettings({name: value for name, value in settings.items() if name in allowed}, unknown)
 
-
-log = structlog.get_logger(__name__)
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
@@ -189,9 +189,9 @@ class StatementSession:
     guid: str
     owner: str | None
     """The process that has the session open, if any."""
-    named: bool = False
+    is_named: bool = False
     """Whether the session was opened by create_session."""
-    shared: bool = False
+    is_shared: bool = False
     """Whether statements with the same session options share the session."""
 
 
@@ -202,26 +202,29 @@ class SessionChooser:
     statements: StatementRecords
     sessions: SessionRecords
 
-    async def named(self, user: User, connector: Connector, session_id: int) -> StatementSession:
+    async def named_session(self, user: User, connector: Connector, session_id: int) -> StatementSession:
         """Return a session opened by create_session. Raises session_not_found.
 
         A lost session is not an error here; a statement in it is recorded, and fails.
         """
         session = await self.sessions.read(session_id)
-        if session is None and await self.sessions.named(session_id) == (user.id, connector.key):
-            return StatementSession(session_id, new_session_guid(), owner=None, named=True)
+        if session is None and await self.sessions.find_named(session_id) == (user.id, connector.key):
+            return StatementSession(session_id, new_session_guid(), owner=None, is_named=True)
         if session is None or not session.named or session.user_id != user.id or session.connector != connector.key:
             raise errors.session_not_found(session_id)
         await self.sessions.touch(session.id)
-        return StatementSession(session.id, session.guid, owner=session.owner if session.is_live else None, named=True)
+        return StatementSession(
+            session.id, session.guid, owner=session.owner if session.is_live else None, is_named=True
+        )
 
-    async def of_previous(self, previous: StatementRecord, connector: Connector) -> StatementSession:
+    async def previous_session(self, previous: StatementRecord, connector: Connector) -> StatementSession:
         """Return the session of the previous statement, if it ran on the connector."""
-        handle, named = previous.handle, previous.in_named_session
-        owner, shared = await self._owner_of(handle.session_id), connector.limits.shared_session and not named
-        return StatementSession(handle.session_id, handle.session_guid, owner, named, shared)
+        handle, is_named = previous.handle, previous.in_named_session
+        owner = await self._live_owner(handle.session_id)
+        is_shared = connector.limits.shared_session and not is_named
+        return StatementSession(handle.session_id, handle.session_guid, owner, is_named, is_shared)
 
-    async def new(
+    async def new_session(
         self, user: User, connector: Connector, database: str | None, settings: Mapping[str, str]
     ) -> StatementSession:
         """Return a new session, or the shared one with these options if the connector shares sessions."""
@@ -229,9 +232,9 @@ class SessionChooser:
         if not connector.limits.shared_session:
             return StatementSession(session_id, guid, owner=None)
         purpose = json.dumps([database or None, sorted(settings.items())])
-        session_id, guid = await self.sessions.shared(user.id, connector.key, purpose, (session_id, guid))
-        return StatementSession(session_id, guid, await self._owner_of(session_id), shared=True)
+        session_id, guid = await self.sessions.find_shared(user.id, connector.key, purpose, (session_id, guid))
+        return StatementSession(session_id, guid, await self._live_owner(session_id), is_shared=True)
 
-    async def _owner_of(self, session_id: int) -> str | None:
+    async def _live_owner(self, session_id: int) -> str | None:
         session = await self.sessions.read(session_id)
         return session.owner if session is not None and session.is_live else None

@@ -1,4 +1,4 @@
-"""Stores engine sessions in the service database (Contract editor 9)."""
+"""The records of engine sessions in the service database, and leases on data of engines (Contract editor 9)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from queryserver.platform.database import Database, Row
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One session, opened by create_session (`named`), or kept open between statements of a script."""
+    """The record of a session that create_session opened (`named`), or that is open between statements of a script."""
 
     id: int
     guid: str
@@ -115,8 +115,13 @@ class SessionRecords:
             )
         return stored is True
 
-    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """Return id and guid of the session that a user's statements share for a purpose, or else `proposed`."""
+    async def find_shared(
+        self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]
+    ) -> tuple[int, str]:
+        """Return id and guid of the session that a user's statements share for a purpose.
+
+        If there is none yet, stores and returns `proposed`.
+        """
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
@@ -126,9 +131,9 @@ class SessionRecords:
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )
-        return _session_of(row) if row else None
+        return _session_from_row(row) if row else None
 
-    async def named(self, session_id: int) -> tuple[int, str] | None:
+    async def find_named(self, session_id: int) -> tuple[int, str] | None:
         """Return the user id and connector of a named session, open or closed."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
@@ -151,7 +156,7 @@ class SessionRecords:
             None if connectors is None else list(connectors),
             unused_since,
         )
-        return [_session_of(row) for row in rows]
+        return [_session_from_row(row) for row in rows]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
         """Return the connectors with dialect on which a user has or had named sessions, most recently used first."""
@@ -204,11 +209,11 @@ class SessionRecords:
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
-        """Acquire or renew the lease on an engine's data; `ignore_leases` ignores leases of other processes."""
+        """Acquire or renew the lease on an engine's data. With `ignore_leases`, other processes lose theirs."""
         return await self._database.value(_HOLD, connector, owner, lease, ignore_leases) is True
 
     async def expire_all(self) -> None:
-        """End all leases of sessions and engines, because no lease holder is alive."""
+        """End all leases of sessions and engines. Call it only if no other process is alive."""
         await self._database.execute("update sessions set lease_until = now() where closed_at is null")
         await self._database.execute("delete from engine_owners")
 
@@ -217,7 +222,7 @@ class SessionRecords:
         await self._database.execute("delete from engine_owners where owner = $1", owner)
 
 
-def _session_of(row: Row) -> SessionRecord:
+def _session_from_row(row: Row) -> SessionRecord:
     return SessionRecord(
         **{name: row[name] for name in _FIELDS},
         is_live=row["is_live"],

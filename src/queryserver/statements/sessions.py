@@ -86,7 +86,7 @@ class Sessions:
         if credentials:
             record = replace(record, sealed_credentials=self.credentials.seal(credentials, connector))
         data = self.connectors.data_of(connector)
-        if data is not None and not await self.runner.data.may_run(connector):
+        if data is not None and not await self.runner.data.can_run(connector):
             try:
                 holder = await self.forwarding.holder(data)
                 is_open = await self._open_at(holder, user, connector, record, new.database)
@@ -134,7 +134,7 @@ class Sessions:
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         session_id, guid, properties, settings, *database = arguments  # the database is only sent if it is set
         self.runner.instance.require_open()
-        if not await self.runner.data.may_run(connector):
+        if not await self.runner.data.can_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
@@ -179,7 +179,7 @@ class Sessions:
         """Close one session of the caller; None if it was already closed. Raises session_not_found."""
         record = await self.records.read(session_id)
         if record is None:
-            session = await self.records.named(session_id)
+            session = await self.records.find_named(session_id)
             if session is None or session[0] != user.id or not user.reaches(session[1]):
                 raise session_not_found(session_id)
             # The session may have ended on its own, or an earlier call may have failed halfway.

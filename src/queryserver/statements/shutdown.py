@@ -31,7 +31,7 @@ from queryserver.statements.signals import StateSignals
 log = structlog.get_logger(__name__)
 
 # Time limit for one write at the end of a shutdown.
-_LEAST_S = 0.5
+_MIN_STEP_S = 0.5
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -55,7 +55,7 @@ class RunnerShutdown:
         """
         tasks = self.running.tasks
         if self.instance.is_drained:
-            await _all_ended(tasks, _LEAST_S)
+            await _all_ended(tasks, _MIN_STEP_S)
             return
         self.instance.is_draining = True
         grace_s = 0.0 if at_once else self.limits.shutdown_grace.total_seconds()
@@ -84,7 +84,7 @@ class RunnerShutdown:
         await _within(asyncio.gather(*(self._stop_or_release(execution) for execution in attached)), within_s)
         await _all_ended(self.running.tasks, end - time.monotonic())
         hand_overs = (unless_database_unavailable(self.leases.hand_over(one.assignment.lease)) for one in detached)
-        await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
+        await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _MIN_STEP_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
         """Leave an unsent statement to another process; stop one that was sent or is just being sent."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-LONGEST_AGE_S = 10 * 365 * 86400
+MAX_AGE_S = 10 * 365 * 86400
 """Limit of `OverviewFilter.older_than`."""
 
 
@@ -33,7 +33,7 @@ class StatementState(StrEnum):
 ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 
 
-class StatementStates(StrEnum):
+class StateFilter(StrEnum):
     """Values of the list parameter `state`: the states, and two values that match several states."""
 
     ACTIVE = "active"
@@ -43,9 +43,9 @@ class StatementStates(StrEnum):
     @property
     def states(self) -> tuple[StatementState, ...] | None:
         """The matching states; None matches all."""
-        if self is StatementStates.ALL:
+        if self is StateFilter.ALL:
             return None
-        return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)
+        return tuple(ACTIVE) if self is StateFilter.ACTIVE else (StatementState(self.value),)
 
 
 class TruncationReason(StrEnum):

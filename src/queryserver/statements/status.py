@@ -18,7 +18,7 @@ from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.signals import StateSignals, Watch
 from queryserver.statements.states import StatementState
 
-_LONGEST_ID_SHOWN = 64
+_MAX_SHOWN_ID_CHARACTERS = 64
 _PROGRESS_EVERY_S = 1.0
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
@@ -42,7 +42,7 @@ class StatementAccess:
         if operation_id is None and guid is not None:
             operation = await self._records.id_of_guid(guid, user_id=None if user.is_admin else user.id)
             if operation is None:
-                raise OperationNotFound(guid[:_LONGEST_ID_SHOWN])
+                raise OperationNotFound(guid[:_MAX_SHOWN_ID_CHARACTERS])
             return operation
         return parse_operation_id(operation_id or "")
 
@@ -58,13 +58,13 @@ class StatementAccess:
         Raises OperationNotFound.
         """
         status = await self._records.status(operation_id)
-        if status is None or not _is_seen(user, status, by_admin=True):
+        if status is None or not _is_visible(user, status, by_admin=True):
             raise OperationNotFound(str(operation_id))
         return status
 
     def require_reader(self, user: User, status: StatementStatus) -> None:
         """Raise OperationNotFound, PermissionDenied unless the user may read the status now."""
-        if not _is_seen(user, status, by_admin=True):
+        if not _is_visible(user, status, by_admin=True):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
@@ -86,12 +86,12 @@ class StatementAccess:
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
         """Raise OperationNotFound, PermissionDenied unless the user is the owner, who alone may read results."""
-        if not _is_seen(user, status, by_admin=False):
+        if not _is_visible(user, status, by_admin=False):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
 
-def _is_seen(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
+def _is_visible(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
     """Return whether the operation is visible to the user; API tokens see only their connectors (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
 
@@ -100,7 +100,7 @@ def parse_operation_id(text: str) -> UUID:
     """Parse a UUID in its usual form. Raises OperationNotFound."""
     if not _UUID.fullmatch(text):
         # UUID() would also accept braces, `urn:uuid:`, and any hyphens.
-        raise OperationNotFound(text[:_LONGEST_ID_SHOWN])
+        raise OperationNotFound(text[:_MAX_SHOWN_ID_CHARACTERS])
     return UUID(text)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 from queryserver import errors
@@ -38,15 +38,15 @@ from queryserver.statements.model import (
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
-from queryserver.statements.scripts import operation_of, require_short
+from queryserver.statements.scripts import require_few_statements, script_operation
 from queryserver.statements.session_options import SessionChooser, SessionCredentials, StatementSession, filter_settings
 from queryserver.statements.states import LimitSource, StatementState
 from queryserver.statements.status import StatementAccess
 
-Choose = Coroutine[Any, Any, Choice | None]
+ChoiceCall: TypeAlias = Coroutine[Any, Any, Choice | None]
 
-_LONGEST_NAME = 1000
-_LONGEST_SETTINGS = 16 * 1024
+_MAX_NAME_CHARACTERS = 1000
+_MAX_SETTINGS_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class Submission:
     script: str | None = None
     database: str | None = None
     session_id: int | None = None
-    continued: UUID | None = None
+    previous_id: UUID | None = None
+    """The operation whose script the call continues."""
     previous: PreviousStatement | None = None
     previous_guid: str | None = None
     timeout_s: int | None = None
@@ -93,7 +94,7 @@ class _Request:
     @property
     def inherited(self) -> model.StatementRecord | None:
         """The previous operation if it was named by `operationId`; its options apply unless the call sets them."""
-        return self.previous_record if self.fields.continued is not None else None
+        return self.previous_record if self.fields.previous_id is not None else None
 
     @property
     def previous(self) -> PreviousStatement | None:
@@ -135,7 +136,7 @@ class _Request:
             self.connector.key,
             self.script,
             fields.database,
-            str(fields.continued),
+            str(fields.previous_id),
             fields.session_id,
             fields.limit,
             fields.timeout_s,
@@ -167,24 +168,26 @@ class StatementRecorder:
         *,
         audited_as: str,
         is_bound: bool,
-        part: NewStatement | None = None,
+        first_statement: NewStatement | None = None,
     ) -> RecordedStatement:
         """Record and start a statement, or reject a statement that changes data of a read-only connector.
 
         `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds the statement's
-        session or data can run it. If `new` is the operation of a script, `part` is its first statement.
+        session or data can run it. If `new` is the operation of a script, `first_statement` is its first statement.
         """
-        first = part or new
+        first = first_statement or new
         refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to reject it
-        recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
-        if recorded.replayed:
+        recorded = (
+            await self.records.record(first) if first_statement is None else await self.records.record(new, first)
+        )
+        if recorded.is_replay:
             return recorded
         AUDIT.record(user.username, audited_as, connector.key, facts={"operation_id": str(new.id)})
         if refusal is not None and first.owner is not None:
             await self._refuse(first, first.owner, refusal, start_line=1 + len(new.log_lines))
-            return RecordedStatement(await self.records.read(new.id) or recorded.record, replayed=False)
+            return RecordedStatement(await self.records.read(new.id) or recorded.record, is_replay=False)
         history_id = recorded.record.status.history_id
         await self.dispatcher.dispatch(first, user, history_id=history_id, is_bound=is_bound)
         return recorded
@@ -216,7 +219,7 @@ class Submissions:
         submission: Submission,
         *,
         before_recording: Callable[[], object] | None = None,
-        choice_scope: Callable[[Choose], Choose] | None = None,
+        choice_scope: Callable[[ChoiceCall], ChoiceCall] | None = None,
     ) -> model.RecordedStatement:
         """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
@@ -232,36 +235,36 @@ class Submissions:
         key = request.idempotency_key()
         # Checked before sessions, credentials and limits, which may have changed since the first call.
         if key is not None and (replay := await self.recorder.records.find_replay(user.id, key)) is not None:
-            return await self._replayed(model.RecordedStatement(replay, replayed=True), request.parameters)
+            return await self._check_replay(model.RecordedStatement(replay, is_replay=True), request.parameters)
         values = await self._values(request, choice)
         if choice.is_over:
             raise errors.NoMoreStatements
         if submission.run_all:
-            require_short(choice, self.limits)
+            require_few_statements(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
         data = self.connectors.data_of(connector)  # read late, since the connector may have changed during the choice
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
-        new, part = self._new(request, choice, session, values), None
+        new, first_statement = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
         if before_recording is not None:
             before_recording()
         if submission.run_all:
-            new, part = operation_of(new, request.script, choice)
+            new, first_statement = script_operation(new, request.script, choice)
         is_bound = data is not None or session.owner is not None
         recorded = await self.recorder.record(
-            user, connector, new, audited_as="statement.start", is_bound=is_bound, part=part
+            user, connector, new, audited_as="statement.start", is_bound=is_bound, first_statement=first_statement
         )
-        return await self._replayed(recorded, request.parameters)
+        return await self._check_replay(recorded, request.parameters)
 
-    async def _replayed(
+    async def _check_replay(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
         """Compare a replay's parameter values, since no digest of them is stored (ADR 61).
 
         Raises idempotency_conflict.
         """
-        if recorded.replayed and not self.parameters.match_record(recorded.record, parameters):
+        if recorded.is_replay and not self.parameters.match_record(recorded.record, parameters):
             raise errors.idempotency_conflict()
         if recorded.record.status.runs_all:
             record = await self.recorder.records.read(recorded.record.status.id)
@@ -271,7 +274,7 @@ class Submissions:
     async def _request(self, user: User, submission: Submission) -> _Request:
         _require_short_fields(submission)
         previous = await self._previous(user, submission)
-        inherited = previous if submission.continued is not None else None
+        inherited = previous if submission.previous_id is not None else None
         connector = self._connector(user, submission, inherited)
         settings = filter_settings(submission.settings, connector, self.allowed_settings)
         submission = replace(submission, settings=settings.passed_on, warnings=settings.warnings)
@@ -281,7 +284,7 @@ class Submissions:
         parameters = submission.parameters or await self._inherited_parameters(submission, previous, script)
         return _Request(user, submission, previous, connector, script, parameters)
 
-    async def _choice(self, request: _Request, while_wanted: Callable[[Choose], Choose] | None) -> Choice:
+    async def _choice(self, request: _Request, choice_scope: Callable[[ChoiceCall], ChoiceCall] | None) -> Choice:
         """Choose the statement to run. Raises InvalidParameter for a script without statements."""
         choosing = self.chooser.next(
             request.user.id,
@@ -292,7 +295,7 @@ class Submissions:
             named=None if request.parameters is None else request.parameters.are_named,
             to_end=request.fields.run_all,
         )
-        choice = await (while_wanted(choosing) if while_wanted and not is_short(request.script) else choosing)
+        choice = await (choice_scope(choosing) if choice_scope and not is_short(request.script) else choosing)
         if choice is None:
             raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
         return choice
@@ -326,17 +329,19 @@ class Submissions:
 
     async def _previous(self, user: User, submission: Submission) -> model.StatementRecord | None:
         """Find the operation to continue, by id in the short form, by guid in the full form."""
-        if submission.continued is not None:
-            record = await self._last_of(await self.access.own_record(user, submission.continued))
+        if submission.previous_id is not None:
+            record = await self._last_statement(await self.access.own_record(user, submission.previous_id))
         else:
             guid = submission.previous_guid
             operation_id = await self.recorder.records.id_of_guid(guid, user_id=user.id) if guid else None
-            record = await self._last_of(await self.recorder.records.read(operation_id)) if operation_id else None
+            record = (
+                await self._last_statement(await self.recorder.records.read(operation_id)) if operation_id else None
+            )
         if record is not None and not record.status.state.is_terminal:
             raise errors.previous_not_finished("The previous statement of this script has not ended yet.")
         return record
 
-    async def _last_of(self, record: model.StatementRecord | None) -> model.StatementRecord | None:
+    async def _last_statement(self, record: model.StatementRecord | None) -> model.StatementRecord | None:
         """Return the last started statement's record, for a script that ran as a whole or one of its statements."""
         if record is not None and record.status.operation_id is not None:
             record = await self.recorder.records.read(record.status.operation_id)
@@ -379,10 +384,10 @@ class Submissions:
     async def _session(self, request: _Request) -> StatementSession:
         fields, previous, connector = request.fields, request.previous_record, request.connector
         if fields.session_id is not None and request.inherited is None:
-            return await self.sessions.named(request.user, connector, fields.session_id)
+            return await self.sessions.named_session(request.user, connector, fields.session_id)
         if previous is not None and previous.status.connector == connector.key:
-            return await self.sessions.of_previous(previous, connector)
-        return await self.sessions.new(request.user, connector, fields.database, fields.settings)
+            return await self.sessions.previous_session(previous, connector)
+        return await self.sessions.new_session(request.user, connector, fields.database, fields.settings)
 
     def _new(
         self, request: _Request, choice: Choice, session: StatementSession, values: StatementParameters | None
@@ -390,7 +395,7 @@ class Submissions:
         """Build the new statement, without its owner and its idempotency key."""
         user, fields, inherited, connector = request.user, request.fields, request.inherited, request.connector
         script_id = inherited.script_id if inherited is not None and fields.script is None else None
-        warning = None if fields.run_all else warning_of(choice.index, choice.count)
+        warning = None if fields.run_all else remaining_statements_warning(choice.index, choice.count)
         row_limit, limit_source = model.effective_row_limit(self.limits, request.limit, choice.literal_limit)
         return model.NewStatement(
             id=uuid4(),
@@ -407,8 +412,8 @@ class Submissions:
             timeout=request.timeout,
             has_result_set=choice.has_result_set,
             in_history=fields.in_history,
-            in_named_session=session.named,
-            keeps_session=session.shared or (choice.index < choice.count - 1 and not session.named),
+            in_named_session=session.is_named,
+            keeps_session=session.is_shared or (choice.index < choice.count - 1 and not session.is_named),
             parent_uuid=fields.parent_uuid,
             owner=None,
             limits=self.limits,
@@ -424,7 +429,7 @@ class Submissions:
         )
 
 
-def warning_of(index: int, count: int) -> str | None:
+def remaining_statements_warning(index: int, count: int) -> str | None:
     """Return the warning that only one statement of a script runs; None for the last one."""
     if index == count - 1:
         return None
@@ -452,10 +457,10 @@ def _require_short_fields(submission: Submission) -> None:
     """Raise InvalidParameter for fields that are too long, before they are used (Contract editor 1.5)."""
     # Settings are stored with each statement, and do not count towards its text.
     for name, value in (("database", submission.database), ("parentUuid", submission.parent_uuid)):
-        if value is not None and len(value) > _LONGEST_NAME:
-            raise errors.InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
-    if sum(len(value) for value in submission.settings.values()) > _LONGEST_SETTINGS:
-        raise errors.InvalidParameter(f"settings: at most {_LONGEST_SETTINGS} characters together.")
+        if value is not None and len(value) > _MAX_NAME_CHARACTERS:
+            raise errors.InvalidParameter(f"{name}: at most {_MAX_NAME_CHARACTERS} characters.")
+    if sum(len(value) for value in submission.settings.values()) > _MAX_SETTINGS_CHARACTERS:
+        raise errors.InvalidParameter(f"settings: at most {_MAX_SETTINGS_CHARACTERS} characters together.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,9 +484,9 @@ class ImportSubmissions:
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:
         """Return the import that is already recorded with the same key, if any. Raises idempotency_conflict."""
-        key = _key(new, connector)
+        key = _import_key(new, connector)
         recorded = await self.recorder.records.find_replay(user.id, key) if key is not None else None
-        return RecordedStatement(recorded, replayed=True) if recorded is not None else None
+        return RecordedStatement(recorded, is_replay=True) if recorded is not None else None
 
     async def submit(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement:
         """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
@@ -510,7 +515,7 @@ class ImportSubmissions:
             has_result_set=True,
             owner=await self.recorder.dispatcher.owner_for(data, session_owner=None),
             limits=self.limits,
-            idempotency=_key(new, connector),
+            idempotency=_import_key(new, connector),
             import_plan=new.plan,
             notify=self.recorder.notification(None),
             token=self.credentials.sealed_token(user, connector) if user.external_token else None,
@@ -521,6 +526,6 @@ class ImportSubmissions:
         )
 
 
-def _key(new: NewImport, connector: Connector) -> IdempotencyKey | None:
+def _import_key(new: NewImport, connector: Connector) -> IdempotencyKey | None:
     key = new.idempotency_key
     return IdempotencyKey.of(key, "import", connector.key, new.plan) if key is not None else None

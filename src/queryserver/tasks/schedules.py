@@ -17,7 +17,7 @@ from queryserver.tasks.model import validate_task
 from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind, require_cron, require_zone
 from queryserver.tasks.schedule_repository import ScheduleRecords
 
-_LONGEST_NAME = 100
+_MAX_NAME_CHARACTERS = 100
 _LEAST_INTERVAL_S = 10
 _LONGEST_INTERVAL_S = 365 * 24 * 3600
 _CHANGE_ATTEMPTS = 5
@@ -159,9 +159,9 @@ class Schedules:
 
     async def _require_rules(self, plan: Plan) -> None:
         """Check the rules that do not involve other objects."""
-        if not plan.name.strip() or len(plan.name) > _LONGEST_NAME or not plan.name.isprintable():
+        if not plan.name.strip() or len(plan.name) > _MAX_NAME_CHARACTERS or not plan.name.isprintable():
             raise errors.InvalidParameter(
-                f"schedule.name must have 1 to {_LONGEST_NAME} characters that print, and no line break."
+                f"schedule.name must have 1 to {_MAX_NAME_CHARACTERS} characters that print, and no line break."
             )
         if (plan.cron is None) == (plan.interval_s is None):
             raise errors.InvalidParameter("schedule must have exactly one of cron and interval_s.")

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from queryserver.statements.states import StatementState, StatementStates
+from queryserver.statements.states import StateFilter, StatementState
 
 HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
@@ -16,4 +16,4 @@ def test_user_and_group_commands_load_no_server_modules() -> None:
 
 
 def test_every_statement_state_can_be_listed() -> None:
-    assert {state.value for state in StatementStates} == {state.value for state in StatementState} | {"active", "all"}
+    assert {state.value for state in StateFilter} == {state.value for state in StatementState} | {"active", "all"}

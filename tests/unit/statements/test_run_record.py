@@ -19,7 +19,14 @@ from queryserver.results.segments import Segment
 from queryserver.statements import run_record as spooling
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Assignment, Lease
-from queryserver.statements.run_record import ResultCaps, RunRecord, Spool, StatementLog, clean_log_line, storable_text
+from queryserver.statements.run_record import (
+    ResultLimits,
+    RunRecord,
+    Spool,
+    StatementLog,
+    clean_log_line,
+    storable_text,
+)
 from queryserver.statements.states import TruncationReason
 
 LEASE = Lease(uuid4(), "me", 1)
@@ -51,7 +58,7 @@ async def fill(filling: Spool) -> None:
 def spool(
     store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12, cell_bytes: int = 1 << 24
 ) -> Spool:
-    return Spool(store, LEASE, ResultCaps(rows, size_bytes, cell_bytes), shown)
+    return Spool(store, LEASE, ResultLimits(rows, size_bytes, cell_bytes), shown)
 
 
 async def test_no_rows_give_an_empty_result_without_bytes() -> None:

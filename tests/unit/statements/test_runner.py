@@ -290,7 +290,7 @@ async def test_drained_process_releases_its_engines_immediately() -> None:
         await runner.shutdown.drain()
         await asyncio.sleep(0.8)  # more than one heartbeat: calls still get responses
         assert fleet.sessions.engines == {}
-        assert not await runner.data.may_run(CONNECTOR)
+        assert not await runner.data.can_run(CONNECTOR)
 
 
 async def test_shutdown_is_bounded_even_if_an_engine_never_responds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ async def test_session_reach_follows_engine_and_connector(
 ):
     capabilities = EngineCapabilities(reads_files=reads, writes_files=writes, reads_results=reads)
     session = Given().reach.of_session(capabilities, read_only=read_only)
-    options = session.given_to(SessionOptions(database="main"))
+    options = session.add_to(SessionOptions(database="main"))
     assert (options.database, options.files, options.results) == ("main", session.files, session.results)
     assert (session.files is None) is (session.results is None) is (may_write is None)
     if session.files is None:
@@ -75,7 +75,7 @@ async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
 
     held_sessions, reach = OpenSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
     held = OpenSession(1, "fake", ANA, is_named=True, idle=timedelta(minutes=1), reach=reach)
-    await held_sessions.open(held, nullcontext(engine), reach.given_to(SessionOptions()))
+    await held_sessions.open(held, nullcontext(engine), reach.add_to(SessionOptions()))
     files, results = engine.options[0].files, engine.options[0].results
     assert files is not None
     assert results is not None

@@ -376,7 +376,7 @@ async def create_table(
             table=created.table,
         ),
         status=202,
-        headers={"Idempotency-Replayed": "true"} if created.recorded.replayed else {},
+        headers={"Idempotency-Replayed": "true"} if created.recorded.is_replay else {},
     )
 
 

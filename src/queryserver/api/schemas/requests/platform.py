@@ -35,7 +35,7 @@ from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
 from queryserver.identity.model import Scope
 from queryserver.platform.text import is_array
-from queryserver.statements.states import LONGEST_AGE_S, StatementState, StatementStates
+from queryserver.statements.states import MAX_AGE_S, StateFilter, StatementState
 from queryserver.tasks.model import TaskState
 
 
@@ -59,11 +59,11 @@ class InstallExamplesRequest(Fields):
 class StatementListParameters(Fields):
     user: Annotated[OptionalText, Field(description="Only statements of the user of that name.")] = None
     connector: Annotated[OptionalText, Field(description="Only statements of the connector of that id.")] = None
-    state: Annotated[StatementStates, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
-        StatementStates.ACTIVE
+    state: Annotated[StateFilter, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
+        StateFilter.ACTIVE
     )
     older_than_s: Annotated[
-        Annotated[int, Whole(0, LONGEST_AGE_S)] | None,
+        Annotated[int, Whole(0, MAX_AGE_S)] | None,
         Field(description="Only statements that were submitted that many seconds ago, or earlier."),
     ] = None
     limit: Annotated[int, PageSize(1000), Field(description="Most statements of one answer.")] = 100

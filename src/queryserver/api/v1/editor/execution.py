@@ -33,7 +33,7 @@ from queryserver.statements.model import RecordedStatement, StatementRecord, Sta
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader, parse_operation_id
-from queryserver.statements.submission import Submission, Submissions, warning_of
+from queryserver.statements.submission import Submission, Submissions, remaining_statements_warning
 from queryserver.tasks.mail import Recipients
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
@@ -66,7 +66,7 @@ class Execution:
         if request.notify is not None:
             await self.recipients.require_url(request.notify.url, "notify.url")
         recorded = await self._submitted(user, submission, wait_s=request.wait)
-        headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
+        headers = {"Idempotency-Replayed": "true"} if recorded.is_replay else {}
         body, status = _executed(recorded.record), recorded.record.status
         page = await self._first_page(user, request, status) if request.rows and status.state in _WITH_ROWS else None
         if page is None:
@@ -137,7 +137,7 @@ class Execution:
             script=script,
             database=request.current_database,
             session_id=request.session_for(names),
-            continued=continued,
+            previous_id=continued,
             previous=PreviousStatement(
                 previous.statement_id, previous.has_more_statements, previous.previous_statement_hash
             )
@@ -157,7 +157,7 @@ class Execution:
 
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
     parent, handle, status = record.parent_uuid or None, record.handle, record.status
-    warning = warning_of(handle.statement_index, handle.statements_count)
+    warning = remaining_statements_warning(handle.statement_index, handle.statements_count)
     if status.outcome is not None:
         body = shapes.failure_body(status, shapes.details_of(status))
         return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
