@@ -200,11 +200,10 @@ class RequestIds:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                headers["X-Request-Id"] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"
-                if is_uncached and "cache-control" not in headers:
-                    headers["Cache-Control"] = "no-store"
+                headers: list[tuple[bytes, bytes]] = message.setdefault("headers", [])
+                headers += [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                if is_uncached and all(name != b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
             await send(message)
 
         # The server runs each call in its own context, so the id is unbound when the call ends.

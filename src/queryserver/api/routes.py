@@ -1,6 +1,7 @@
 """Path groups, path parameters, and route classes, which determine the format of a group's failures."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -139,8 +140,23 @@ class PathGroup(APIRouter):
         super().__init__(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match like FastAPI, but skip paths immediately that no route of this group can match."""
-        return super().matches(scope) if scope["path"].startswith(self._beginnings) else (Match.NONE, {})
+        """Match like FastAPI, but without trying routes that cannot match, nor for paths without parameters.
+
+        FastAPI selects the route itself in a second pass.
+        """
+        path = scope["path"]
+        if scope["method"] in self._methods_by_path.get(path, ()):
+            return Match.FULL, {}
+        return super().matches(scope) if path.startswith(self._beginnings) else (Match.NONE, {})
+
+    @cached_property
+    def _methods_by_path(self) -> Mapping[str, Collection[str]]:
+        """The methods of the paths without parameters."""
+        methods: defaultdict[str, set[str]] = defaultdict(set)
+        for route in self.routes:
+            if isinstance(route, APIRoute) and not route.param_convertors:
+                methods[route.path] |= route.methods
+        return methods
 
     @cached_property
     def _beginnings(self) -> tuple[str, ...]:

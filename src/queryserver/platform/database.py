@@ -229,10 +229,10 @@ _PendingKeys = dict[_Key, list[_RowFuture]]
 
 
 class CoalescingReader:
-    """Reads rows by key. Keys requested while a query runs are combined into the next query.
+    """Reads rows by key. Keys requested while queries run are combined into the next query.
 
     Under load, most calls need the same two facts: their user and a statement's status. 64 concurrent calls then cost
-    one round trip instead of 64. No caller gets data older than its call. Up to `side_by_side` queries run
+    a few round trips instead of 64. No caller gets data older than its call. Up to `side_by_side` queries run
     concurrently, so one slow query does not delay all others. Canceling a caller does not affect the others; an error
     reaches every caller of its query.
 
@@ -247,52 +247,58 @@ class CoalescingReader:
         self._one = one
         self._side_by_side = side_by_side
         self._waiting: _PendingKeys = {}
-        self._has_waiting = asyncio.Event()
-        self._readers = Tasks()
-        self._reading = 0
+        """The keys of the next query."""
+        self._queries = Tasks()
+        self._running = 0
 
-    def get(self, *key: object) -> _RowFuture:
-        """Return a future with the row of `key` or None. The future raises DatabaseUnavailable."""
+    async def get(self, *key: object) -> asyncpg.Record | None:
+        """Return the row of `key` or None. Raises DatabaseUnavailable."""
+        if self._running < self._side_by_side and self._one is not None:
+            # A query in the caller's own task needs no future and no further turns of the event loop.
+            self._running += 1
+            try:
+                return await self._database.row(self._one, *key)
+            finally:
+                self._query_ended()
         answer: _RowFuture = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(answer)
-        self._has_waiting.set()
-        for _ in range(self._side_by_side - self._reading):
-            self._reading += 1
-            # In an empty context, because a reader outlives this call, and must not log the call's ids.
-            Context().run(self._readers.start, self._read(), "coalescing-reader")
-        return answer
+        if self._running < self._side_by_side:
+            self._start_query()
+        return await answer
 
     async def aclose(self) -> None:
-        """Stop the running queries and cancel their callers."""
-        await self._readers.aclose()
-        self._reading = 0  # readers that had not started yet do not count themselves down
+        """Stop the combined queries and cancel their callers. Queries of single callers end with these."""
         _cancel(self._waiting)
         self._waiting.clear()
+        await self._queries.aclose()
 
-    async def _read(self) -> None:
-        try:
-            while True:
-                await self._has_waiting.wait()
-                pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
-                if not self._waiting:
-                    self._has_waiting.clear()
-                if pending:
-                    await self._answer(pending)
-        finally:
-            self._reading -= 1
+    def _start_query(self) -> None:
+        self._running += 1
+        # In an empty context, because the query outlives this call, and must not log the call's ids.
+        query = Context().run(self._queries.start, self._read_waiting(), "coalesced-query")
+        query.add_done_callback(lambda _: self._query_ended())
 
-    async def _answer(self, pending: _PendingKeys) -> None:
+    def _query_ended(self) -> None:
+        self._running -= 1
+        if self._waiting:
+            self._start_query()
+
+    async def _read_waiting(self) -> None:
+        """Read the keys that wait when this task starts to run."""
+        pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
+        if not pending:
+            return
         keys = list(pending)
         try:
             if self._one is not None and len(keys) == 1:
-                found = dict(zip(keys, await self._database.fetch(self._one, *keys[0]), strict=False))
+                found = {keys[0]: await self._database.row(self._one, *keys[0])}
             else:
                 rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
                 found = {keys[row["n"] - 1]: row for row in rows}
         except asyncio.CancelledError:
             _cancel(pending)
             raise
-        except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
+        except Exception as error:  # noqa: BLE001 passed on to each caller
             for _, answer in _pending_answers(pending):
                 answer.set_exception(error)
         else:

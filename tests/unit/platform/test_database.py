@@ -136,7 +136,7 @@ async def test_retained_connection_periodically_returns_to_pool(database_dsn, mo
 
 
 class Store:
-    """Returns the square of each key, and records the queries."""
+    """Returns the square of each key, and records the queries. Negative keys have no row."""
 
     def __init__(self) -> None:
         self.queries: list[list[int]] = []
@@ -152,6 +152,14 @@ class Store:
             raise self.error
         return [{"n": n, "square": key * key} for n, key in enumerate(keys, 1) if key >= 0]
 
+    async def row(self, sql: str, key: int) -> Mapping[str, int] | None:
+        assert sql == "one"
+        self.queries.append([key])
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        return {"square": key * key} if key >= 0 else None
+
 
 _OPENED: list[CoalescingReader] = []
 
@@ -165,8 +173,8 @@ async def closed_readers() -> AsyncIterator[None]:
 
 
 class Squares(CoalescingReader):
-    def __init__(self, store: Store, *, side_by_side: int = 2) -> None:
-        super().__init__(store, many="many", side_by_side=side_by_side)  # type: ignore[arg-type]
+    def __init__(self, store: Store, *, one: str | None = None, side_by_side: int = 2) -> None:
+        super().__init__(store, many="many", one=one, side_by_side=side_by_side)  # type: ignore[arg-type]
         _OPENED.append(self)
 
     async def read(self, key: int) -> int | None:
@@ -181,8 +189,8 @@ async def test_each_caller_gets_the_value_of_its_key():
 
 async def test_single_key_uses_the_single_row_query():
     class One:
-        async def fetch(self, sql: str, *parts: object) -> Sequence[Mapping[str, object]]:
-            return [{"sql": sql, "parts": parts}]
+        async def row(self, sql: str, *parts: object) -> Mapping[str, object]:
+            return {"sql": sql, "parts": parts}
 
     reader = CoalescingReader(One(), many="many", one="one")  # type: ignore[arg-type]
     _OPENED.append(reader)
@@ -279,6 +287,45 @@ async def test_unexpected_error_reaches_running_and_queued_callers():
     async with asyncio.timeout(60):
         answers = await asyncio.gather(first, behind, return_exceptions=True)
     assert [type(answer) for answer in answers] == [RuntimeError, RuntimeError]
+
+
+async def test_keys_requested_during_single_row_queries_share_the_next_query():
+    store = Store()
+    store.gate.clear()
+    reader = Squares(store, one="one")
+    asked = [asyncio.ensure_future(reader.read(key)) for key in (1, -1, 3, 4, 3)]
+    await asyncio.sleep(0)
+    assert store.queries == [[1], [-1]]
+    store.gate.set()
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*asked) == [1, None, 9, 16, 9]
+    assert store.queries == [[1], [-1], [3, 4]]
+
+
+async def test_canceled_single_row_query_lets_waiting_callers_proceed():
+    store = Store()
+    store.gate.clear()
+    reader = Squares(store, one="one", side_by_side=1)
+    leaving, staying = asyncio.ensure_future(reader.read(3)), asyncio.ensure_future(reader.read(5))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    store.gate.set()
+    async with asyncio.timeout(60):
+        assert await staying == 25
+    assert leaving.cancelled()
+
+
+async def test_closed_reader_can_be_used_again():
+    store = Store()
+    store.gate.clear()
+    reader = Squares(store, side_by_side=1)
+    waiting = asyncio.ensure_future(reader.read(1))
+    await asyncio.sleep(0)
+    await reader.aclose()
+    store.gate.set()
+    async with asyncio.timeout(60):
+        assert await reader.read(2) == 4
+    assert waiting.cancelled()
 
 
 async def test_closing_cancels_waiting_callers():
