@@ -129,7 +129,7 @@ class StatementReader:
         self, records: StatementRecords, access: StatementAccess, signals: StateSignals, streams: Streams
     ) -> None:
         self._records = records
-        self._access = access
+        self.access = access
         self._signals = signals
         self._streams = streams
 
@@ -140,9 +140,9 @@ class StatementReader:
         `StreamSlot.recheck`.
         """
         if wait_s <= 0:
-            return await self.with_queue_position(await self._access.status(user, operation_id))
+            return await self.with_queue_position(await self.access.status(user, operation_id))
         with self._signals.watch(operation_id, ends_only=True) as watch:
-            status = await self._access.status(user, operation_id)
+            status = await self.access.status(user, operation_id)
             if not status.state.is_terminal:
                 with self._streams.slot(user) as slot:
                     status = await self.wait_on_watch(status, wait_s, watch, slot)
@@ -173,7 +173,7 @@ class StatementReader:
             return await self.wait_on_watch(status, wait_s, watch, slot)
 
     async def _recheck(self, status: StatementStatus, slot: StreamSlot) -> None:
-        await slot.recheck(lambda user: self._access.require_reader(user, status))
+        await slot.recheck(lambda user: self.access.require_reader(user, status))
 
     async def wait_on_watch(
         self, status: StatementStatus, wait_s: float, watch: Watch, slot: StreamSlot | None = None
@@ -200,7 +200,7 @@ class StatementReader:
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
     ) -> tuple[StatementStatus, LogPage]:
         """Read the log from line `start` on. Raises OperationNotFound, PermissionDenied."""
-        status = await self.with_queue_position(await self._access.status(user, operation_id))
+        status = await self.with_queue_position(await self.access.status(user, operation_id))
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(

@@ -17,7 +17,6 @@ from queryserver.api.service_dependencies import (
     DownloadsDep,
     ResultReaderDep,
     SettingsDep,
-    StatementAccessDep,
     StatementReaderDep,
     StreamsDep,
     ThreadsDep,
@@ -156,7 +155,6 @@ router = editor_group()
 async def fetch_result_data(
     user: QueryUser,
     request: Annotated[requests.FetchRequest, editor_fields(requests.FetchRequest)],
-    access: StatementAccessDep,
     reader: StatementReaderDep,
     results: ResultReaderDep,
     settings: SettingsDep,
@@ -168,13 +166,13 @@ async def fetch_result_data(
     6.1.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
-    operation_id = await requested_operation_id(access, user, request)
+    operation_id = await requested_operation_id(reader.access, user, request)
     wanted = PageRequest(request.rows, request.start_row, request.start_over, form, request.statement_id)
     page = await results.page(user, operation_id, wanted)
     if page.status.outcome is not None:
         return await failure_answer(reader, page.status)
     if page.is_cut_off:
-        return _cut_off(await access.own_record(user, page.status.id))
+        return _cut_off(await reader.access.own_record(user, page.status.id))
     return page_answer(page, form)
 
 
@@ -197,12 +195,11 @@ def _cut_off(record: StatementRecord) -> Response:
 async def fetch_result_metadata(
     user: QueryUser,
     request: Annotated[requests.ResultMetadataRequest, editor_fields(requests.ResultMetadataRequest)],
-    access: StatementAccessDep,
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
     """Return the names and types of the columns of a result. Contract editor 6.2."""
-    operation_id = await requested_operation_id(access, user, request)
+    operation_id = await requested_operation_id(reader.access, user, request)
     status, columns, _ = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
         return await failure_answer(reader, status)
@@ -219,12 +216,11 @@ async def fetch_result_metadata(
 async def fetch_result_size(
     user: QueryUser,
     request: Annotated[requests.ResultRequest, editor_fields(requests.ResultRequest)],
-    access: StatementAccessDep,
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
     """Return the number of rows and bytes of a result after its statement has ended. Contract editor 6.2."""
-    operation_id = await requested_operation_id(access, user, request)
+    operation_id = await requested_operation_id(reader.access, user, request)
     status, _, size_bytes = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
         return await failure_answer(reader, status)

@@ -9,7 +9,7 @@ from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_field
 from queryserver.api.routes import editor_group, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import editor as requests
-from queryserver.api.service_dependencies import StatementAccessDep, StatementReaderDep
+from queryserver.api.service_dependencies import StatementReaderDep
 from queryserver.api.v1.editor.shapes import (
     details_of,
     error_position,
@@ -41,7 +41,6 @@ RETRY_HINT = {"Retry-After": "1"}
 async def check_status(
     user: QueryUser,
     request: Annotated[requests.CheckStatusRequest, editor_fields(requests.CheckStatusRequest)],
-    access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
     """Return the status of a statement.
@@ -49,7 +48,7 @@ async def check_status(
     With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
     4.2.
     """
-    operation_id = await requested_operation_id(access, user, request)
+    operation_id = await requested_operation_id(reader.access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
     if status.outcome is not None:
         return await failure_answer(reader, status)
@@ -62,11 +61,10 @@ async def check_status(
 async def get_logs(
     user: QueryUser,
     request: Annotated[requests.LogsRequest, editor_fields(requests.LogsRequest)],
-    access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
     """Return the log lines and the progress of a statement in any state. Spec §4, Contract editor 7.1."""
-    operation_id = await requested_operation_id(access, user, request)
+    operation_id = await requested_operation_id(reader.access, user, request)
     status, log = await reader.logs(user, operation_id, start=request.start or 0, size=request.size)
     return responses.json_response(
         wire.LogsResponse(
@@ -86,11 +84,9 @@ async def get_logs(
     response_model=wire.WatchResponse | wire.WatchFailure,
     responses=failures(403),
 )
-async def watch(
-    operation_id: str, user: QueryUser, _: NoEditorFields, access: StatementAccessDep, reader: StatementReaderDep
-) -> Response:
+async def watch(operation_id: str, user: QueryUser, _: NoEditorFields, reader: StatementReaderDep) -> Response:
     """Return the status and log of a statement. Poll until `isSuccess` or `isFailure` is true. Contract editor 10.5."""
-    record = await access.record(user, parse_operation_id(operation_id))
+    record = await reader.access.record(user, parse_operation_id(operation_id))
     status, log = await reader.logs(user, record.status.id)
     shown: dict[str, Any] = {
         "query_status": query_status(status),
