@@ -36,7 +36,7 @@ _MIN_SHARE = 2
 """Lower bound for the limit on threads per user."""
 _NICENESS = 10
 """Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
-_INTERRUPT_AGAIN_S = 0.05
+_INTERRUPT_INTERVAL_S = 0.05
 
 
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
@@ -148,7 +148,7 @@ async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> Non
     ended.add_done_callback(_forget)
     while not call.done() and asyncio.get_running_loop().time() < give_up:
         interrupt()
-        await asyncio.wait({ended}, timeout=_INTERRUPT_AGAIN_S)
+        await asyncio.wait({ended}, timeout=_INTERRUPT_INTERVAL_S)
 
 
 def _forget(ended: asyncio.Future[ResultT]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import duckdb
 
 from queryserver import errors
-from queryserver.engines.duckdb.guard import Token, kind_of, tokens_of
+from queryserver.engines.duckdb.guard import Token, statement_kind, tokenize
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameter, ParameterType, digits_of
@@ -25,20 +25,20 @@ Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list[
 BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"})
 """Statement kinds whose values are bound. DuckDB refuses parameters in most other kinds."""
 
-_UNSEEN = frozenset({"query", "nextval"})
+_UNBINDABLE_FUNCTIONS = frozenset({"query", "nextval"})
 """Functions that rule out binding.
 
 The text passed to query() may contain `$1`, which DuckDB would also bind although the guard has not checked it. A query
 with nextval() runs while it is planned, so it cannot be planned a second time.
 """
-_NUMBERS_OR_NOTHING = frozenset({"returning", "group", "order", "distinct"})
+_KEYWORDS_WITHOUT_PARAMETERS = frozenset({"returning", "group", "order", "distinct"})
 """Keywords after which DuckDB allows no parameters, or treats two equal parameters as different expressions.
 
 A query that is refused for this reason is planned again with literals. A statement that changes rows already runs while
 it is planned, so it has literals from the start.
 """
 
-_NO_CALLS = frozenset(
+_NON_CALL_KEYWORDS = frozenset(
     {"values", "in", "and", "or", "not", "where", "set", "on", "then", "else", "when", "do", "conflict"}
 )
 """Keywords after which a parenthesis does not open an argument list."""
@@ -48,7 +48,7 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedStatement:
+class ParameterizedStatement:
     """A statement that DuckDB runs: its `text` with markers, the parsed statement, and the values of the markers `$1`,
     `$2`, …
     """
@@ -58,7 +58,7 @@ class MarkedStatement:
     values: list[Any]
 
 
-class _Marks:
+class _MarkerWriter:
     """Writes markers and collects their values in order.
 
     A marker gets a CAST where its value alone has another type.
@@ -86,7 +86,7 @@ class _Marks:
                 if not value:
                     return DUCKDB.write(0, one)
                 if all(map(_is_plain, value)):
-                    return self._mark(list(map(_native, value)))
+                    return self._mark(list(map(_native_value, value)))
                 return DUCKDB.array.format(", ".join(map(self._value, value)))
             case Decimal():
                 precision, scale = digits_of(value)
@@ -112,22 +112,22 @@ def _is_plain(one: Parameter) -> bool:
     return one.type in _PLAIN_ELEMENTS and (one.value != ()) and all(map(_is_plain, one.elements))
 
 
-def _native(one: Parameter) -> "Native | None":
+def _native_value(one: Parameter) -> "Native | None":
     value = one.value
     if isinstance(value, tuple):
-        return list(map(_native, value))
+        return list(map(_native_value, value))
     if isinstance(value, Decimal):  # `_is_plain` is False for a Decimal
         raise TypeError
     return value
 
 
-def marks_of(bound: BoundStatement) -> tuple[str, list[Any]]:
+def text_with_markers(bound: BoundStatement) -> tuple[str, list[Any]]:
     """Return the text with markers, and the marker values."""
-    marks = _Marks()
+    marks = _MarkerWriter()
     return bound.render(marks.write), marks.values
 
 
-def row_start(tokens: Sequence[Token], text: str) -> int | None:
+def row_offset(tokens: Sequence[Token], text: str) -> int | None:
     """Return the position of the row in an `INSERT INTO … VALUES (…)`; None if further rows cannot be appended."""
     if [token.name for token in tokens[:2]] != ["insert", "into"]:
         return None
@@ -143,15 +143,15 @@ def row_start(tokens: Sequence[Token], text: str) -> int | None:
     return len(text.encode()[: tokens[positions[0] + 1].start].decode()) if depth == 0 else None
 
 
-def alike(text: str, values: Sequence[Native]) -> Hashable:
+def type_key(text: str, values: Sequence[Native]) -> Hashable:
     """Return a key that is equal for rows whose values have the same types, so that they may share one statement."""
     zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
     return text, tuple(map(type, values)), tuple(zones)
 
 
-def joined(row: BoundStatement, start: int, rows: int) -> str:
-    """Write the text with markers for `rows` rows like this one. `start` comes from `row_start`."""
-    marks, texts = _Marks(), list[str]()
+def multi_row_text(row: BoundStatement, start: int, rows: int) -> str:
+    """Write the text with markers for `rows` rows like this one. `start` comes from `row_offset`."""
+    marks, texts = _MarkerWriter(), list[str]()
     for _ in range(rows):
         text = row.render(marks.write)
         texts.append(text[start:] if texts else text)
@@ -159,40 +159,40 @@ def joined(row: BoundStatement, start: int, rows: int) -> str:
     return ", ".join(texts)
 
 
-def marked(
+def bind_markers(
     connection: duckdb.DuckDBPyConnection, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token]
-) -> MarkedStatement | None:
+) -> ParameterizedStatement | None:
     """Return the statement to run instead of `literal`; None if the text with literals must run.
 
     `literal` comes from the text that `bound` wrote last, and `tokens` are the tokens of that text. If None is
     returned, this text is still, or again, the last one written. Raises StatementRejected if DuckDB finds parameters
     other than the markers.
     """
-    if kind_of(literal) not in BINDING_KINDS or literal.named_parameters:
+    if statement_kind(literal) not in BINDING_KINDS or literal.named_parameters:
         return None
-    if any(token.is_name and token.name in _UNSEEN for token in tokens):
+    if any(token.is_name and token.name in _UNBINDABLE_FUNCTIONS for token in tokens):
         return None
-    if kind_of(literal) != "SELECT" and any(
-        token.kind == "keyword" and token.name in _NUMBERS_OR_NOTHING for token in tokens
+    if statement_kind(literal) != "SELECT" and any(
+        token.kind == "keyword" and token.name in _KEYWORDS_WITHOUT_PARAMETERS for token in tokens
     ):
         return None
-    seen = _outside(tokens, bound)
-    text, values = marks_of(bound)
+    seen = _tokens_outside_values(tokens, bound)
+    text, values = text_with_markers(bound)
     try:
         statements = connection.extract_statements(text)
-        outside = _outside(tokens_of(text), bound)
+        outside = _tokens_outside_values(tokenize(text), bound)
     except duckdb.Error:  # the grammar allows no parameter there
         bound.render(DUCKDB.write)
         return None
     names = {str(number) for number in range(1, len(values) + 1)}
     if (
         len(statements) != 1
-        or kind_of(statements[0]) != kind_of(literal)
+        or statement_kind(statements[0]) != statement_kind(literal)
         or statements[0].named_parameters != names
         or outside != seen
     ):
         raise errors.StatementRejected("Parser Error: a place of the parameters cannot be found with certainty.")
-    return MarkedStatement(text, statements[0], values)
+    return ParameterizedStatement(text, statements[0], values)
 
 
 def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
@@ -202,11 +202,11 @@ def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
     of an INSERT.
     """
     before, is_target = "", False
-    for kind, text in _outside(tokens, bound):
+    for kind, text in _tokens_outside_values(tokens, bound):
         word = text.lower()
         if kind == "keyword" and word == "for":  # a list comprehension is a call
             return False
-        if word == "(" and before and before not in _NO_CALLS and not is_target:
+        if word == "(" and before and before not in _NON_CALL_KEYWORDS and not is_target:
             return False
         if word == "into" and before in {"insert", "ignore", "replace"}:
             is_target = True
@@ -216,7 +216,7 @@ def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
     return True
 
 
-def _outside(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
+def _tokens_outside_values(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
     """Return the kind and text of each token that does not start inside a value of the text that `bound` wrote last."""
     outside, spans, at = list[tuple[str, str]](), bound.value_spans(), 0
     for token in tokens:

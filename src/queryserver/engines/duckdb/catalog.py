@@ -12,14 +12,14 @@ from queryserver.engines import catalog_queries as queries
 from queryserver.engines import protocol
 from queryserver.sql.types import SqlType, parse_type
 
-_BOUNDED = frozenset({
+_TYPES_WITH_EXACT_BOUNDS = frozenset({
     "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
 """Types whose minimum and maximum are complete; for text types, DuckDB truncates them to a few bytes."""
 
-_OURS = "database_name = current_database()"
+_THIS_DATABASE = "database_name = current_database()"
 _TABLES = """
 SELECT name, kind, comment, rows FROM (
   SELECT database_name, schema_name, table_name AS name, 'table' AS kind, comment, estimated_size AS rows
@@ -40,7 +40,9 @@ class DuckdbCatalog(queries.SessionCatalog):
 
     async def databases(self) -> Sequence[str]:
         """Return the database's schemas."""
-        return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
+        return [
+            name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_THIS_DATABASE}")
+        ]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
         name, comment = await self._schema(database)
@@ -48,7 +50,7 @@ class DuckdbCatalog(queries.SessionCatalog):
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         schema, _ = await self._schema(database)
-        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {queries.literal(schema)}"))
+        rows = await self._rows(_TABLES.format(f"{_THIS_DATABASE} AND schema_name = {queries.literal(schema)}"))
         return await queries.summaries(
             rows,
             lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"), row[2] or ""),
@@ -57,7 +59,7 @@ class DuckdbCatalog(queries.SessionCatalog):
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         """Describe a table. The row count in its statistics is DuckDB's estimate."""
         schema, _ = await self._schema(database)
-        here = f"{_OURS} AND schema_name = {queries.literal(schema)}"
+        here = f"{_THIS_DATABASE} AND schema_name = {queries.literal(schema)}"
         found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
         if not found:
             raise errors.TableNotFound(schema, table)
@@ -90,7 +92,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         if declared is None or table.kind.is_view:
             return protocol.ColumnStatistics(message="A view has no statistics.")
         kind = parse_type(declared.type)
-        is_bounded = kind.base in _BOUNDED and kind.item is None
+        is_bounded = kind.base in _TYPES_WITH_EXACT_BOUNDS and kind.item is None
         bounds = ", ".join(
             f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
             for name in ("min", "max")
@@ -124,7 +126,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         if column is None or not nested:
             return await super().sample_statement(table, column, (), kind)
         return queries.sample_query(
-            _unfolded(self._full_name(table), table, column, nested), queries.identifier(nested[-1]), kind
+            _nested_values_query(self._full_name(table), table, column, nested), queries.identifier(nested[-1]), kind
         )
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
@@ -137,7 +139,8 @@ class DuckdbCatalog(queries.SessionCatalog):
     async def _schema(self, database: str) -> queries.Row:
         wanted = f"lower({queries.literal(database)})" if database else "lower(current_schema())"
         found = await self._rows(
-            f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
+            f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_THIS_DATABASE}"
+            f" AND lower(schema_name) = {wanted}"
         )
         if not found:
             raise errors.database_not_found(database)
@@ -160,9 +163,9 @@ class DuckdbCatalog(queries.SessionCatalog):
         None selects built-in functions and the current schema's functions.
         """
         if database is None:
-            return f"(internal OR {_OURS} AND schema_name = current_schema())"
+            return f"(internal OR {_THIS_DATABASE} AND schema_name = current_schema())"
         schema, _ = await self._schema(database)
-        return f"NOT internal AND {_OURS} AND schema_name = {queries.literal(schema)}"
+        return f"NOT internal AND {_THIS_DATABASE} AND schema_name = {queries.literal(schema)}"
 
     async def _functions(self, scope: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
@@ -179,7 +182,7 @@ def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str |
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
 
 
-def _unfolded(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
+def _nested_values_query(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
     """Build a subquery that selects the values at the path; its column is named after the last segment.
 
     Raises NotSupported.
@@ -188,14 +191,14 @@ def _unfolded(source: str, table: protocol.TableDescription, column: str, nested
     kind = parse_type(declared.type) if declared is not None else None
     query = f"SELECT {queries.identifier(column)} AS v FROM {source}"
     for segment in nested:
-        step = _step(kind, segment) if kind is not None else None
+        step = _path_step(kind, segment) if kind is not None else None
         if kind is None or step is None:
             raise errors.NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
         query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
     return f"(SELECT v AS {queries.identifier(nested[-1])} FROM ({query}))"
 
 
-def _step(kind: SqlType, segment: str) -> str | None:
+def _path_step(kind: SqlType, segment: str) -> str | None:
     """Return the SQL expression for one path segment of a value `v`; None if the type has no such part."""
     part = kind.part(segment)
     if part is None:

@@ -10,36 +10,40 @@ from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 import duckdb
-import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import identifier
-from queryserver.engines.duckdb.binding import alike, joined, marked, marks_of, only_stores_values, row_start
+from queryserver.engines.duckdb.binding import (
+    bind_markers,
+    multi_row_text,
+    only_stores_values,
+    row_offset,
+    text_with_markers,
+    type_key,
+)
 from queryserver.engines.duckdb.failures import (
     domain_error,
     location_of,
-    may_have_ended,
+    may_invalidate_database,
     sqlstate_of,
     statement_errors,
-    with_lines,
+    with_shifted_lines,
     without_excerpt,
 )
-from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, tokens_of
-from queryserver.engines.duckdb.named_results import NamedResults
-from queryserver.engines.duckdb.session_files import SessionStatements
-from queryserver.engines.duckdb.temporary import TemporaryRoom
+from queryserver.engines.duckdb.guard import Token, refuse_outside_access, statement_kind, tokenize
+from queryserver.engines.duckdb.named_results import ResultViews
+from queryserver.engines.duckdb.session_files import SessionFileAccess
+from queryserver.engines.duckdb.temporary import TemporaryFilesLimit
 from queryserver.engines.duckdb.values import (
-    arrives_as_text,
+    DuckdbAnswer,
     has_own_size,
+    is_read_as_text,
     readable,
     require_shallow,
-    require_small,
     result_type,
-    sound,
 )
 from queryserver.engines.process.calls import CalledResults
-from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.errors.statements import disk_below_floor
@@ -54,19 +58,16 @@ _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 _MAX_JOINED_ROWS = 2_000
 """Maximum number of parameters in a statement that combines several rows."""
 
-_SMALL_BYTES = 1024 * 1024
-"""Batches up to this average size are concatenated, which copies them."""
-
-_NOTHING = (["Success"], ["BOOLEAN"])
-_COUNT = (["Count"], ["BIGINT"])
-_TRANSACTION = "SELECT txid_current()"
-_GROWING = frozenset({"ALTER", "CREATE", "CREATE_FUNC", "INSERT", "MERGE_INTO", "UPDATE"})
-_OCCUPIED = """
+_NO_RESULT_SHAPE = (["Success"], ["BOOLEAN"])
+_COUNT_SHAPE = (["Count"], ["BIGINT"])
+_TRANSACTION_NUMBER_QUERY = "SELECT txid_current()"
+_GROWING_KINDS = frozenset({"ALTER", "CREATE", "CREATE_FUNC", "INSERT", "MERGE_INTO", "UPDATE"})
+_USED_BYTES_QUERY = """
     SELECT coalesce(sum(used_blocks * block_size), 0)::BIGINT FROM pragma_database_size()
     WHERE database_name = current_database()
 """
-_QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
-_NUMBERED = re.compile(r"(.+)_\d+", re.DOTALL)
+_QUERY_KINDS = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
+_NUMBERED_NAME = re.compile(r"(.+)_\d+", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -82,11 +83,11 @@ class _CheckedRow:
     """The position of its row in the text with markers; None if no further rows may follow."""
 
 
-class _RowsRefused(Exception):
+class _CombinedRowsRejected(Exception):
     """The combined statement for several rows has failed; the rows must run one by one."""
 
 
-_Planned: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
+_Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
 """The relation that yields a statement's rows, and its column names."""
 
 
@@ -100,10 +101,10 @@ class DuckdbConnection:
         owned: duckdb.DuckDBPyConnection | None = None,
         *,
         cell_max_bytes: int = 16 * 1024 * 1024,
-        room: TemporaryRoom | None = None,
+        room: TemporaryFilesLimit | None = None,
         watch: StorageWatch | None = None,
         has_ended: Callable[[], bool] = lambda: False,
-        files: "Callable[[Callable[[], None]], SessionStatements] | None" = None,
+        files: "Callable[[Callable[[], None]], SessionFileAccess] | None" = None,
         results: CalledResults | None = None,
     ) -> None:
         """`has_ended` is called after an internal error and returns whether the error has invalidated the database for
@@ -121,7 +122,7 @@ class DuckdbConnection:
         self._owned = owned
         self._cell_max_bytes = cell_max_bytes
         self._room = room
-        self._results = None if results is None else NamedResults(connection, results)
+        self._results = None if results is None else ResultViews(connection, results)
         self._closed = self._is_stopped = False
         self.is_usable = True
 
@@ -136,9 +137,9 @@ class DuckdbConnection:
     def _with_results(self, statement: str | BoundStatement) -> "DuckdbAnswer":
         results = self._results
         if results is None:
-            return self._answered(statement)
+            return self._run_and_mask(statement)
         try:
-            answer = self._answered(statement)
+            answer = self._run_and_mask(statement)
         except BaseException:
             results.end()
             raise
@@ -148,7 +149,7 @@ class DuckdbConnection:
             answer.on_close = results.end
         return answer
 
-    def _answered(self, statement: str | BoundStatement) -> "DuckdbAnswer":
+    def _run_and_mask(self, statement: str | BoundStatement) -> "DuckdbAnswer":
         if not isinstance(statement, BoundStatement):
             return self._begin(statement)
         with without_excerpt():
@@ -174,7 +175,7 @@ class DuckdbConnection:
             try:
                 yield
             except (duckdb.Error, errors.QueryServerError) as error:
-                self._check_end(str(error))
+                self._check_invalidated(str(error))
                 if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
                     error.classed(sqlstate_of(error.message))  # our own refusal, worded like DuckDB's
                 raise
@@ -186,10 +187,10 @@ class DuckdbConnection:
             self._room.apply(self.native)
         with self._watched_rows(statement):
             if self._in_transaction():
-                return DuckdbAnswer(modified_rows=self._changed_in_turn(statement))
-            with suppress(_RowsRefused):  # rolled back; the retry row by row reports which row failed
-                return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_together, statement))
-            return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_in_turn, statement))
+                return DuckdbAnswer(modified_rows=self._run_rows_separately(statement))
+            with suppress(_CombinedRowsRejected):  # rolled back; the retry row by row reports which row failed
+                return DuckdbAnswer(modified_rows=self._in_own_transaction(self._run_rows_combined, statement))
+            return DuckdbAnswer(modified_rows=self._in_own_transaction(self._run_rows_separately, statement))
 
     def _in_own_transaction(self, change: Callable[[BoundStatement], int], statement: BoundStatement) -> int:
         self.prepare("BEGIN TRANSACTION")
@@ -202,7 +203,7 @@ class DuckdbConnection:
             raise
         return changed
 
-    def _changed_in_turn(self, statement: BoundStatement) -> int:
+    def _run_rows_separately(self, statement: BoundStatement) -> int:
         changed, known = 0, dict[str, _CheckedRow]()
         for number, row in enumerate(statement.rows):
             statement.row = number
@@ -210,32 +211,32 @@ class DuckdbConnection:
                 changed += self._run_row(row, known)
         return changed
 
-    def _changed_together(self, statement: BoundStatement) -> int:
+    def _run_rows_combined(self, statement: BoundStatement) -> int:
         """Run the statement with rows of the same types combined, which takes a tenth of the time.
 
-        Raises _RowsRefused.
+        Raises _CombinedRowsRejected.
         """
         changed, known, at = 0, dict[str, _CheckedRow](), 0
         together = dict[tuple[str, int], _CheckedRow]()
         while at < len(rows := statement.rows):
-            text, values = marks_of(rows[at])
+            text, values = text_with_markers(rows[at])
             if not values or (one := known.get(text)) is None or one.start is None:
                 statement.row = at
                 with self.engine_errors():
                     changed += self._run_row(rows[at], known)
                 at += 1
                 continue
-            first, kind, size = rows[at], alike(text, values), max(len(values), 1)
+            first, kind, size = rows[at], type_key(text, values), max(len(values), 1)
             while (at := at + 1) < len(rows) and len(values) + size <= _MAX_JOINED_ROWS:
-                other, more = marks_of(rows[at])
-                if alike(other, more) != kind:
+                other, more = text_with_markers(rows[at])
+                if type_key(other, more) != kind:
                     break
                 values += more
             with self._row_refused():
                 number = len(values) // size
                 if (text, number) not in together:
-                    together[text, number] = self._together(first, one, one.start, number, len(values))
-                changed += self._changed_by(together[text, number], values)
+                    together[text, number] = self._combined_statement(first, one, one.start, number, len(values))
+                changed += self._execute_row(together[text, number], values)
         return changed
 
     @contextmanager
@@ -248,22 +249,24 @@ class DuckdbConnection:
         except Interrupted:
             raise
         except errors.StatementRejected as error:
-            raise _RowsRefused from error
+            raise _CombinedRowsRejected from error
 
-    def _together(self, row: BoundStatement, one: "_CheckedRow", start: int, rows: int, values: int) -> "_CheckedRow":
-        statements = self.native.extract_statements(joined(row, start, rows))
+    def _combined_statement(
+        self, row: BoundStatement, one: "_CheckedRow", start: int, rows: int, values: int
+    ) -> "_CheckedRow":
+        statements = self.native.extract_statements(multi_row_text(row, start, rows))
         names = {str(number) for number in range(1, values + 1)}
-        if [kind_of(parsed) for parsed in statements] != ["INSERT"] or statements[0].named_parameters != names:
-            raise _RowsRefused
+        if [statement_kind(parsed) for parsed in statements] != ["INSERT"] or statements[0].named_parameters != names:
+            raise _CombinedRowsRejected
         return replace(one, statement=statements[0])
 
     def _watched_rows(self, statement: BoundStatement) -> AbstractContextManager[None]:
         """Watch the storage once for all rows, because a check per row would take longer than running the row."""
         text = statement.rows[0].render(DUCKDB.write)
-        tokens = tokens_of(text)
+        tokens = tokenize(text)
         with self.engine_errors():
-            checked = self._checked(text, tokens)
-        return nullcontext() if checked is None else self._watched(kind_of(checked[0]), tokens)
+            checked = self._parse_checked(text, tokens)
+        return nullcontext() if checked is None else self._watched(statement_kind(checked[0]), tokens)
 
     def _run_row(self, row: BoundStatement, known: "dict[str, _CheckedRow]") -> int:
         """Run one row and return the number of changed rows; rows from RETURNING are discarded.
@@ -273,26 +276,26 @@ class DuckdbConnection:
         if self._is_stopped:
             raise Interrupted
         if known:
-            text, values = marks_of(row)
+            text, values = text_with_markers(row)
             if (one := known.get(text)) is not None:
-                return self._changed_by(one, values)
+                return self._execute_row(one, values)
         text = row.render(DUCKDB.write)
-        tokens, values = tokens_of(text), None
-        if (checked := self._checked(text, tokens)) is None:
+        tokens, values = tokenize(text), None
+        if (checked := self._parse_checked(text, tokens)) is None:
             return 0
         statement, lines_before = checked
         stores = only_stores_values(tokens, row)
-        bound = marked(self.native, row, statement, tokens)
+        bound = bind_markers(self.native, row, statement, tokens)
         if bound is not None:
             statement, _ = self._without_comments_before(bound.statement, bound.text)
             values = bound.values
         checked_row = _CheckedRow(statement, _returns_rows(tokens), lines_before)
         if bound is not None and stores:
-            start = row_start(tokens_of(bound.text), bound.text)
+            start = row_offset(tokenize(bound.text), bound.text)
             known[bound.text] = replace(checked_row, start=start)
-        return self._changed_by(checked_row, values)
+        return self._execute_row(checked_row, values)
 
-    def _changed_by(self, row: "_CheckedRow", values: Sequence[Any] | None) -> int:
+    def _execute_row(self, row: "_CheckedRow", values: Sequence[Any] | None) -> int:
         with statement_errors(self._root, self._known_error, lines_before=row.lines_before):
             # `sql` would first create a relation, which takes another 0.7 ms.
             cursor = self.native.execute(row.statement, values)
@@ -304,7 +307,10 @@ class DuckdbConnection:
     def _in_transaction(self) -> bool:
         """Whether a transaction is open. Without one, two statements have different transaction numbers."""
         with self.engine_errors():
-            return self.native.sql(_TRANSACTION).fetchall() == self.native.sql(_TRANSACTION).fetchall()
+            return (
+                self.native.sql(_TRANSACTION_NUMBER_QUERY).fetchall()
+                == self.native.sql(_TRANSACTION_NUMBER_QUERY).fetchall()
+            )
 
     def prepare(self, setting: str) -> None:
         """Run a statement that the server itself has written, without the guard."""
@@ -331,30 +337,30 @@ class DuckdbConnection:
         if self._watch is None:
             yield
             return
-        self._watch.require_room(self._occupied)
+        self._watch.require_room(self._used_bytes)
         try:
             with self._watch.over(self.native.interrupt):
                 yield
         except errors.EngineError as error:
             if error.code == disk_below_floor.code:
-                self._give_back()
+                self._shrink_file()
             raise
 
     def _watched(self, kind: str, tokens: Sequence[Token]) -> AbstractContextManager[None]:
-        if kind in _GROWING:
+        if kind in _GROWING_KINDS:
             return self.writing()
         may_grow = kind == "EXECUTE" or (kind == "EXPLAIN" and any(token.name == "analyze" for token in tokens))
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
 
-    def _occupied(self) -> int:
+    def _used_bytes(self) -> int:
         """Return the bytes in use, without the free blocks inside the file, which new rows fill first."""
         with self.native.cursor() as connection:
             with suppress(duckdb.Error):  # frees the blocks of dropped tables
                 connection.execute("CHECKPOINT")
-            ((blocks,),) = connection.execute(_OCCUPIED).fetchall()
+            ((blocks,),) = connection.execute(_USED_BYTES_QUERY).fetchall()
         return blocks
 
-    def _give_back(self) -> None:
+    def _shrink_file(self) -> None:
         """Shrink the file after a stopped statement.
 
         Its blocks are free, but DuckDB truncates the file only after the next change.
@@ -365,11 +371,11 @@ class DuckdbConnection:
             connection.execute(f"DROP SCHEMA {name}")
             connection.execute("CHECKPOINT")  # refused while others write; a later checkpoint then shrinks the file
 
-    def _check_end(self, text: str) -> None:
-        if may_have_ended(text) and self._has_ended():
+    def _check_invalidated(self, text: str) -> None:
+        if may_invalidate_database(text) and self._has_ended():
             self.is_usable = False
 
-    def _checked(
+    def _parse_checked(
         self, text: str, tokens: Sequence[Token], *, copies_files: bool = False
     ) -> tuple[duckdb.Statement, int] | None:
         """Parse and check a text. Raises StatementRejected.
@@ -382,82 +388,82 @@ class DuckdbConnection:
         if len(statements) > 1:
             raise errors.StatementRejected("Parser Error: one statement at a time.")
         statement, lines_before = self._without_comments_before(statements[0], text)
-        refuse_reach(self.native, statement, tokens, copies_files=copies_files)
+        refuse_outside_access(self.native, statement, tokens, copies_files=copies_files)
         if self._results is not None:
             self._results.begin(tokens)
         return statement, lines_before
 
     def _run(self, text: str, bound: BoundStatement | None) -> "DuckdbAnswer":
-        tokens = tokens_of(text)
+        tokens = tokenize(text)
         copying = self._files.rewritten(text, tokens) if self._files is not None else None
         text, tokens = copying or (text, tokens)
-        if (checked := self._checked(text, tokens, copies_files=copying is not None)) is None:
+        if (checked := self._parse_checked(text, tokens, copies_files=copying is not None)) is None:
             return DuckdbAnswer()
         statement, lines_before = checked
-        kind = kind_of(statement)
+        kind = statement_kind(statement)
         # A query yields a relation that runs when it is read; any other statement runs here.
         with self._watched(kind, tokens):
-            planned = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
-            relation, names = planned or self._planned(statement, lines_before)
+            planned = self._plan_bound(bound, statement, tokens, lines_before) if bound is not None else None
+            relation, names = planned or self._plan(statement, lines_before)
         types = relation.types
         require_shallow(types)
         shape = (names, list(map(str, types)) if len(types) == 1 else [])
-        if kind != "SELECT" and shape == _NOTHING:
+        if kind != "SELECT" and shape == _NO_RESULT_SHAPE:
             return DuckdbAnswer()
         # DuckDB returns the number of changed rows as a result set.
-        if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
+        if kind not in _QUERY_KINDS and shape == _COUNT_SHAPE and not _returns_rows(tokens):
             with statement_errors(self._root, self._known_error, lines_before=lines_before):
                 counted = relation.fetchall()
             return DuckdbAnswer(modified_rows=counted[0][0] if counted else None)
         return self._open_rows(relation, names, types, lines_before)
 
-    def _planned_bound(
+    def _plan_bound(
         self, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
-    ) -> "_Planned | None":
+    ) -> "_Plan | None":
         """Plan the statement with bound values; return None if nothing has run and `literal` must run instead."""
-        statement_with_markers = marked(self.native, bound, literal, tokens)
+        statement_with_markers = bind_markers(self.native, bound, literal, tokens)
         if statement_with_markers is None:
             return None
         values = statement_with_markers.values
         statement, _ = self._without_comments_before(statement_with_markers.statement, statement_with_markers.text)
         with statement_errors(self._root, self._known_error, lines_before=lines_before):
             try:
-                return self._named(self.native.sql(statement, params=values), statement, values)
+                return self._with_column_names(self.native.sql(statement, params=values), statement, values)
             except duckdb.Error as error:
                 # Planning fails, for instance, because ORDER BY accepts a number but no parameter. Other error classes
                 # may come from a query that already runs, because one of its functions has side effects.
-                if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
+                if statement_kind(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.render(DUCKDB.write)
                 return None
 
-    def _planned(self, statement: duckdb.Statement, lines_before: int) -> "_Planned":
+    def _plan(self, statement: duckdb.Statement, lines_before: int) -> "_Plan":
         with statement_errors(self._root, self._known_error, lines_before=lines_before):
             try:
-                return self._named(self.native.sql(statement), statement)
+                return self._with_column_names(self.native.sql(statement), statement)
             except (duckdb.BinderException, duckdb.CatalogException) as error:
                 if (ours := self._known_error(str(error))) is not None:
                     raise ours from error
                 known = domain_error(error, self._root, lines_before)
-                if known.location is None and kind_of(statement) == "SELECT":
-                    known.location = self._unbound(statement, lines_before)
+                if known.location is None and statement_kind(statement) == "SELECT":
+                    known.location = self._binding_error_location(statement, lines_before)
                 raise known from error
 
-    def _named(
+    def _with_column_names(
         self, relation: duckdb.DuckDBPyRelation, statement: duckdb.Statement, values: list[Any] | None = None
-    ) -> "_Planned":
+    ) -> "_Plan":
         """Return the relation with its column names as DuckDB reports them.
 
         If a statement has already returned its rows, the relation over them numbers duplicate names: `i, i_1`.
         """
         names = relation.columns
         known = {name.casefold() for name in names}
-        if any((match := _NUMBERED.fullmatch(name)) and match[1].casefold() in known for name in names):
+        if any((match := _NUMBERED_NAME.fullmatch(name)) and match[1].casefold() in known for name in names):
             # Private API: the driver has no public call that binds a statement without running it.
             names = self.native._bind(statement, with_writes=True, values=values)[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return relation, names
 
-    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
+    def _binding_error_location(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
         """Locate a binding error in a query. Only EXPLAIN reports its position.
 
         Other statements report the position themselves. Returns None inside a transaction, because a failed EXPLAIN
@@ -468,7 +474,7 @@ class DuckdbConnection:
                 return None
             self.native.execute(f"EXPLAIN\n{statement.query}")
         except duckdb.Error as error:
-            return location_of(with_lines(str(error), lines_before - 1))
+            return location_of(with_shifted_lines(str(error), lines_before - 1))
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
@@ -495,7 +501,7 @@ class DuckdbConnection:
         columns = tuple(Column(name, result_type(one), str(one)) for name, one in zip(names, types, strict=True))
 
         def error_of(text: str) -> errors.QueryServerError | None:
-            self._check_end(text)
+            self._check_invalidated(text)
             return self._known_error(text)
 
         around = partial(statement_errors, self._root, error_of, lines_before=lines_before)
@@ -503,7 +509,7 @@ class DuckdbConnection:
             reader = readable(relation).to_arrow_reader(
                 _ROWS_OF_KNOWN_SIZE if all(map(has_own_size, types)) else _VECTOR_ROWS
             )
-        natives = [one if arrives_as_text(one) else None for one in types]
+        natives = [one if is_read_as_text(one) else None for one in types]
         return DuckdbAnswer(
             columns=columns, reader=reader, natives=natives, around=around, cell_max_bytes=self._cell_max_bytes
         )
@@ -511,89 +517,3 @@ class DuckdbConnection:
 
 def _returns_rows(tokens: Sequence[Token]) -> bool:
     return any(token.kind == "keyword" and token.name == "returning" for token in tokens)
-
-
-class DuckdbAnswer:
-    """Reads a statement's rows through Arrow. One batch is read ahead, so that errors appear early.
-
-    `around` wraps each driver call. `natives` is passed on to `sound`.
-    """
-
-    def __init__(
-        self,
-        *,
-        columns: tuple[Column, ...] | None = None,
-        modified_rows: int | None = None,
-        reader: pa.RecordBatchReader | None = None,
-        natives: Sequence[DuckDBPyType | None] = (),
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-        cell_max_bytes: int = 0,
-    ) -> None:
-        self.columns = columns
-        self.modified_rows = modified_rows
-        self._reader = reader
-        self._natives = natives
-        self._around = around
-        self._cell_max_bytes = cell_max_bytes
-        self._rows = 0
-        self.on_close: Callable[[], None] = lambda: None
-        self._ahead: pa.RecordBatch | None = None
-        try:
-            with around():
-                self._ahead = self._next()
-        except BaseException:  # the connection accepts no statement while a reader is open
-            self.close()
-            raise
-
-    def hide_excerpts(self) -> None:
-        """Omit the statement excerpt from later batches' errors too, because it contains parameter values."""
-        around = self._around
-
-        @contextmanager
-        def hidden() -> Generator[None]:
-            with without_excerpt(), around():
-                yield
-
-        self._around = hidden
-
-    def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with self._around():
-            batches, size = list[pa.RecordBatch](), 0
-            while self._ahead is not None:
-                size += self._ahead.nbytes
-                if batches and size > BATCH_BYTES:
-                    break
-                batches.append(self._ahead)
-                self._ahead = self._next()
-            return [
-                piece
-                for batch in _joined(batches, size)
-                for piece in pieces(sound(batch, self.columns or (), self._natives))
-            ]
-
-    def close(self) -> None:
-        """Close the reader, which would otherwise block the connection's next statement."""
-        reader, self._reader, self._ahead = self._reader, None, None
-        if reader is not None:
-            reader.close()
-        self.on_close()
-
-    def _next(self) -> pa.RecordBatch | None:
-        if self._reader is None:
-            return None
-        for batch in self._reader:
-            if batch.num_rows:
-                require_small(batch, self.columns or (), self._cell_max_bytes, self._rows)
-                self._rows += batch.num_rows
-                return batch
-        return None
-
-
-def _joined(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
-    """Concatenate small batches, each of which costs some 50 µs downstream; Arrow cannot do so with sparse unions."""
-    if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
-        return batches
-    try:
-        return [pa.concat_batches(batches)]
-    except pa.ArrowNotImplementedError:
-        return batches

@@ -30,7 +30,7 @@ SMALL_BYTES = 1024 * 1024
 MAX_OPEN_WRITES = 24
 """Maximum number of larger files open at the server, which permits a few more."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-_AT_ONCE = 8
+_MAX_THREADS = 8
 
 
 def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
@@ -53,7 +53,7 @@ def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
     return None
 
 
-class CopiedFiles:
+class CopyTarget:
     """The files of one COPY … TO statement.
 
     Callable from any thread, but `finish` and `give_up` only after DuckDB is done.
@@ -69,7 +69,7 @@ class CopiedFiles:
         self._url = f"{TARGET_SCHEME}://{token_hex(16)}"
         self._name = _NAME + (suffix[0] if suffix else "")
         self._lock = threading.RLock()
-        self._writes = dict[str, CopiedFile]()
+        self._writes = dict[str, CopyTargetFile]()
         self._committed = list[str]()
         self._directories = dict[str, None]()
 
@@ -102,14 +102,14 @@ class CopiedFiles:
             raise errors.PermissionDenied(f"{self._target}: COPY writes the target that it names, and below it.")
         return self._target + below.rstrip("/")
 
-    def open(self, path: str) -> "CopiedFile":
+    def open(self, path: str) -> "CopyTargetFile":
         """Open a new file. May first commit complete files to stay within the limits."""
         with self._lock:
             if path in self._writes or path in self._committed:
                 raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
             while (done := self._next_to_commit()) is not None:
                 self._commit(done)
-            write = self._writes[path] = CopiedFile(self._files, path, self._create_parent)
+            write = self._writes[path] = CopyTargetFile(self._files, path, self._create_parent)
             return write
 
     def is_file(self, path: str) -> bool:
@@ -157,7 +157,7 @@ class CopiedFiles:
     def finish(self) -> None:
         """Commit all files and create empty directories. Removes all files if the store raises an error."""
         try:
-            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as threads:
+            with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="copy") as threads:
                 list(threads.map(self._commit, list(self._writes.values())))
             for path in self._directories:
                 self._files.make_directory(path)
@@ -179,7 +179,7 @@ class CopiedFiles:
             except QueryServerError:
                 continue
 
-    def _next_to_commit(self) -> "CopiedFile | None":
+    def _next_to_commit(self) -> "CopyTargetFile | None":
         """Return a complete file that must be committed before another file is opened.
 
         Returns None while the limits allow another open file.
@@ -190,7 +190,7 @@ class CopiedFiles:
             return None
         return next((write for write in self._writes.values() if write.is_closed), None)
 
-    def _commit(self, write: "CopiedFile") -> None:
+    def _commit(self, write: "CopyTargetFile") -> None:
         write.commit()
         with self._lock:
             self._writes.pop(write.path, None)
@@ -209,7 +209,7 @@ class CopiedFiles:
             return None
 
 
-class CopiedFile:
+class CopyTargetFile:
     """One file, written sequentially.
 
     `close` does not commit it, because DuckDB also closes the files of failed statements.

@@ -17,8 +17,8 @@ from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.failures import opening_errors
 from queryserver.engines.duckdb.file_system import FileSystems
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
-from queryserver.engines.duckdb.session_files import SessionStatements
-from queryserver.engines.duckdb.temporary import TemporaryRoom
+from queryserver.engines.duckdb.session_files import SessionFileAccess
+from queryserver.engines.duckdb.temporary import TemporaryFilesLimit
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.process.calls import CalledFiles, CalledResults
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
@@ -85,7 +85,7 @@ class DuckdbDatabase:
         self._room = self._watch = None
         temporary = file.parent if file is not None else temporary
         if temporary is not None:
-            self._room = TemporaryRoom(temporary, temporary_max_bytes, floor)
+            self._room = TemporaryFilesLimit(temporary, temporary_max_bytes, floor)
         if file is not None:
             parts = (file, file.with_name(f"{file.name}.wal"))
             self._watch = StorageWatch(file.parent, partial(size_of, parts), quota_bytes=quota_bytes, floor=floor)
@@ -121,7 +121,7 @@ class DuckdbDatabase:
         """
         statements = None
         if files is not None and self.files is not None:
-            statements = partial(SessionStatements, self.files, files)
+            statements = partial(SessionFileAccess, self.files, files)
         with opening_errors():
             connection = DuckdbConnection(
                 self.native.cursor(),

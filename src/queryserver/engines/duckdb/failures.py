@@ -36,7 +36,7 @@ _PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
 
-def may_have_ended(text: str) -> bool:
+def may_invalidate_database(text: str) -> bool:
     """Whether the error may have invalidated the database for all connections.
 
     An internal error of a running statement does, an internal error of the planner does not.
@@ -67,7 +67,7 @@ def statement_errors(
     try:
         yield
     except pa.ArrowInvalid as error:
-        raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
+        raise errors.StatementRejected(_clean_message(f"Not implemented Error: {error}", root)) from error
     except UnicodeDecodeError as error:
         # DuckDB may truncate a value inside a character. Its Python binding then fails to decode the message, but this
         # error contains the message's bytes.
@@ -105,7 +105,7 @@ def sqlstate_of(text: str) -> str | None:
     return _SQLSTATES[kind[1]] if kind else None
 
 
-def with_lines(text: str, lines_before: int) -> str:
+def with_shifted_lines(text: str, lines_before: int) -> str:
     if not lines_before:
         return text
     return _LINE.sub(lambda match: f"LINE {int(match[1]) + lines_before}:", text, count=1)
@@ -114,18 +114,18 @@ def with_lines(text: str, lines_before: int) -> str:
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineError:
     if _PROCESS_IS_FULL.match(text):
         return engine_memory_exceeded().classed("53200")
-    text = with_lines(text, lines_before)
-    return errors.StatementRejected(_tidy(text, root)).at(location_of(text)).classed(sqlstate_of(text))
+    text = with_shifted_lines(text, lines_before)
+    return errors.StatementRejected(_clean_message(text, root)).at(location_of(text)).classed(sqlstate_of(text))
 
 
 def location_of(text: str) -> errors.ErrorLocation | None:
     """Return an error's position; None if DuckDB's caret refers to another text, such as a view's definition."""
     location = location_in(text, LABELED)
     message = text.partition("\n\nLINE ")[0]
-    return location if isinstance(location, errors.ErrorExcerpt) and _is_named(location, message) else None
+    return location if isinstance(location, errors.ErrorExcerpt) and _is_plausible(location, message) else None
 
 
-def _is_named(location: errors.ErrorExcerpt, message: str) -> bool:
+def _is_plausible(location: errors.ErrorExcerpt, message: str) -> bool:
     """Whether the caret is plausible: it must not be inside a word, and a message with names must contain the marked
     word.
     """
@@ -152,7 +152,7 @@ def without_excerpt() -> Generator[None]:
         raise (error if isinstance(error, Interrupted) else shown.at(error.location).classed(error.sqlstate)) from error
 
 
-def _tidy(text: str, root: Path | None) -> str:
+def _clean_message(text: str, root: Path | None) -> str:
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
     if _PYTHON_TRACE in text:  # a defect in a callback

@@ -21,7 +21,7 @@ from functools import partial
 from secrets import token_hex
 
 from queryserver import errors
-from queryserver.engines.duckdb.read_ahead import StoredBytes, StoredReads
+from queryserver.engines.duckdb.read_ahead import FileContent, ReadBuffers
 from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.reach import StoredFile
 from queryserver.errors.base import QueryServerError
@@ -32,7 +32,7 @@ END_WAIT_S = 10.0
 
 After that, the waiting statement is refused.
 """
-_PROOFS_AT_ONCE = 8
+_MAX_PROOF_THREADS = 8
 _MAX_ERRORS = 1_000
 """Number of callback errors stored until their statements retrieve them, which is usually immediately."""
 _MARK = "file callback "
@@ -53,7 +53,7 @@ class CallbackFailed(Exception):
 
 
 class FileStatement:
-    """One statement of a session, from its start to its last row. The session's thread runs it inside `entered`."""
+    """One statement of a session, from its start to its last row. The session's thread runs it inside `active`."""
 
     def __init__(self, claims: "FileClaims", files: CalledFiles, stop: Stop) -> None:
         self.files = files
@@ -66,14 +66,14 @@ class FileStatement:
         self.claimed = set[ClaimedFile]()
 
     @contextmanager
-    def entered(self) -> Generator[None]:
+    def active(self) -> Generator[None]:
         """Wrap each DuckDB call for the statement, so that paths listed in this thread are attributed to it."""
-        before = self._claims.of_thread
-        self._claims.of_thread = self
+        before = self._claims.thread_statement
+        self._claims.thread_statement = self
         try:
             yield
         finally:
-            self._claims.of_thread = before
+            self._claims.thread_statement = before
 
     def glob(self, pattern: str) -> Sequence[StoredFile]:
         """Claim and return the matching files. DuckDB calls this up to three times and always gets the same files."""
@@ -101,7 +101,7 @@ class ClaimedFile:
     file: StoredFile
     claimants: dict[FileStatement, bool] = field(default_factory=dict[FileStatement, bool])
     """The statements with a claim, and whether each has proved that it may read the file."""
-    content: StoredBytes = field(init=False)
+    content: FileContent = field(init=False)
 
     @property
     def sessions(self) -> set[int]:
@@ -121,17 +121,17 @@ class FileClaims:
         self._running = set[FileStatement]()
         self._claimed = dict[str, ClaimedFile]()
         self._here = threading.local()
-        self._reads = StoredReads()
-        self._proofs = ThreadPoolExecutor(_PROOFS_AT_ONCE, thread_name_prefix="proof")
+        self._reads = ReadBuffers()
+        self._proofs = ThreadPoolExecutor(_MAX_PROOF_THREADS, thread_name_prefix="proof")
         self._errors = OrderedDict[str, QueryServerError]()
 
     @property
-    def of_thread(self) -> FileStatement | None:
+    def thread_statement(self) -> FileStatement | None:
         """The statement that runs in this thread; None in DuckDB's own threads."""
         return getattr(self._here, "statement", None)
 
-    @of_thread.setter
-    def of_thread(self, statement: FileStatement | None) -> None:
+    @thread_statement.setter
+    def thread_statement(self, statement: FileStatement | None) -> None:
         self._here.statement = statement
 
     def begin(self, files: CalledFiles, stop: Stop) -> FileStatement:
@@ -166,14 +166,14 @@ class FileClaims:
     def held_bytes(self) -> int:
         return self._reads.held_bytes
 
-    def naming(self) -> FileStatement:
+    def listing_statement(self) -> FileStatement:
         """Return the statement to which a path listed in this thread belongs.
 
         DuckDB lists some paths late, in its own threads: all but the first path in a list passed to `parquet_schema` or
         `glob`, and the path of `sniff_csv`. Such a path can only be attributed if a single statement is running;
         otherwise this raises StatementRejected.
         """
-        here = self.of_thread
+        here = self.thread_statement
         if here is not None:
             return here
         with self._changed:
@@ -201,7 +201,7 @@ class FileClaims:
 
         Raises PermissionDenied if no statement has named the file.
         """
-        here = self.of_thread
+        here = self.thread_statement
         with self._changed:
             claimed = self._claimed.get(path)
             if claimed is None or (here is not None and here not in claimed.claimants):
@@ -214,12 +214,12 @@ class FileClaims:
             return claimed
 
     def is_claimed(self, path: str) -> bool:
-        here = self.of_thread
+        here = self.thread_statement
         with self._changed:
             claimed = self._claimed.get(path)
             return claimed is not None and (here is None or here in claimed.claimants)
 
-    def noted(self, error: QueryServerError) -> CallbackFailed:
+    def record_error(self, error: QueryServerError) -> CallbackFailed:
         """Record a callback's error and return the exception to raise.
 
         DuckDB passes on only the exception's text, from which `error_of` restores `error`.

@@ -17,7 +17,7 @@ import duckdb
 from fsspec.spec import AbstractFileSystem
 
 from queryserver import errors
-from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFile, CopiedFiles
+from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopyTarget, CopyTargetFile
 from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, FileStatement
 from queryserver.errors.base import QueryServerError
 
@@ -43,7 +43,7 @@ Callback = Callable[[], AbstractContextManager[None]]
 """Creates a context that wraps code called by DuckDB."""
 
 
-def shown_schemes(schemes: frozenset[str]) -> Sequence[str]:
+def statement_schemes(schemes: frozenset[str]) -> Sequence[str]:
     """Return the schemes of paths in statements; `schemes` are the schemes of `StatementFiles`."""
     return sorted(LOCAL_SCHEME if scheme == _FILE else scheme for scheme in schemes)
 
@@ -54,7 +54,7 @@ def store_path(path: str) -> str:
     return f"{_FILE}://{rest}" if mark and scheme.lower() == LOCAL_SCHEME else path
 
 
-def shown_path(path: str) -> str:
+def statement_path(path: str) -> str:
     """Translate a store's path to the path in a statement."""
     return f"{LOCAL_SCHEME}{path[len(_FILE) :]}" if path.startswith(f"{_FILE}://") else path
 
@@ -63,9 +63,9 @@ class FileSystems:
     """The file systems of one database. Call `register` before the database is locked down."""
 
     def __init__(self, schemes: frozenset[str]) -> None:
-        self.schemes = shown_schemes(schemes)
+        self.schemes = statement_schemes(schemes)
         self.claims = FileClaims()
-        self.copies = dict[str, CopiedFiles]()
+        self.copies = dict[str, CopyTarget]()
         """The files of running COPY … TO statements, by path prefix."""
 
     def register(self, connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
@@ -79,13 +79,13 @@ class FileSystems:
         """The directories that DuckDB must be allowed to access."""
         return [f"{scheme}://" for scheme in (*self.schemes, TARGET_SCHEME)]
 
-    def copy(self, statement: FileStatement, target: str) -> CopiedFiles:
+    def copy(self, statement: FileStatement, target: str) -> CopyTarget:
         """Register the files of one COPY … TO statement until `copied` is called."""
-        copied = CopiedFiles(statement, target, store_path(target))
+        copied = CopyTarget(statement, target, store_path(target))
         self.copies[copied.prefix] = copied
         return copied
 
-    def copied(self, copied: CopiedFiles) -> None:
+    def copied(self, copied: CopyTarget) -> None:
         self.copies.pop(copied.prefix, None)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class FileSystems:
 
 
 @cache
-def _spellings(scheme: str) -> Sequence[str]:
+def _case_variants(scheme: str) -> Sequence[str]:
     """Return all upper- and lower-case spellings.
 
     DuckDB allows any spelling, but looks up file systems by the exact spelling and otherwise uses its own disk.
@@ -101,12 +101,12 @@ def _spellings(scheme: str) -> Sequence[str]:
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 
 
-class _CalledFileSystem(AbstractFileSystem):
+class _CallbackFileSystem(AbstractFileSystem):
     cachable = False
 
     def __init__(self, schemes: Sequence[str], claims: FileClaims) -> None:
         super().__init__()
-        self.protocol = list(itertools.chain.from_iterable(map(_spellings, schemes)))  # type: ignore[assignment]
+        self.protocol = list(itertools.chain.from_iterable(map(_case_variants, schemes)))  # type: ignore[assignment]
         self._claims = claims
 
     def unstrip_protocol(self, name: str) -> str:
@@ -118,15 +118,15 @@ class _CalledFileSystem(AbstractFileSystem):
         try:
             yield
         except QueryServerError as error:
-            raise self._claims.noted(error) from None
+            raise self._claims.record_error(error) from None
 
 
-class StoreFileSystem(_CalledFileSystem):
+class StoreFileSystem(_CallbackFileSystem):
     """Reads files of all schemes. Only files that a statement has named can be opened."""
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
         with self._callback():
-            return [shown_path(file.path) for file in self._claims.naming().glob(store_path(path))]
+            return [statement_path(file.path) for file in self._claims.listing_statement().glob(store_path(path))]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> "ReadFile":  # type: ignore[override]
         name = store_path(path)
@@ -203,15 +203,15 @@ class ReadFile:
         self.close()  # DuckDB does not close files that it reads
 
 
-class TargetFileSystem(_CalledFileSystem):
+class TargetFileSystem(_CallbackFileSystem):
     """Writes the targets of COPY … TO, which are looked up by their statement's prefix."""
 
-    def __init__(self, copies: Mapping[str, CopiedFiles], claims: FileClaims) -> None:
+    def __init__(self, copies: Mapping[str, CopyTarget], claims: FileClaims) -> None:
         super().__init__([TARGET_SCHEME], claims)
         self._copies = copies
 
     @contextmanager
-    def _target(self, path: str) -> Generator[tuple[CopiedFiles, str]]:
+    def _target(self, path: str) -> Generator[tuple[CopyTarget, str]]:
         """Yield the statement's files and the path in the store."""
         scheme, _, rest = path.partition("://")
         copied = self._copies.get(f"{scheme}://{rest.partition('/')[0]}/")
@@ -268,7 +268,7 @@ class TargetFileSystem(_CalledFileSystem):
 class WrittenFile:
     """An open file that is written sequentially."""
 
-    def __init__(self, copied: CopiedFile, callback: Callback) -> None:
+    def __init__(self, copied: CopyTargetFile, callback: Callback) -> None:
         self._copied = copied
         self._callback = callback
 

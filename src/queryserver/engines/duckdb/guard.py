@@ -63,7 +63,7 @@ class Token:
         return None
 
 
-def tokens_of(statement: str) -> tuple[Token, ...]:
+def tokenize(statement: str) -> tuple[Token, ...]:
     """Return a statement's tokens without comments."""
     # The parser treats these characters as blanks, but the tokenizer as parts of names. Token positions count bytes.
     encoded = _BLANKS.sub(lambda match: " " * len(match[0].encode()), statement).encode()
@@ -81,17 +81,17 @@ def tokens_of(statement: str) -> tuple[Token, ...]:
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
 """Settings in lower case that a statement may change, but only for its own session."""
 
-_REFUSED = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
+_REFUSED_KINDS = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
 # These contain another statement at the end of their text. A COPY that contains a PIVOT has the type MULTI.
-_WRAPPERS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
+_WRAPPER_KINDS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
 
-_PRAGMAS = frozenset({
+_PERMITTED_PRAGMAS = frozenset({
     "collations", "database_size", "functions", "metadata_info", "platform", "show", "show_databases", "show_tables",
     "show_tables_expanded", "storage_info", "table_info", "user_agent", "version",
 })  # fmt: skip
 _PATH_VIEWS = frozenset({"duckdb_databases", "pragma_database_list", "pg_settings"})
-_HIDDEN = _PATH_VIEWS | {
+_HIDDEN_VIEWS = _PATH_VIEWS | {
     "duckdb_extensions", "duckdb_external_file_cache", "duckdb_log_contexts", "duckdb_logs",
     "duckdb_profiling_settings", "duckdb_secrets", "duckdb_settings", "duckdb_temporary_files",
 }  # fmt: skip
@@ -100,7 +100,7 @@ _READABLE_SETTINGS = SESSION_SETTINGS | {
     "access_mode", "default_collation", "default_null_order", "default_order", "max_memory", "max_temp_directory_size",
     "memory_limit", "threads", "worker_threads",
 }  # fmt: skip
-_SWITCHED_OFF = frozenset({
+_DISABLED_FUNCTIONS = frozenset({
     "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
     "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
     "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
@@ -111,7 +111,7 @@ _BEFORE_TABLES = frozenset({"into", "table", "exists"})
 """After these words, a name before a parenthesis is a table, not a function call."""
 
 
-def refuse_reach(
+def refuse_outside_access(
     connection: duckdb.DuckDBPyConnection,
     statement: duckdb.Statement,
     tokens: Sequence[Token],
@@ -123,23 +123,23 @@ def refuse_reach(
     `tokens` come from a text that contains only the statement and comments. `copies_files` permits COPY from or to
     store files. Raises StatementRejected.
     """
-    kind, query = kind_of(statement), statement.query
+    kind, query = statement_kind(statement), statement.query
     if kind == "COPY" and copies_files:
         _refuse_names(tokens)
         return
-    if kind in _REFUSED:
-        raise _refusal(kind)
-    if kind in _WRAPPERS:
+    if kind in _REFUSED_KINDS:
+        raise _kind_refusal(kind)
+    if kind in _WRAPPER_KINDS:
         for word in _INNER.finditer(query):
-            if (inner := _kind_of_text(connection, query[word.start() :])) in _REFUSED or (
+            if (inner := _text_kind(connection, query[word.start() :])) in _REFUSED_KINDS or (
                 inner == "MULTI" and word[0].upper() == "COPY"
             ):
-                raise _refusal(word[0].upper())
+                raise _kind_refusal(word[0].upper())
     _refuse_settings(tokens)
     _refuse_names(tokens)
 
 
-def kind_of(statement: duckdb.Statement) -> str:
+def statement_kind(statement: duckdb.Statement) -> str:
     """Return the name of the statement's type. Raises StatementRejected for a type that the driver does not know."""
     try:
         return statement.type.name
@@ -149,20 +149,20 @@ def kind_of(statement: duckdb.Statement) -> str:
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
     """Check SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, at the start or after EXPLAIN."""
-    words = list(_unexplained(tokens))
+    words = list(_without_explain(tokens))
     first = words[0].name if words else ""
     if first in {"copy", "force"}:
-        raise _refusal(first.upper())
+        raise _kind_refusal(first.upper())
     if first in {"set", "reset"}:
         _refuse_setting(words[1:])
     elif first == "pragma" and len(words) > 1:
         if any(word.text == "=" for word in words[2:3]):
             _refuse_setting(words[1:])
-        elif words[1].name not in _PRAGMAS:
+        elif words[1].name not in _PERMITTED_PRAGMAS:
             raise StatementRejected(f"Permission Error: PRAGMA {words[1].name[:60]} is switched off on this server.")
 
 
-def _unexplained(tokens: Sequence[Token]) -> Iterator[Token]:
+def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
     """Skip any EXPLAIN prefixes with their options and ANALYZE, and yield the remaining tokens."""
     position = 0
     while position < len(tokens) and tokens[position].name == "explain":
@@ -198,16 +198,16 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
     for position, token in enumerate(tokens):
         name = token.name
         if token.is_name:
-            if name in _HIDDEN:
-                raise _hidden(name)
+            if name in _HIDDEN_VIEWS:
+                raise _hidden_error(name)
             if name == "show" and position + 1 < len(tokens) and tokens[position + 1].name in _PATH_SETTINGS:
                 # SHOW can show settings as well as tables.
-                raise _hidden(tokens[position + 1].name)
+                raise _hidden_error(tokens[position + 1].name)
         elif token.kind == "string_const":
             # FROM 'name' reads a view, just as FROM name does.
             parts = (token.string or "").lower().split(".")
             if not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts):
-                raise _hidden(name)
+                raise _hidden_error(name)
 
 
 def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
@@ -220,17 +220,17 @@ def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
 
 
 def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
-    if name in _SWITCHED_OFF:
+    if name in _DISABLED_FUNCTIONS:
         raise StatementRejected(f"Permission Error: the function {name} is switched off on this server.")
     if name == "current_setting":
-        setting = _only_string(_arguments(tokens, opening))
+        setting = _single_string(_arguments(tokens, opening))
         if setting is None or setting.lower() not in _READABLE_SETTINGS:
             raise StatementRejected("Permission Error: this setting is not shown on this server.")
     if name == "query":
-        text = _only_string(_arguments(tokens, opening))
+        text = _single_string(_arguments(tokens, opening))
         if text is None:
             raise StatementRejected("Permission Error: the text of query() must be a literal.")
-        inner = tokens_of(text)
+        inner = tokenize(text)
         _refuse_settings(inner)
         _refuse_names(inner)
     if name == "query_table":
@@ -257,24 +257,24 @@ def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
     return arguments
 
 
-def _only_string(arguments: Sequence[Sequence[Token]]) -> str | None:
+def _single_string(arguments: Sequence[Sequence[Token]]) -> str | None:
     if len(arguments) != 1 or len(arguments[0]) != 1:
         return None
     return arguments[0][0].string
 
 
-def _kind_of_text(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
+def _text_kind(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error:
         return None
-    return kind_of(statements[0]) if statements else None
+    return statement_kind(statements[0]) if statements else None
 
 
-def _hidden(name: str) -> StatementRejected:
+def _hidden_error(name: str) -> StatementRejected:
     return StatementRejected(f"Permission Error: {name[:60]} is not shown on this server.")
 
 
-def _refusal(kind: str) -> StatementRejected:
+def _kind_refusal(kind: str) -> StatementRejected:
     words = kind.replace("_", " ")
     return StatementRejected(f"Permission Error: {words} is switched off: statements reach this database only.")

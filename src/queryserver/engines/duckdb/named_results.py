@@ -26,12 +26,12 @@ _NAME = re.compile(r"result://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![\
 _UNKNOWN = re.compile(r"with name result://(\S+) does not exist", re.IGNORECASE)
 _QUOTED = frozenset({"string_const", "identifier"})
 _MAX_RESULTS = 100
-_MAKERS = frozenset({"create", "prepare"})
+_DEFINITION_KEYWORDS = frozenset({"create", "prepare"})
 _STORED_KINDS = frozenset({"view", "macro", "function"})
 _CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive", "materialized"})
 
 
-class NamedResults:
+class ResultViews:
     """Registers the results that one connection's statements read. The statements run one after another."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, results: CalledResults) -> None:
@@ -127,7 +127,7 @@ def _is_definition(tokens: Sequence[Token]) -> bool:
     """Whether the statement stores a definition that refers to its tables later, such as a view or a macro."""
     words = [token.name for token in tokens]
     if words[:1] == ["explain"]:  # EXPLAIN ANALYZE executes it
-        words = words[next((place for place, word in enumerate(words) if word in _MAKERS), 0) :]
+        words = words[next((place for place, word in enumerate(words) if word in _DEFINITION_KEYWORDS), 0) :]
     if words[:1] != ["create"]:
         return words[:1] == ["prepare"]
     return next((word for word in words[1:] if word not in _CREATE_MODIFIERS), "") in _STORED_KINDS

@@ -30,17 +30,17 @@ itself.
 """
 _MAX_CHUNKS = 8
 """Maximum number of a file's chunks that are kept for the bytes after them."""
-_TRIALS = 6
+_TRIAL_CHUNKS = 6
 """Number of chunks after which no further bytes are fetched, if none of these bytes were used."""
-_AT_ONCE = 8
-_IN_ORDER = 2
+_MAX_THREADS = 8
+_SEQUENTIAL_READS = 2
 """Number of sequential reads after which reading ahead starts."""
 
 Fetch = Callable[[int, int], bytes]
 """Fetches exactly `length` bytes at an offset. Raises domain errors."""
 
 
-class StoredReads:
+class ReadBuffers:
     """Memory and threads shared by the files of one process. The owner must close this object."""
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES, ahead_bytes: int = AHEAD_BYTES) -> None:
@@ -50,17 +50,17 @@ class StoredReads:
         self._max_cached_bytes = cache_bytes
         self._ahead_bytes = 0
         self._max_ahead_bytes = ahead_bytes
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="read-ahead")
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="read-ahead")
         self._contents = 0
 
     @property
     def held_bytes(self) -> int:
         return self._cached_bytes + self._ahead_bytes
 
-    def content(self, size: int, fetch: Fetch) -> "StoredBytes":
+    def content(self, size: int, fetch: Fetch) -> "FileContent":
         with self._lock:
             self._contents += 1
-            return StoredBytes(self, self._contents, size, fetch)
+            return FileContent(self, self._contents, size, fetch)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -123,16 +123,16 @@ class _Piece:
         return value[max(offset - self.start, 0) : end - self.start]
 
 
-class StoredBytes:
+class FileContent:
     """The content of one file. Callable from any thread."""
 
-    def __init__(self, reads: StoredReads, number: int, size: int, fetch: Fetch) -> None:
+    def __init__(self, reads: ReadBuffers, number: int, size: int, fetch: Fetch) -> None:
         self.size = size
         self.reads = reads
         self.fetch = fetch
         self._number = number
         self._lock = threading.Lock()
-        self._opened = WeakSet[OrderedReads]()
+        self._opened = WeakSet[OpenFileReads]()
         self._chunks = deque[_Piece]()
         self._trials = 0
         self._is_followed = False
@@ -145,7 +145,7 @@ class StoredBytes:
             piece = next((one for one in self._chunks if one.start <= offset and end <= one.end), None)
             if piece is not None:
                 self._is_followed = True
-            elif is_chunk and not is_small and (self._is_followed or self._trials < _TRIALS):
+            elif is_chunk and not is_small and (self._is_followed or self._trials < _TRIAL_CHUNKS):
                 piece = found = self._chunk(offset, min(end + _FOLLOWING_BYTES, self.size))
         if found is not None:
             self._fill(found)
@@ -153,10 +153,10 @@ class StoredBytes:
             return piece.slice(offset, end)
         return self._small(offset, end - offset) if is_small else self.fetch(offset, end - offset)
 
-    def open(self) -> "OrderedReads":
+    def open(self) -> "OpenFileReads":
         """Open the file once more."""
         with self._lock:
-            self._opened.add(opened := OrderedReads(self))
+            self._opened.add(opened := OpenFileReads(self))
             return opened
 
     def forget(self) -> None:
@@ -209,10 +209,10 @@ class StoredBytes:
         return b"".join(block for block in blocks if block is not None)[at : at + length]
 
 
-class OrderedReads:
+class OpenFileReads:
     """The reads of one open file. Callable from any thread; must be closed."""
 
-    def __init__(self, content: StoredBytes) -> None:
+    def __init__(self, content: FileContent) -> None:
         self._content = content
         self._lock = threading.Lock()
         self._next = 0
@@ -259,7 +259,7 @@ class OrderedReads:
             self._in_order = 0
             self._drop(self._content.size)
         self._next = end
-        if self._in_order >= _IN_ORDER and not self._is_closed:
+        if self._in_order >= _SEQUENTIAL_READS and not self._is_closed:
             self._drop(offset)
             self._go_ahead(offset)
         due = [piece for piece in self._ahead if piece.end > offset and piece.start < end]

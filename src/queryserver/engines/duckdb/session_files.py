@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver import errors
-from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, copy_clause
+from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopyTarget, copy_clause
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
-from queryserver.engines.duckdb.guard import Token, tokens_of
+from queryserver.engines.duckdb.guard import Token, tokenize
 from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.threaded import DriverAnswer
 from queryserver.errors.base import QueryServerError
@@ -22,14 +22,14 @@ from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRe
 from queryserver.formats.arrow import with_members
 from queryserver.formats.columns import Column
 
-_INTERRUPT_AGAIN_S = 0.05
+_INTERRUPT_INTERVAL_S = 0.05
 _PER_THREAD = "per_thread_output"
 _NOT_FOUND = re.compile(r'No files found that match the pattern "([^"]*)"')
-_OUT_OF_REACH = re.compile(r'Cannot access (?:file|directory) "(.*?)" - file system operations are disabled')
+_ACCESS_DENIED = re.compile(r'Cannot access (?:file|directory) "(.*?)" - file system operations are disabled')
 _SQLSTATES = {"permission_denied": "42501"}
 
 
-class SessionStatements:
+class SessionFileAccess:
     """Runs one statement after another, in one thread at a time. Another session may stop the running statement."""
 
     def __init__(self, systems: FileSystems, files: CalledFiles, interrupt: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class SessionStatements:
         """Held while the current statement changes, so that an interrupt never hits another statement."""
         self._statement: FileStatement | None = None
         """The last statement, which may have ended."""
-        self._copied: CopiedFiles | None = None
+        self._copied: CopyTarget | None = None
         self._rows: DriverAnswer | None = None
 
     def run(self, work: Callable[[], DriverAnswer]) -> DriverAnswer:
@@ -83,7 +83,7 @@ class SessionStatements:
             raise StatementRejected("Permission Error: the target of COPY must be a plain literal.")
         scheme = literal.string.partition("://")[0].lower()
         if scheme not in self._systems.schemes or "://" not in literal.string:
-            raise self._out_of_reach(literal.string)
+            raise self._access_denied(literal.string)
         if direction == "from":
             return text, tokens
         if any(token.is_name and token.name == _PER_THREAD for token in tokens):
@@ -95,7 +95,7 @@ class SessionStatements:
         assert self._statement is not None  # noqa: S101 `run` has begun it
         self._copied = self._systems.copy(self._statement, literal.string)
         changed = self._copied.text(text, literal)
-        return changed, tokens_of(changed)
+        return changed, tokenize(changed)
 
     def error_of(self, text: str) -> QueryServerError | None:
         """Return the error behind a DuckDB message, if a file caused it."""
@@ -106,8 +106,8 @@ class SessionStatements:
             return _of_statement(error)
         if (match := _NOT_FOUND.search(text)) is not None:
             return _of_statement(errors.PathNotFound(f"{match[1]} does not exist, or no file matches."))
-        if (match := _OUT_OF_REACH.search(text)) is not None:
-            return self._out_of_reach(match[1])
+        if (match := _ACCESS_DENIED.search(text)) is not None:
+            return self._access_denied(match[1])
         return None
 
     def rows(self, read: Callable[[], Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
@@ -142,7 +142,7 @@ class SessionStatements:
             if self._statement is not None:
                 self._statement.end()
 
-    def _finish(self, copied: CopiedFiles) -> None:
+    def _finish(self, copied: CopyTarget) -> None:
         try:
             copied.finish()
         except QueryServerError as error:
@@ -157,7 +157,7 @@ class SessionStatements:
                 failure = statement.failure if statement is not None else None
                 raise _of_statement(failure or errors.SessionLost("Invalid session Id: the statement has ended."))
             try:
-                with statement.entered():
+                with statement.active():
                     yield
             except EngineError as error:
                 copied = copied or self._copied
@@ -166,7 +166,7 @@ class SessionStatements:
     def _stop(self, statement: FileStatement) -> None:
         """Interrupt the statement, from the thread of another session, because it lost its right to a file."""
         give_up = time.monotonic() + END_WAIT_S
-        while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_AGAIN_S)) and time.monotonic() < give_up:
+        while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < give_up:
             with self._changing:
                 if self._statement is statement and not statement.has_ended:
                     self._interrupt()
@@ -177,7 +177,7 @@ class SessionStatements:
             finally:
                 self._at_work.release()
 
-    def _out_of_reach(self, path: str) -> EngineError:
+    def _access_denied(self, path: str) -> EngineError:
         local = f"; file:///… is written {LOCAL_SCHEME}:///…" if LOCAL_SCHEME in self._systems.schemes else ""
         error = errors.PermissionDenied(f"{path}: statements reach files of the configured stores only{local}.")
         return _rejected(error, error.message)
@@ -186,7 +186,7 @@ class SessionStatements:
 class FileAnswer(DriverAnswer):
     """Reads the rows of a statement that may access files."""
 
-    def __init__(self, answer: DriverAnswer, statements: SessionStatements, copied: CopiedFiles | None) -> None:
+    def __init__(self, answer: DriverAnswer, statements: SessionFileAccess, copied: CopyTarget | None) -> None:
         self.columns: tuple[Column, ...] | None = answer.columns
         self._answer = answer
         self._statements = statements
@@ -202,7 +202,7 @@ class FileAnswer(DriverAnswer):
             return ()
         batches = self._statements.rows(self._answer.next_batches)
         self._is_over = not batches
-        return batches if self._copied is None else [_with_shown_paths(batch, self._copied) for batch in batches]
+        return batches if self._copied is None else [_with_statement_paths(batch, self._copied) for batch in batches]
 
     def close(self) -> None:
         if not self._is_over:
@@ -223,7 +223,7 @@ def _rejected(error: QueryServerError, message: str) -> EngineError:
     return known.classed(_SQLSTATES.get(error.code))
 
 
-def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
+def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
     """Remove the rewritten target from DuckDB's message and excerpt.
 
     The message shows the statement's own target instead.
@@ -235,13 +235,13 @@ def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
     return errors.recreate_error(type(error), error.code, message, error.details).at(place).classed(error.sqlstate)
 
 
-def _with_shown_paths(batch: pa.RecordBatch, copied: CopiedFiles) -> pa.RecordBatch:
+def _with_statement_paths(batch: pa.RecordBatch, copied: CopyTarget) -> pa.RecordBatch:
     """Replace the rewritten target's paths in the rows of RETURN_FILES and RETURN_STATS."""
-    columns = [_shown_paths(column, copied) for column in batch.columns]
+    columns = [_statement_paths(column, copied) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _shown_paths(column: pa.Array, copied: CopiedFiles) -> pa.Array:
+def _statement_paths(column: pa.Array, copied: CopyTarget) -> pa.Array:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         options = pc.ReplaceSubstringOptions(copied.marked, copied.named)
@@ -249,7 +249,7 @@ def _shown_paths(column: pa.Array, copied: CopiedFiles) -> pa.Array:
     if pa.types.is_list(kind):
 
         def shown(members: pa.Array, _: int) -> pa.Array:
-            return _shown_paths(members, copied)
+            return _statement_paths(members, copied)
 
         return with_members(column, shown)
     return column

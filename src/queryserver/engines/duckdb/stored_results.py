@@ -28,8 +28,8 @@ from queryserver.formats.download.columnar import common_schema, fitted
 from queryserver.platform.lru_cache import LruCache
 
 MAGIC = b"ARROW1"
-_BEGINNING = MAGIC + b"\0\0"
-_FIRST = len(_BEGINNING)
+_FILE_HEADER = MAGIC + b"\0\0"
+_STREAM_OFFSET = len(_FILE_HEADER)
 """Offset of the stream in the file format."""
 _SIZE_BYTES = 1 << 40
 """Nominal size of every piece's file, regardless of its content."""
@@ -39,7 +39,7 @@ _CONTINUATION = 0xFFFFFFFF
 _END_BYTES = 8
 _HEAD_BYTES = 64 * 1024
 _FIRST_BYTES = 4096
-_HEADS_AT_ONCE = 8
+_MAX_CONCURRENT_HEADS = 8
 _METADATA_BYTES = 2048
 """Enough for the metadata of most batches; longer metadata needs a second read."""
 
@@ -47,15 +47,15 @@ _METADATA_BYTES = 2048
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
 _RECORD_BATCH = 3
 
-_OPEN_BYTES = 64 * 1024 * 1024
+_CACHE_BYTES = 64 * 1024 * 1024
 """Size of the cache for pieces that are not in local files, and for converted pieces."""
 _MIN_OPEN_FILES = 8
-_WAITING_FILES = 128
-_FILE_WEIGHT = _OPEN_BYTES // 128
+_MAX_PREFETCHED_FILES = 128
+_FILE_WEIGHT = _CACHE_BYTES // 128
 """Weight of an open file in this cache, which limits a result to 128 open files."""
 
 
-class _Bytes(Protocol):
+class _PieceSource(Protocol):
     """The source of a piece's bytes."""
 
     weight: int
@@ -63,7 +63,7 @@ class _Bytes(Protocol):
     def read(self, start: int, length: int) -> bytes: ...
 
 
-class _File:
+class _FileSource:
     """A file, closed when it is no longer referenced."""
 
     weight = _FILE_WEIGHT
@@ -79,7 +79,7 @@ class _File:
         os.close(self._descriptor)
 
 
-class _Memory:
+class _MemorySource:
     def __init__(self, content: bytes) -> None:
         self._content = content
         self.weight = len(content)
@@ -94,24 +94,24 @@ class _Pieces:
     def __init__(self, result: CalledResult) -> None:
         self._result = result
         self._are_files: bool | None = None
-        self._files = dict[int, _File]()
+        self._files = dict[int, _FileSource]()
         """Files that were opened along with a requested file."""
         self._lock = Lock()
 
-    def opened(self, number: int) -> _Bytes:
+    def opened(self, number: int) -> _PieceSource:
         """Return the source of one piece's bytes. Raises domain errors."""
         if self._are_files is not False and (file := self._file(number)) is not None:
             return file
-        return _Memory(self._result.read(number, 0, self._result.pieces[number].size_bytes))
+        return _MemorySource(self._result.read(number, 0, self._result.pieces[number].size_bytes))
 
-    def _file(self, number: int) -> _File | None:
+    def _file(self, number: int) -> _FileSource | None:
         with self._lock:
             if (file := self._files.pop(number, None)) is None:
-                opened = {at: _File(one) for at, one in enumerate(self._result.files(number), start=number)}
+                opened = {at: _FileSource(one) for at, one in enumerate(self._result.files(number), start=number)}
                 file = opened.pop(number, None)
                 self._are_files = file is not None
                 self._files |= opened
-                for unused in list(self._files)[:-_WAITING_FILES]:  # of another scan, which is further on
+                for unused in list(self._files)[:-_MAX_PREFETCHED_FILES]:  # of another scan, which is further on
                     del self._files[unused]
             return file
 
@@ -120,37 +120,37 @@ class _Pieces:
         with self._lock:
             self._files.clear()
 
-    def heads(self) -> Sequence[bytes]:
+    def schema_messages(self) -> Sequence[bytes]:
         """Return the schema message of each piece. Raises domain errors."""
         numbers = range(len(self._result.pieces))
-        first = [self._head(number) for number in numbers[:1]]  # shows whether the pieces are files
+        first = [self._schema_message(number) for number in numbers[:1]]  # shows whether the pieces are files
         if self._are_files is not False:
-            heads, files = first, dict[int, _File]()
+            schema_messages, files = first, dict[int, _FileSource]()
             for number in numbers[1:]:
                 if (file := self._file(number)) is None:
                     raise errors.ServiceUnavailable("The result store cannot be reached.")
-                heads.append(_head_of(file.read))
-                if len(files) < _WAITING_FILES:
+                schema_messages.append(_read_schema_message(file.read))
+                if len(files) < _MAX_PREFETCHED_FILES:
                     files[number] = file  # for the first scan
             self._files = files
-            return heads
-        with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="result-heads") as threads:
-            return first + list(threads.map(self._head, numbers[1:]))
+            return schema_messages
+        with ThreadPoolExecutor(_MAX_CONCURRENT_HEADS, thread_name_prefix="result-heads") as threads:
+            return first + list(threads.map(self._schema_message, numbers[1:]))
 
-    def _head(self, number: int) -> bytes:
+    def _schema_message(self, number: int) -> bytes:
         """Read the schema message of the first piece, or of a piece that is not in a file.
 
         A small piece is read completely.
         """
         is_small = self._result.pieces[number].size_bytes <= _HEAD_BYTES
         read = self.opened(number).read if is_small or self._are_files is not False else partial(self._read, number)
-        return _head_of(read)
+        return _read_schema_message(read)
 
     def _read(self, number: int, start: int, length: int) -> bytes:
         return self._result.read(number, start, start + length)
 
 
-def _head_of(read: Callable[[int, int], bytes]) -> bytes:
+def _read_schema_message(read: Callable[[int, int], bytes]) -> bytes:
     head = read(0, _FIRST_BYTES)
     needed = _message_bytes(head)
     return head[:needed] if len(head) >= needed else read(0, needed)
@@ -171,11 +171,11 @@ class StoredResultTable:
         self._is_closed = False
         # Pieces that a scan reads concurrently stay cached regardless of their size, because each is read in many
         # parts.
-        self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_MIN_OPEN_FILES)
+        self._open = LruCache[int, _PieceSource](_CACHE_BYTES, weigh=lambda one: one.weight, least=_MIN_OPEN_FILES)
         numbers = range(len(result.pieces))
-        heads = self._pieces.heads()
-        known = {head: pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata() for head in set(heads)}
-        self._schemas = [known[head] for head in heads]
+        schema_messages = self._pieces.schema_messages()
+        known = {head: pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata() for head in set(schema_messages)}
+        self._schemas = [known[head] for head in schema_messages]
         self.schema = table_schema(result.columns, known.values())
         form = ds.IpcFileFormat()
         self._files = [PieceFile(self, number) for number in numbers]
@@ -194,7 +194,7 @@ class StoredResultTable:
         self._pieces.clear()
         self._result.close()
 
-    def open(self, file: "PieceFile") -> "tuple[_Bytes, int]":
+    def open(self, file: "PieceFile") -> "tuple[_PieceSource, int]":
         """Open a piece as a stream with the table's schema; return its bytes and size. Each call yields the same bytes.
 
         Files that have not been used for a while must be opened again. Raises domain errors.
@@ -205,14 +205,14 @@ class StoredResultTable:
         opened = self._pieces.opened(number)
         size_bytes = self._result.pieces[number].size_bytes
         if self._schemas[number].types != self.schema.types:
-            opened = _Memory(self._as_wanted(opened.read(0, size_bytes)))
+            opened = _MemorySource(self._with_table_schema(opened.read(0, size_bytes)))
             size_bytes = opened.weight
         with self._lock:
             for dropped in self._open.put(number, opened):
                 self._files[dropped].forget()
         return opened, size_bytes
 
-    def _as_wanted(self, stored: bytes) -> bytes:
+    def _with_table_schema(self, stored: bytes) -> bytes:
         sink = pa.BufferOutputStream()
         with pa.ipc.open_stream(stored) as rows, pa.ipc.new_stream(sink, self.schema) as writer:
             for batch in rows:
@@ -234,7 +234,7 @@ class PieceFile:
         self.number = number
         self._table = table
         self._at = 0
-        self._stored: _Bytes | None = None
+        self._stored: _PieceSource | None = None
         self._stream_end = 0
         self._tail = b""
 
@@ -269,12 +269,12 @@ class PieceFile:
         """Read bytes. Raises OSError; the table's `failure` has the reason."""
         stored, start = self._stored or self._opened(), self._at
         stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
-        if start >= _FIRST and stop <= self._stream_end:
-            content = stored.read(start - _FIRST, stop - start)
+        if start >= _STREAM_OFFSET and stop <= self._stream_end:
+            content = stored.read(start - _STREAM_OFFSET, stop - start)
         elif start >= (tail := _SIZE_BYTES - len(self._tail)):
             content = self._tail[start - tail : stop - tail]
         else:
-            content = _BEGINNING[start:stop]
+            content = _FILE_HEADER[start:stop]
         if len(content) != stop - start:
             raise self._failure(errors.StorageError("A stored segment is incomplete."))
         self._at = stop
@@ -284,11 +284,11 @@ class PieceFile:
         """Read bytes into a buffer that Arrow uses without copying."""
         return pa.py_buffer(self.read(size))
 
-    def _opened(self) -> _Bytes:
+    def _opened(self) -> _PieceSource:
         try:
             stored, size_bytes = self._table.open(self)
             if not self._tail:
-                self._stream_end = _FIRST + size_bytes
+                self._stream_end = _STREAM_OFFSET + size_bytes
                 self._tail = footer(self._table.schema, batch_locations(stored, size_bytes))
         except QueryServerError as error:
             raise self._failure(error) from error
@@ -311,7 +311,7 @@ class BatchLocation:
     body_bytes: int
 
 
-def batch_locations(stored: _Bytes, size_bytes: int) -> Sequence[BatchLocation]:
+def batch_locations(stored: _PieceSource, size_bytes: int) -> Sequence[BatchLocation]:
     """Locate a stream's batches from the prefixes and metadata of its messages. Raises StorageError."""
     locations = list[BatchLocation]()
     at = _message_bytes(stored.read(0, _PREFIX.size))
@@ -349,7 +349,7 @@ def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
     struct.pack_into("<h", content, table + 12, struct.unpack_from("<h", message, version)[0] if version else 0)
     struct.pack_into("<I", content, count_at, len(batches))
     for number, batch in enumerate(batches):
-        start = _FIRST + batch.start
+        start = _STREAM_OFFSET + batch.start
         struct.pack_into("<qi4xq", content, blocks_at + 24 * number, start, batch.metadata_bytes, batch.body_bytes)
     return bytes(content) + struct.pack("<i", len(content)) + MAGIC
 
@@ -388,16 +388,16 @@ def table_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> p
     """
     schemas = list(schemas)
     common = common_schema(columns, schemas)
-    names = _unique([field.name for field in common])
-    kinds = [_scanned({schema.field(at).type for schema in schemas}, field.type) for at, field in enumerate(common)]
+    names = _unique_names([field.name for field in common])
+    kinds = [_scan_type({schema.field(at).type for schema in schemas}, field.type) for at, field in enumerate(common)]
     return pa.schema(list(zip(names, kinds, strict=True)))
 
 
-def _scanned(kinds: set[pa.DataType], common: pa.DataType) -> pa.DataType:
+def _scan_type(kinds: set[pa.DataType], common: pa.DataType) -> pa.DataType:
     if len(kinds) == 1 and _is_scannable(kind := next(iter(kinds))):
         return kind
     # A decimal NaN is stored as text, which a decimal column cannot hold.
-    if any(map(_has_odd_decimals, kinds)):
+    if any(map(_has_unrepresentable_decimals, kinds)):
         return pa.string()
     return common if _is_scannable(common) else pa.string()
 
@@ -418,13 +418,13 @@ def _is_scannable(kind: Any) -> bool:
     )
 
 
-def _has_odd_decimals(kind: pa.DataType) -> bool:
+def _has_unrepresentable_decimals(kind: pa.DataType) -> bool:
     if is_text_union(kind):
         return types.is_decimal(text_union_value_type(kind))
-    return types.is_nested(kind) and any(map(_has_odd_decimals, member_types(kind)))
+    return types.is_nested(kind) and any(map(_has_unrepresentable_decimals, member_types(kind)))
 
 
-def _unique(names: Sequence[str]) -> list[str]:
+def _unique_names(names: Sequence[str]) -> list[str]:
     """Make names unique like `unique_names`, but regardless of case, because DuckDB ignores it."""
     taken, used = {name.casefold() for name in names}, set[str]()
     unique = list[str]()

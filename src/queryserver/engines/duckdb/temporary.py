@@ -54,7 +54,7 @@ def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
         os.close(descriptor)
 
 
-class TemporaryRoom:
+class TemporaryFilesLimit:
     """Limits one database's temporary files, which are in `directory`."""
 
     def __init__(self, directory: Path, max_bytes: int, floor: DiskFloor) -> None:

@@ -1,6 +1,7 @@
-"""Corrects DuckDB's record batches: values that Arrow's types cannot represent become DuckDB's own text."""
+"""Reads DuckDB's rows as record batches. Values that Arrow's types cannot represent become DuckDB's own text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.duckdb.failures import without_excerpt
+from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
 from queryserver.formats.arrow import member_types, text_union, with_members
@@ -62,47 +65,47 @@ def require_shallow(types: Sequence[DuckDBPyType]) -> None:
     """
     level = list(types)
     for _ in range(MAX_LEVELS):
-        level = [child for native in level for _, child in children_of(native)]
+        level = [child for native in level for _, child in child_types(native)]
         if not level:
             return
     raise StatementRejected(f"Not implemented Error: a column's type is nested deeper than {MAX_LEVELS} levels.")
 
 
-def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
+def child_types(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
     if native.id not in _NESTED:
         return []
     return [(name, child) for name, child in native.children if isinstance(child, DuckDBPyType)]
 
 
-def _carried(native: DuckDBPyType) -> str:
+def _readable_type(native: DuckDBPyType) -> str:
     """Return the type as which a value is read; the type itself if Arrow can represent it."""
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
         case "list":
-            return f"{_within(native, 0)}[]"
+            return f"{_element_type(native, 0)}[]"
         case "array":
-            return f"{_within(native, 0)}[{dict(native.children)['size']}]"
+            return f"{_element_type(native, 0)}[{dict(native.children)['size']}]"
         case "map":
-            return f"MAP({_within(native, 0)}, {_within(native, 1)})"
+            return f"MAP({_element_type(native, 0)}, {_element_type(native, 1)})"
         case "struct":
-            return _carried_members(native, "STRUCT", children_of(native))
-        case "tuple" if children_of(native):
-            fields = (f"field{place} {_within(native, place)}" for place in range(len(native.children)))
+            return _readable_members(native, "STRUCT", child_types(native))
+        case "tuple" if child_types(native):
+            fields = (f"field{place} {_element_type(native, place)}" for place in range(len(native.children)))
             return f"STRUCT({', '.join(fields)})"
         case "union":
-            return _carried_members(native, "UNION", children_of(native)[1:])  # the first child is the tag
+            return _readable_members(native, "UNION", child_types(native)[1:])  # the first child is the tag
         case _:
             return str(native)
 
 
-def _within(native: DuckDBPyType, place: int) -> str:
-    return _carried(children_of(native)[place][1])
+def _element_type(native: DuckDBPyType, place: int) -> str:
+    return _readable_type(child_types(native)[place][1])
 
 
-def _carried_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
+def _readable_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
     # Each member is computed once, because computing it twice at each level would take exponential time.
-    carried = [(name, _carried(child), child) for name, child in members]
+    carried = [(name, _readable_type(child), child) for name, child in members]
     if all(text == str(child) for _, text, child in carried):
         return str(native)
     return f"{word}({', '.join(f'{identifier(name)} {text}' for name, text, _ in carried)})"
@@ -113,10 +116,10 @@ _FIRST_DAY = -719_162  # 0001-01-01
 _LAST_DAY = 2_932_896  # 9999-12-31
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _UHUGEINT = pa.decimal256(39, 0)
-_INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
+_INFINITY_TICKS = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
-def sound(
+def correct_batch(
     batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
 ) -> pa.RecordBatch:
     """Return the batch with the names of `columns`, out-of-range dates (`text_union`) as text, and dense unions.
@@ -124,49 +127,49 @@ def sound(
     Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns that are read as text or have such
     members.
     """
-    arrays = [_sound(*one) for one in zip_longest(batch.columns, natives)]
+    arrays = [_corrected(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
 
 
-def arrives_as_text(native: DuckDBPyType) -> bool:
+def is_read_as_text(native: DuckDBPyType) -> bool:
     """Whether values are read as text but have another Arrow type."""
-    return native.id == "uhugeint" or any(arrives_as_text(child) for _, child in children_of(native))
+    return native.id == "uhugeint" or any(is_read_as_text(child) for _, child in child_types(native))
 
 
-def _sound(array: pa.Array, native: DuckDBPyType | None = None) -> pa.Array:
+def _corrected(array: pa.Array, native: DuckDBPyType | None = None) -> pa.Array:
     kind = array.type
     if native is not None and native.id == "uhugeint":
         return array.cast(_UHUGEINT)
     if pa.types.is_date32(kind):
-        return _calendar(array, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, _date_text)
+        return _with_text_outside_calendar(array, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, _date_text)
     if pa.types.is_timestamp(kind):
-        return _timestamps(array)
+        return _corrected_timestamps(array)
     if pa.types.is_union(kind):
-        return _dense(array, native)
-    if pa.types.is_nested(kind) and (native is not None or _has_moments(kind)):
-        natives = [child for _, child in children_of(native)] if native is not None else None
+        return _dense_union(array, native)
+    if pa.types.is_nested(kind) and (native is not None or _has_dates(kind)):
+        natives = [child for _, child in child_types(native)] if native is not None else None
 
-        def sound_members(members: pa.Array, place: int) -> pa.Array:
-            return _sound(members, natives[place] if natives else None)
+        def correct_members(members: pa.Array, place: int) -> pa.Array:
+            return _corrected(members, natives[place] if natives else None)
 
-        return with_members(array, sound_members)
+        return with_members(array, correct_members)
     return array
 
 
-def _has_moments(kind: pa.DataType) -> bool:
+def _has_dates(kind: pa.DataType) -> bool:
     """Whether nested values contain dates or timestamps."""
     return any(
-        pa.types.is_date(one) or pa.types.is_timestamp(one) or (pa.types.is_nested(one) and _has_moments(one))
+        pa.types.is_date(one) or pa.types.is_timestamp(one) or (pa.types.is_nested(one) and _has_dates(one))
         for one in member_types(kind)
     )
 
 
-def _timestamps(array: pa.Array) -> pa.Array:
+def _corrected_timestamps(array: pa.Array) -> pa.Array:
     per_s = _UNITS[array.type.unit]
     first, last = _FIRST_DAY * _DAY_S * per_s, (_LAST_DAY + 1) * _DAY_S * per_s - 1
     suffix = "" if array.type.tz is None else "+00"
     int64 = 2**63 - 1
-    return _calendar(
+    return _with_text_outside_calendar(
         array,
         array.view(pa.int64()),
         max(first, -int64 + 1),
@@ -175,7 +178,9 @@ def _timestamps(array: pa.Array) -> pa.Array:
     )
 
 
-def _calendar(array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]) -> pa.Array:
+def _with_text_outside_calendar(
+    array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]
+) -> pa.Array:
     """Return the array unchanged if all values are in [first, last], otherwise with the other values as text."""
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
@@ -191,13 +196,13 @@ def _extremes(array: pa.Array) -> tuple[Any, Any]:
     return extremes["min"], extremes["max"]
 
 
-def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
+def _dense_union(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
     """Convert a sparse union to a dense union. DuckDB's unions are sparse: each member has a full-length child."""
     if array.type.mode == "dense":
         return array
-    natives = [child for _, child in children_of(native)[1:]] if native is not None else []  # the first is the tag
+    natives = [child for _, child in child_types(native)[1:]] if native is not None else []  # the first is the tag
     members = [array.field(number) for number in range(array.type.num_fields)]
-    children = [_sound(*one) for one in zip_longest(members, natives)]
+    children = [_corrected(*one) for one in zip_longest(members, natives)]
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
     # `type_codes` ignores a slice's offset.
     codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
@@ -206,14 +211,14 @@ def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
 
 
 def _date_text(day: int) -> str:
-    if abs(day) == _INFINITE["date"]:
+    if abs(day) == _INFINITY_TICKS["date"]:
         return "infinity" if day > 0 else "-infinity"
     text, is_bc = calendar_date(day)
     return f"{text} (BC)" if is_bc else text
 
 
 def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
-    if abs(ticks) == _INFINITE["timestamp"]:
+    if abs(ticks) == _INFINITY_TICKS["timestamp"]:
         return "infinity" if ticks > 0 else "-infinity"
     seconds, fraction = divmod(ticks, per_s)
     day, second = divmod(seconds, _DAY_S)
@@ -223,14 +228,14 @@ def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
 
 def readable(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """Return the same rows with types that Arrow can represent; the relation itself if it has only such types."""
-    shown = [_shown(number, native) for number, native in enumerate(relation.types, start=1)]
+    shown = [_readable_column(number, native) for number, native in enumerate(relation.types, start=1)]
     if not any(text.startswith("CAST") for text in shown):
         return relation
     return relation.project(", ".join(f"{text} AS c{number}" for number, text in enumerate(shown, start=1)))
 
 
-def _shown(number: int, native: DuckDBPyType) -> str:
-    carried = _carried(native)
+def _readable_column(number: int, native: DuckDBPyType) -> str:
+    carried = _readable_type(native)
     return f"#{number}" if carried == str(native) else f"CAST(#{number} AS {carried})"
 
 
@@ -238,7 +243,7 @@ def has_own_size(native: DuckDBPyType) -> bool:
     """Whether all values of the type have the same size."""
     if native.id in {"varchar", "blob", "list", "map", "array", "bignum", "variant", "geometry"}:
         return False
-    return all(has_own_size(child) for _, child in children_of(native))
+    return all(has_own_size(child) for _, child in child_types(native))
 
 
 def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_bytes: int, rows_before: int) -> None:
@@ -253,3 +258,93 @@ def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_b
         raise cell_too_large(limit_bytes=cell_max_bytes, row=rows_before + row, column=columns[column].name)
     if (row := first_oversized_row(batch, ROW_SIZE_FACTOR * cell_max_bytes)) is not None:
         raise RowTooLarge(limit_bytes=ROW_SIZE_FACTOR * cell_max_bytes, row=rows_before + row)
+
+
+_SMALL_BYTES = 1024 * 1024
+"""Batches up to this average size are concatenated, which copies them."""
+
+
+class DuckdbAnswer:
+    """Reads a statement's rows through Arrow. One batch is read ahead, so that errors appear early.
+
+    `around` wraps each driver call. `natives` is passed on to `correct_batch`.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: tuple[Column, ...] | None = None,
+        modified_rows: int | None = None,
+        reader: pa.RecordBatchReader | None = None,
+        natives: Sequence[DuckDBPyType | None] = (),
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        cell_max_bytes: int = 0,
+    ) -> None:
+        self.columns = columns
+        self.modified_rows = modified_rows
+        self._reader = reader
+        self._natives = natives
+        self._around = around
+        self._cell_max_bytes = cell_max_bytes
+        self._rows = 0
+        self.on_close: Callable[[], None] = lambda: None
+        self._ahead: pa.RecordBatch | None = None
+        try:
+            with around():
+                self._ahead = self._next()
+        except BaseException:  # the connection accepts no statement while a reader is open
+            self.close()
+            raise
+
+    def hide_excerpts(self) -> None:
+        """Omit the statement excerpt from later batches' errors too, because it contains parameter values."""
+        around = self._around
+
+        @contextmanager
+        def hidden() -> Generator[None]:
+            with without_excerpt(), around():
+                yield
+
+        self._around = hidden
+
+    def next_batches(self) -> Sequence[pa.RecordBatch]:
+        with self._around():
+            batches, size = list[pa.RecordBatch](), 0
+            while self._ahead is not None:
+                size += self._ahead.nbytes
+                if batches and size > BATCH_BYTES:
+                    break
+                batches.append(self._ahead)
+                self._ahead = self._next()
+            return [
+                piece
+                for batch in _concatenated(batches, size)
+                for piece in pieces(correct_batch(batch, self.columns or (), self._natives))
+            ]
+
+    def close(self) -> None:
+        """Close the reader, which would otherwise block the connection's next statement."""
+        reader, self._reader, self._ahead = self._reader, None, None
+        if reader is not None:
+            reader.close()
+        self.on_close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._reader is None:
+            return None
+        for batch in self._reader:
+            if batch.num_rows:
+                require_small(batch, self.columns or (), self._cell_max_bytes, self._rows)
+                self._rows += batch.num_rows
+                return batch
+        return None
+
+
+def _concatenated(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
+    """Concatenate small batches, each of which costs some 50 µs downstream; Arrow cannot do so with sparse unions."""
+    if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowNotImplementedError:
+        return batches

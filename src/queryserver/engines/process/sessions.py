@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 STOP_S = 5.0
 """How long a statement may take to stop before its process is killed."""
-_INTERRUPT_AGAIN_S = 0.1
+_INTERRUPT_INTERVAL_S = 0.1
 _TRACE_CHARACTERS = 10_000
 
 Read = TypeVar("Read")
@@ -121,7 +121,7 @@ class Connection:
                 self.process.kill(Cause.UNRESPONSIVE, self.number)
             else:
                 self.process.interrupt(self.number, self.request)
-            await asyncio.wait({call}, timeout=_INTERRUPT_AGAIN_S)
+            await asyncio.wait({call}, timeout=_INTERRUPT_INTERVAL_S)
 
     async def leave(self) -> None:
         """Wait until the process has closed the session. It is killed if it does not do so within `STOP_S`."""
@@ -201,7 +201,7 @@ class ProcessOperation:
             self._is_open = False
             self._call = asyncio.create_task(self._guarded(self._close), name="statement close")
             if not self._is_ahead:  # nothing is running
-                await asyncio.wait({self._call}, timeout=_INTERRUPT_AGAIN_S)
+                await asyncio.wait({self._call}, timeout=_INTERRUPT_INTERVAL_S)
             await self._connection.stop(self._call)
         if self._connection.requests is not None:
             await self._connection.requests.close()

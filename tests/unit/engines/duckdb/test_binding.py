@@ -13,9 +13,9 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.engine_parameters import NOT_FINITE, VALUES, typed
 
-from queryserver.engines.duckdb.binding import MarkedStatement, marked
+from queryserver.engines.duckdb.binding import ParameterizedStatement, bind_markers
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.duckdb.guard import tokens_of
+from queryserver.engines.duckdb.guard import tokenize
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
@@ -54,9 +54,9 @@ def bound(statement: str, *values: object, dialect: str = "duckdb") -> BoundStat
     return BoundStatement(statement, dialect, StatementParameters(read_parameters(list(values))))
 
 
-def what_runs(native: duckdb.DuckDBPyConnection, statement: BoundStatement) -> MarkedStatement | None:
+def what_runs(native: duckdb.DuckDBPyConnection, statement: BoundStatement) -> ParameterizedStatement | None:
     text = statement.render(DUCKDB.write)
-    return marked(native, statement, native.extract_statements(text)[0], tokens_of(text))
+    return bind_markers(native, statement, native.extract_statements(text)[0], tokenize(text))
 
 
 MORE_VALUES: tuple[Any, ...] = (

@@ -17,11 +17,11 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 from tests.refusals import raises_code
 
-from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection
+from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.failures import opening_errors, statement_errors
-from queryserver.engines.duckdb.values import sound
+from queryserver.engines.duckdb.values import DuckdbAnswer, correct_batch
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
@@ -416,7 +416,7 @@ COLUMN = (Column("v", ResultType.DATE, ""),)
 
 
 def written(array: pa.Array) -> list[object]:
-    return sound(pa.RecordBatch.from_arrays([array], names=["v"]), COLUMN).column(0).to_pylist()
+    return correct_batch(pa.RecordBatch.from_arrays([array], names=["v"]), COLUMN).column(0).to_pylist()
 
 
 @cache
@@ -456,11 +456,11 @@ def test_infinity_is_recognized_in_every_unit() -> None:
 
 def test_finite_dates_keep_date32_type() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None])], names=["v"])
-    assert sound(batch, COLUMN).schema.field(0).type == pa.date32()
+    assert correct_batch(batch, COLUMN).schema.field(0).type == pa.date32()
 
 
 def test_sliced_union_keeps_its_rows() -> None:
     codes, members = pa.array([0, 1, 0], pa.int8()), [pa.array([1, None, 3]), pa.array([None, "b", None])]
     sparse = pa.UnionArray.from_sparse(codes, members, ["n", "s"])
     batch = pa.RecordBatch.from_arrays([sparse], names=["v"])
-    assert sound(batch.slice(1), COLUMN).column(0).to_pylist() == ["b", 3]
+    assert correct_batch(batch.slice(1), COLUMN).column(0).to_pylist() == ["b", 3]

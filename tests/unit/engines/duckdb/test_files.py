@@ -587,7 +587,7 @@ def test_late_listing_requires_that_no_other_statement_runs(shared: Setting) -> 
     assert not shared.files[ANA].patterns[20:]
     other = shared.claims.begin(CalledFiles(shared.channel, BOB), lambda _: None)
     with ThreadPoolExecutor(1) as thread:
-        named = thread.submit(shared.claims.naming)
+        named = thread.submit(shared.claims.listing_statement)
         with pytest.raises(EngineError, match="other statements run"):
             named.result()
     other.end()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queryserver.engines.duckdb.read_ahead import BLOCK_BYTES, PIECE_BYTES, StoredBytes, StoredReads
+from queryserver.engines.duckdb.read_ahead import BLOCK_BYTES, PIECE_BYTES, FileContent, ReadBuffers
 from queryserver.errors.files import StorageUnavailable
 
 MIB = 1024 * 1024
@@ -16,10 +16,10 @@ FILE = random.Random(7).randbytes(24 * MIB + 1234)
 class Store:
     """A file that records the calls that fetch its bytes."""
 
-    def __init__(self, reads: StoredReads) -> None:
+    def __init__(self, reads: ReadBuffers) -> None:
         self.calls = list[tuple[int, int]]()
         self.fails = False
-        self.content: StoredBytes = reads.content(len(FILE), self._fetch)
+        self.content: FileContent = reads.content(len(FILE), self._fetch)
 
     def _fetch(self, offset: int, length: int) -> bytes:
         self.calls.append((offset, length))
@@ -30,18 +30,18 @@ class Store:
 
 
 @pytest.fixture
-def reads() -> Iterator[StoredReads]:
-    reads = StoredReads(cache_bytes=MIB, ahead_bytes=12 * MIB)
+def reads() -> Iterator[ReadBuffers]:
+    reads = ReadBuffers(cache_bytes=MIB, ahead_bytes=12 * MIB)
     yield reads
     reads.close()
 
 
 @pytest.fixture
-def store(reads: StoredReads) -> Store:
+def store(reads: ReadBuffers) -> Store:
     return Store(reads)
 
 
-def test_small_reads_near_the_end_share_one_call(store: Store, reads: StoredReads) -> None:
+def test_small_reads_near_the_end_share_one_call(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
     for at, size in ((len(FILE) - 8, 8), (len(FILE) - 30_000, 30_000), (len(FILE) - 40_000, 500)):
         assert opened.read(at, size) == FILE[at : at + size]
@@ -72,7 +72,7 @@ def test_adjacent_chunks_are_fetched_in_one_call(store: Store) -> None:
     assert len(store.calls) == 8
 
 
-def test_nothing_is_fetched_ahead_when_following_bytes_are_never_read(store: Store, reads: StoredReads) -> None:
+def test_nothing_is_fetched_ahead_when_following_bytes_are_never_read(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
     for group in range(8):
         assert opened.read(group * 3 * MIB, 500_000) == FILE[group * 3 * MIB :][:500_000]
@@ -82,7 +82,7 @@ def test_nothing_is_fetched_ahead_when_following_bytes_are_never_read(store: Sto
 
 
 @pytest.mark.parametrize("size", [PIECE_BYTES, 300_000])
-def test_sequential_reads_are_fetched_ahead(store: Store, reads: StoredReads, size: int) -> None:
+def test_sequential_reads_are_fetched_ahead(store: Store, reads: ReadBuffers, size: int) -> None:
     opened, found = store.content.open(), bytearray()
     while piece := opened.read(len(found), size):
         found += piece
@@ -93,7 +93,7 @@ def test_sequential_reads_are_fetched_ahead(store: Store, reads: StoredReads, si
     assert reads.held_bytes == 0
 
 
-def test_threads_reading_one_file_at_many_offsets_get_the_right_bytes(store: Store, reads: StoredReads) -> None:
+def test_threads_reading_one_file_at_many_offsets_get_the_right_bytes(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
 
     def read(seed: int) -> None:
@@ -112,7 +112,7 @@ def test_threads_reading_one_file_at_many_offsets_get_the_right_bytes(store: Sto
     assert reads.held_bytes == 0
 
 
-def test_store_failure_reaches_every_reader_and_reads_recover(store: Store, reads: StoredReads) -> None:
+def test_store_failure_reaches_every_reader_and_reads_recover(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
     store.fails = True
     for size in (10, 500_000, PIECE_BYTES, PIECE_BYTES):
@@ -125,7 +125,7 @@ def test_store_failure_reaches_every_reader_and_reads_recover(store: Store, read
     assert reads.held_bytes == 0
 
 
-def test_bytes_are_fetched_on_demand_when_buffer_is_full(reads: StoredReads) -> None:
+def test_bytes_are_fetched_on_demand_when_buffer_is_full(reads: ReadBuffers) -> None:
     assert reads.take(12 * MIB)
     store = Store(reads)
     opened, at = store.content.open(), 0
@@ -137,7 +137,7 @@ def test_bytes_are_fetched_on_demand_when_buffer_is_full(reads: StoredReads) -> 
     assert reads.held_bytes == 0
 
 
-def test_forgotten_file_holds_no_bytes_while_still_open(store: Store, reads: StoredReads) -> None:
+def test_forgotten_file_holds_no_bytes_while_still_open(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
     for at in range(0, 8 * MIB, PIECE_BYTES):
         assert opened.read(at, PIECE_BYTES) == FILE[at : at + PIECE_BYTES]

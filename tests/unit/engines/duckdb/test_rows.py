@@ -6,9 +6,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from queryserver.engines.duckdb.binding import marks_of, only_stores_values, row_start
+from queryserver.engines.duckdb.binding import only_stores_values, row_offset, text_with_markers
 from queryserver.engines.duckdb.connection import DuckdbConnection
-from queryserver.engines.duckdb.guard import tokens_of
+from queryserver.engines.duckdb.guard import tokenize
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement, StatementParameters
@@ -17,7 +17,7 @@ from queryserver.sql.parameters import read_parameter_rows, read_parameters
 
 def stores(statement: str, *values: object) -> bool:
     bound = BoundStatement(statement, "duckdb", StatementParameters(read_parameters(list(values))))
-    return only_stores_values(tokens_of(bound.render(DUCKDB.write)), bound)
+    return only_stores_values(tokenize(bound.render(DUCKDB.write)), bound)
 
 
 @pytest.mark.parametrize("statement",
@@ -54,8 +54,8 @@ def test_guard_checks_each_row_when_statement_may_call_functions(statement: str)
     ("INSERT INTO t SELECT ?, ?", False), ("INSERT INTO t SELECT * FROM (VALUES (?, ?))", False),
     ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True)])  # fmt: skip
 def test_rows_are_joined_only_when_one_values_row_ends_the_statement(statement: str, may_follow: bool) -> None:
-    text, _ = marks_of(BoundStatement(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
-    found = row_start(tokens_of(text), text)
+    text, _ = text_with_markers(BoundStatement(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
+    found = row_offset(tokenize(text), text)
     assert (found is not None) == may_follow
     assert found is None or text[found:].replace(" ", "") in {"($1,$2)", "($1,upper($2))"}
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from queryserver.engines.duckdb.temporary import TemporaryRoom
+from queryserver.engines.duckdb.temporary import TemporaryFilesLimit
 from queryserver.platform.disk_floor import DiskFloor
 
 MIB = 1024 * 1024
@@ -19,7 +19,7 @@ class Usage(NamedTuple):
 def test_temporary_file_limit_recovers_as_soon_as_disk_space_is_free(tmp_path: Path) -> None:
     free = 100 * MIB
     floor = DiskFloor(min_bytes=100 * MIB, usage=lambda _: Usage(0, free), clock=lambda: 0)
-    room = TemporaryRoom(tmp_path, 1024 * MIB, floor)
+    room = TemporaryFilesLimit(tmp_path, 1024 * MIB, floor)
     with duckdb.connect() as connection:
 
         def limit() -> object:
