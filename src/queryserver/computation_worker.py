@@ -19,7 +19,7 @@ def computation_of(task: protocol.Task) -> Compute:
     """Return the function for `task`, which turns options and content into JSON. It may raise domain errors."""
     match task:
         case protocol.Task.FORMAT:
-            from queryserver.sql.formatting import format_text  # noqa: PLC0415
+            from queryserver.sql.formatter import format_text  # noqa: PLC0415
 
             return format_text
         case protocol.Task.CHOOSE_STATEMENT | protocol.Task.FIRST_TO_EXPLAIN:

@@ -8,7 +8,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Caller, until
 
-from queryserver.engines.reach import OpenResult
+from queryserver.engines.external_data import OpenResult
 from queryserver.errors.statements import ResultRefused
 from queryserver.identity.model import ApiTokenLimits, Scope, User
 from queryserver.statements.open_sessions import SessionResults

@@ -13,7 +13,7 @@ from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
 from queryserver.engines.catalog_queries import backquoted
-from queryserver.engines.mysql.loading import RowWriter
+from queryserver.engines.mysql.loader import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.formats.columns import BaseType

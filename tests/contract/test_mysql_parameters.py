@@ -22,7 +22,7 @@ from queryserver.errors.statements import OutcomeUnknown, SessionLost, Statement
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.splitter_scan import first_word
+from queryserver.sql.scanner import first_word
 
 MIB = 1024 * 1024
 

@@ -18,6 +18,7 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.storage_contract import StorageContract
 
+from queryserver.engines.external_data import FileSink, OpenResult, StatementFiles, StatementResults
 from queryserver.engines.protocol import (
     Catalog,
     CatalogEngine,
@@ -29,7 +30,6 @@ from queryserver.engines.protocol import (
     ResumableSession,
     TableLoader,
 )
-from queryserver.engines.reach import FileSink, OpenResult, StatementFiles, StatementResults
 from queryserver.files.protocol import (
     CheckedWrites,
     ClusterFileSystem,
@@ -71,7 +71,7 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.sqlalchemy.engine", "SqlalchemyEngine"),
     Adapter(CatalogEngine, "queryserver.engines.sqlalchemy.engine", "SqlalchemyEngine"),
     Adapter(Catalog, "queryserver.engines.sqlalchemy.catalog", "SqlalchemyCatalog"),
-    Adapter(EngineSession, "queryserver.engines.threaded", "ThreadedSession"),
+    Adapter(EngineSession, "queryserver.engines.blocking_drivers", "ThreadedSession"),
     Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(EngineSession, "queryserver.engines.trino.operation", "TrinoSession"),
     Adapter(ResumableEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
@@ -84,9 +84,9 @@ ADAPTERS = (
     Adapter(EngineSession, "queryserver.engines.sessions", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(LoadingEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
-    Adapter(TableLoader, "queryserver.engines.postgresql.loading", "PostgresqlLoader"),
+    Adapter(TableLoader, "queryserver.engines.postgresql.loader", "PostgresqlLoader"),
     Adapter(LoadingEngine, "queryserver.engines.mysql.engine", "MysqlEngine"),
-    Adapter(TableLoader, "queryserver.engines.mysql.loading", "MysqlLoader"),
+    Adapter(TableLoader, "queryserver.engines.mysql.loader", "MysqlLoader"),
     Adapter(LoadingEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
     Adapter(LoadingEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(EngineSession, "queryserver.engines.process.sessions", "ProcessSession"),
@@ -94,7 +94,7 @@ ADAPTERS = (
     Adapter(LoadingEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(TableLoader, "queryserver.engines.trino.engine", "TrinoLoader"),
     Adapter(LoadingEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
-    Adapter(TableLoader, "queryserver.engines.hiveserver2.loading", "Hs2Loader"),
+    Adapter(TableLoader, "queryserver.engines.hiveserver2.loader", "Hs2Loader"),
     Adapter(LoadingEngine, "queryserver.engines.phoenix.engine", "PhoenixEngine"),
     Adapter(TableLoader, "queryserver.engines.phoenix.catalog", "PhoenixLoader"),
     Adapter(Engine, "tests.fakes.loading", "FakeLoadingEngine"),

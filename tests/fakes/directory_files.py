@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.engines.external_data import FileSink, StoredFile
 from queryserver.engines.process.channel import Content, Frame
 from queryserver.engines.process.requests import FileRequests
-from queryserver.engines.reach import FileSink, StoredFile
 
 
 class DirectoryFiles:

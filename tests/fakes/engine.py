@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from queryserver.engines.external_data import StatementFiles
 from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,
@@ -37,7 +38,6 @@ from queryserver.engines.protocol import (
     OperationStatus,
     SessionOptions,
 )
-from queryserver.engines.reach import StatementFiles
 from queryserver.errors.base import QueryServerError, recreate_error
 from queryserver.errors.statements import (
     EngineUnavailable,

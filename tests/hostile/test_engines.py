@@ -18,12 +18,12 @@ from tests.refusals import raises_code
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.blocking_drivers import DriverThreads
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.engines.protocol import EngineSession, OperationState
-from queryserver.engines.threaded import DriverThreads
 from queryserver.errors.statements import StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor

@@ -27,10 +27,11 @@ from queryserver.platform import computation_pool as processes
 from queryserver.platform.computation import Task
 from queryserver.platform.computation_pool import ComputationPool
 from queryserver.platform.threads import open_threads
-from queryserver.sql import formatting as sql
-from queryserver.sql.formatting import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, ScriptFormatter, format_statements
-from queryserver.sql.splitter import StatementChooser, changes_data, changes_objects
-from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
+from queryserver.sql import formatter as sql
+from queryserver.sql.formatter import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, ScriptFormatter, format_statements
+from queryserver.sql.scanner import HEAD_CHARACTERS, expects_result_set
+from queryserver.sql.splitter import StatementChooser
+from queryserver.sql.statement_kinds import changes_data, changes_objects
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Three statements of the formatter's maximum length: about three seconds of processor time.
@@ -273,10 +274,10 @@ class TestLimits:
     async def test_script_that_takes_too_long_to_format_is_returned_unchanged(self):
         # The formatter's largest input takes up to two seconds on a fast machine, so no limit is reliably below that.
         computations = InlineComputations(fails=TooComplex("too long"))
-        formatting = ScriptFormatter(computations, max_bytes=1024)
-        assert await formatting.format_script(1, "select 1", None) == "select 1"
+        formatter = ScriptFormatter(computations, max_bytes=1024)
+        assert await formatter.format_script(1, "select 1", None) == "select 1"
         computations.fails = None
-        assert await formatting.format_script(1, "select 1", None) == "SELECT 1"
+        assert await formatter.format_script(1, "select 1", None) == "SELECT 1"
         assert computations.done == [(1, Task.FORMAT)] * 2
 
     @pytest.mark.parametrize("call", ["execute", "explain"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.sql.formatting import STATEMENT_CHARACTERS, format_statements
+from queryserver.sql.formatter import STATEMENT_CHARACTERS, format_statements
 from queryserver.sql.splitter import Script
 
 KEPT = (

@@ -10,8 +10,8 @@ from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 from tests.examples import examples
 
+from queryserver.sql.scanner import lexis_of, scan
 from queryserver.sql.splitter import Script
-from queryserver.sql.splitter_scan import lexis_of, scan
 
 SQLGLOT = {
     "hive": "hive", "sparksql": "spark", "mysql": "mysql", "postgresql": "postgres", "sqlite": "sqlite",

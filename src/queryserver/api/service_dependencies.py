@@ -40,7 +40,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.search import MetadataSearch
 from queryserver.services import Services
-from queryserver.sql.formatting import ScriptFormatter
+from queryserver.sql.formatter import ScriptFormatter
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.result_reader import ResultReader

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from queryserver.engines.reach import StatementFiles, StatementResults
+from queryserver.engines.external_data import StatementFiles, StatementResults
 from queryserver.errors.statements import EngineError
 from queryserver.formats.columns import Column, ColumnType
 from queryserver.identity.model import User

@@ -15,8 +15,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
-from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
-from queryserver.engines.values import Rows
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, Rows
 from queryserver.formats.columns import Column
 from queryserver.formats.value_sizes import split_batch
 from queryserver.platform.addresses import AddressRules

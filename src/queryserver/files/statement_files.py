@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver import errors
-from queryserver.engines.reach import FileSink, StoredFile
+from queryserver.engines.external_data import FileSink, StoredFile
 from queryserver.files.access import OBJECT_STORES, AuditNote, Caller, Location, StorageAudit, Stores
 from queryserver.files.changes import check_new_parents
 from queryserver.files.downloads import entity_tag

@@ -24,7 +24,7 @@ from queryserver.sql.parameters import (
     read_parameters,
 )
 from queryserver.sql.positions import Position, line_start, position_at, position_of
-from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
+from queryserver.sql.scanner import has_unclear_quotes, lexis_of, parameter_marks
 
 _MAX_REPR_CHARACTERS = 60
 _MIN_MASKED_CHARACTERS = 8

@@ -1,32 +1,21 @@
-"""Splits scripts into statements, chooses the next one to run, and classifies statements (Contract editor 5)."""
+"""Splits scripts into statements, and chooses the next statement to run (Contract editor 5)."""
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computation import ComputationExecutor, Task
-from queryserver.sql.formatting import tokens
 from queryserver.sql.markers import NO_MARKERS, BoundStatement, ScriptMarkers, StatementParameters, count_markers
-from queryserver.sql.splitter_scan import (
-    NOWHERE,
-    UNKNOWN,
-    Span,
-    content_start,
-    expects_result_set,
-    first_keyword,
-    lexis_of,
-    scan,
-)
+from queryserver.sql.scanner import NOWHERE, Span, expects_result_set, lexis_of, scan
+from queryserver.sql.statement_kinds import explainable, literal_limit
 
 INLINE_CHARACTERS = 20_000
 """Shorter scripts take at most 10 ms, usually less than sending them to a worker process."""
-# The fixed cost of a statement, expressed in characters.
-_CHARACTERS_OF_A_STATEMENT = 10
+_STATEMENT_COST_CHARACTERS = 10
+"""The fixed cost of a statement, expressed in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,154 +318,4 @@ async def bind(statement: str, dialect: str, parameters: StatementParameters) ->
 def is_short(script: str) -> bool:
     if len(script) > INLINE_CHARACTERS:
         return False
-    return len(script) + _CHARACTERS_OF_A_STATEMENT * script.count(";") <= INLINE_CHARACTERS
-
-
-# Classification of statements.
-
-_READING = frozenset(
-    {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
-)
-_SEARCHED = frozenset({"WITH", "EXPLAIN"})
-_LONG = 1_000_000  # searching longer texts would block the event loop: this length takes about 10 ms
-_CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
-
-
-def changes_data(text: str, dialect: str) -> bool:
-    """Return whether the statement may change data, and so must be read to the end even if its result is truncated.
-
-    Returns True when in doubt: a WITH or EXPLAIN counts as changing if it is long or contains a changing word.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _READING:
-        return True
-    return keyword in _SEARCHED and (len(text) > _LONG or _mentions(text, _CHANGING_WORD))
-
-
-def read_only_refusal(text: str, dialect: str) -> str | None:
-    """Return why a read-only connector refuses the statement; None if it may run."""
-    if not changes_data(text, dialect):
-        return None
-    keyword = first_keyword(text, dialect)
-    if keyword == UNKNOWN or (keyword in _SEARCHED and len(text) > _LONG):
-        return "This connector is read-only, and the statement is too long to be sure that it changes nothing."
-    return "This connector is read-only."
-
-
-_KEEPS_OBJECTS = _READING | {
-    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
-    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
-}  # fmt: skip
-_MAKING_WORDS = {
-    **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(rb"\binto\b")),
-    "EXPLAIN": re.compile(rb"\b(?:analy[sz]e|reoptimization)\b"),
-    "UPDATE": re.compile(rb"\bstatistics\b"),
-}
-
-
-_TRANSACTION_CONTROL = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
-
-
-def controls_transaction(text: str, dialect: str) -> bool:
-    """Return whether the statement begins or ends a transaction or savepoint."""
-    return first_keyword(text, dialect) in _TRANSACTION_CONTROL
-
-
-def changes_objects(text: str, dialect: str) -> bool:
-    """Return whether the statement may change databases, tables, functions or statistics, and thus make metadata stale.
-
-    Returns True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes
-    changes.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _KEEPS_OBJECTS:
-        return True
-    making = _MAKING_WORDS.get(keyword)
-    return making is not None and (len(text) > _LONG or _mentions(text, making))
-
-
-def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
-    """Return whether the text contains one of the words, ignoring case.
-
-    Searching bytes is much faster than searching `str`.
-    """
-    return words.search(text.encode(errors="surrogatepass").lower()) is not None
-
-
-_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-_EDGE_CHARACTERS = 400
-"""Texts without a limit keyword this close to the end or start need not be tokenized."""
-_MAX_CHARACTERS = 100_000  # limits in longer texts are ignored, as tokenizing would take more than 50 ms
-_TAIL_TOKENS = 12
-
-_NUMBER = r"([0-9]+(?:_[0-9]+)*)"
-_OFFSET = rf"OFFSET {_NUMBER}(?: ROWS?)?"
-_TAILS = tuple(
-    re.compile(rf"(?:^| ){form}$")
-    for form in (
-        rf"LIMIT (?P<limit>{_NUMBER})(?: {_OFFSET})?",
-        rf"LIMIT {_NUMBER} , (?P<limit>{_NUMBER})",
-        rf"FETCH (?:FIRST|NEXT) (?P<limit>{_NUMBER}) ROWS? ONLY(?: {_OFFSET})?",
-    )
-)
-_TOP = re.compile(rf"^SELECT (?:(?:ALL|DISTINCT) )?TOP (?:\( )?(?P<limit>{_NUMBER})(?: \))? (?!PERCENT\b)")
-_MANY_DIGITS = 18
-
-
-def literal_limit(text: str, dialect: str) -> int | None:
-    """Return the row limit: a final `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY`, or an initial `SELECT TOP n`.
-
-    Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. Returns None if there
-    is no limit, or the limit is uncertain.
-    """
-    end = text[-_EDGE_CHARACTERS:].lower()
-    may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
-    if len(text) > _MAX_CHARACTERS or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
-        return None
-    is_comment = re.compile(r"--|/\*|#.").match
-    significant = [token for token in tokens(text, dialect) if token and not is_comment(token)]
-    while significant and significant[-1] == ";":
-        significant.pop()
-    tail = " ".join(significant[-_TAIL_TOKENS:]).upper()
-    for form in _TAILS:
-        if match := form.search(tail):
-            return _number(match["limit"])
-    match = _TOP.search(" ".join(significant[:_TAIL_TOKENS]).upper() + " ")
-    return _number(match["limit"]) if match else None
-
-
-def _number(digits: str) -> int:
-    digits = digits.replace("_", "").lstrip("0") or "0"
-    return int(digits) if len(digits) <= _MANY_DIGITS else 10**_MANY_DIGITS
-
-
-_EXPLAINED = frozenset(
-    {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
-)
-_IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-# After EXPLAIN these are options rather than statements, and some of them execute the statement that follows.
-_OPTIONS = frozenset(
-    "EXPLAIN ANALYZE ANALYSE VERBOSE FORMAT EXTENDED FORMATTED CBO COST JOINCOST AST LOCKS VECTORIZATION DEPENDENCY "  # noqa: SIM905
-    "AUTHORIZATION DETAIL DDL CODEGEN REOPTIMIZATION LOGICAL PARTITIONS QUERY PLAN PIPELINE SYNTAX ESTIMATE FOR "
-    "OPTIONS TYPE".split()
-)
-_RUNNING_WORD = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
-
-
-def explainable(statement: str, dialect: str) -> str:
-    """Return the statement as it may follow EXPLAIN, without leading comments, since they could hide options.
-
-    An unknown first word passes if nothing in the text could execute it, since the engine describes the error best.
-    Raises InvalidParameter.
-    """
-    start = content_start(statement, lexis_of(dialect))
-    text, keyword = statement[start:], first_keyword(statement, dialect)
-    if keyword == "EXPLAIN":
-        raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
-    # Either a plain first word, or parentheses around a query; anything before may be an executable comment.
-    is_plain = text[: len(keyword)].upper() == keyword != ""
-    is_wrapped = text.startswith("(") and keyword in _IN_PARENTHESES
-    is_known = keyword in _EXPLAINED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))
-    if not (is_wrapped or (is_plain and is_known)):
-        raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
-    return text
+    return len(script) + _STATEMENT_COST_CHARACTERS * script.count(";") <= INLINE_CHARACTERS

@@ -26,7 +26,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
-from queryserver.sql.formatting import ScriptFormatter
+from queryserver.sql.formatter import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder

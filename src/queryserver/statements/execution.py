@@ -38,7 +38,8 @@ from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
-from queryserver.sql.splitter import bind, changes_data
+from queryserver.sql.splitter import bind
+from queryserver.sql.statement_kinds import changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import (

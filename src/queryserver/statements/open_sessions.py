@@ -13,8 +13,8 @@ from uuid import UUID
 import structlog
 
 from queryserver import errors
+from queryserver.engines.external_data import OpenResult
 from queryserver.engines.protocol import Engine, EngineCapabilities, EngineSession, SessionOptions
-from queryserver.engines.reach import OpenResult
 from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.identity.model import User
 

@@ -11,7 +11,8 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.platform.sealer import Sealer
 from queryserver.sql.markers import ScriptMarkers, StatementParameters
 from queryserver.sql.parameters import MAX_BYTES, MAX_ROWS_BYTES, MAX_WRITTEN_BYTES, Parameters, ParameterSupport
-from queryserver.sql.splitter import Choice, controls_transaction
+from queryserver.sql.splitter import Choice
+from queryserver.sql.statement_kinds import controls_transaction
 from queryserver.statements.model import StatementRecord
 
 _MAX_ROWS_CHARACTERS = 128 * 1024 * 1024

@@ -1,6 +1,6 @@
 """Offers stored results as tables to other statements: access rights, and retention while they are read (ADR 78).
 
-Implements the protocols `StatementResults` and `OpenResult` of `engines/reach.py`, independently of engines.
+Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
 
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from queryserver import errors
-from queryserver.engines.reach import ResultPiece
+from queryserver.engines.external_data import ResultPiece
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User

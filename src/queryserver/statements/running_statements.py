@@ -21,7 +21,7 @@ from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
-from queryserver.sql.splitter import changes_objects
+from queryserver.sql.statement_kinds import changes_objects
 from queryserver.statements.engine_sessions import SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases

@@ -15,14 +15,8 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.splitter import (
-    Choice,
-    PreviousStatement,
-    StatementChooser,
-    is_short,
-    read_only_refusal,
-    statement_hash,
-)
+from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short, statement_hash
+from queryserver.sql.statement_kinds import read_only_refusal
 from queryserver.statements import model
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.process.calls import ResultMethod
 from queryserver.engines.process.engine_process import Reply
 from queryserver.engines.process.requests import ResultRequests
-from queryserver.engines.reach import ResultPiece
-from queryserver.engines.threaded import Interrupted
 from queryserver.formats.columns import Column, ResultType
 
 

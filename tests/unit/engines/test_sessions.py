@@ -10,8 +10,8 @@ from tests.fakes.engine import FakeEngine, FakeSession
 from tests.timing import settle
 
 from queryserver.engines.protocol import OperationHandle, OperationState
+from queryserver.engines.record_batches import Rows
 from queryserver.engines.sessions import StreamedOperation, submitted
-from queryserver.engines.values import Rows
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 

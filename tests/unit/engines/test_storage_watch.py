@@ -11,13 +11,13 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, operation, run, started
 
+from queryserver.engines.blocking_drivers import ThreadedSessions
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.engines.sqlite import TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.connection import SqliteConnection, temporary_bytes
 from queryserver.engines.sqlite.database import SqliteDatabase
-from queryserver.engines.sqlite.facts import TEMPORARY_DIRECTORY
-from queryserver.engines.threaded import ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 

@@ -10,7 +10,7 @@ from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 from tests.refusals import raises_code
 
-from queryserver.engines.reach import FileSink, StoredFile
+from queryserver.engines.external_data import FileSink, StoredFile
 from queryserver.errors.base import InvalidParameter, PermissionDenied, TooManyRequests
 from queryserver.errors.files import EntryChanged, InvalidPath, NotAFile, PathExists, PathNotFound, StorageError
 from queryserver.files import statement_files

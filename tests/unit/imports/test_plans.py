@@ -20,7 +20,8 @@ from queryserver.imports.plans import (
     stored_plan,
     target_columns,
 )
-from queryserver.sql.splitter import Script, changes_data, changes_objects
+from queryserver.sql.splitter import Script
+from queryserver.sql.statement_kinds import changes_data, changes_objects
 
 PREVIEW = [
     PreviewColumn("id", ColumnType(BaseType.INT64)),

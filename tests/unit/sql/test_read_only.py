@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.sql.read_only import only_reads
+from queryserver.sql.statement_kinds import only_reads
 
 
 @pytest.mark.item(92)

@@ -7,8 +7,8 @@ import pytest
 from tests.timing import at_best, others_waited_s
 
 from queryserver.errors.statements import NoMoreStatements
+from queryserver.sql.scanner import expects_result_set, first_keyword, first_word
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
-from queryserver.sql.splitter_scan import expects_result_set, first_keyword, first_word
 
 
 def texts(script: str, dialect: str) -> list[str]:

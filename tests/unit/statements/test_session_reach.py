@@ -10,8 +10,8 @@ from tests.fakes.statement_files import ANA, GivenFiles, by_token
 from tests.fakes.storage import MemoryFileSystem
 from tests.refusals import raises_code
 
+from queryserver.engines.external_data import OpenResult
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
-from queryserver.engines.reach import OpenResult
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme

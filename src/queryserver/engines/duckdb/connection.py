@@ -13,6 +13,7 @@ import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.binding import (
     bind_markers,
@@ -32,9 +33,9 @@ from queryserver.engines.duckdb.failures import (
     without_excerpt,
 )
 from queryserver.engines.duckdb.guard import Token, refuse_outside_access, statement_kind, tokenize
-from queryserver.engines.duckdb.named_results import ResultViews
+from queryserver.engines.duckdb.result_views import ResultViews
 from queryserver.engines.duckdb.session_files import SessionFileAccess
-from queryserver.engines.duckdb.temporary import TemporaryFilesLimit
+from queryserver.engines.duckdb.temporary_files import TemporaryFilesLimit
 from queryserver.engines.duckdb.values import (
     DuckdbAnswer,
     has_own_size,
@@ -45,7 +46,6 @@ from queryserver.engines.duckdb.values import (
 )
 from queryserver.engines.process.calls import CalledResults
 from queryserver.engines.storage_watch import StorageWatch
-from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB

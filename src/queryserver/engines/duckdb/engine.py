@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import STATEMENT_THREADS
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
@@ -12,7 +13,6 @@ from queryserver.engines.process.connections import ProcessConnections
 from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.storage_watch import QUOTA_BYTES
-from queryserver.engines.threaded import STATEMENT_THREADS
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.store_schemes import STORE_SCHEMES
@@ -38,7 +38,7 @@ _LOCKED_DOWN = {
     "home_directory": _NOWHERE,
 }
 
-_PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
+_PROGRAM = "from queryserver.engines.duckdb.database import main; main()"
 
 _PROCESS_BYTES = 1024**3
 """Memory of a process in addition to twice its database's limit, which covers only part of a statement's memory use."""

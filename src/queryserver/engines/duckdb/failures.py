@@ -9,8 +9,8 @@ import duckdb
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.statement_texts import LABELED, location_in
-from queryserver.engines.threaded import Interrupted
+from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.engine_messages import LABELED, location_in
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 

@@ -22,8 +22,8 @@ from secrets import token_hex
 
 from queryserver import errors
 from queryserver.engines.duckdb.read_ahead import FileContent, ReadBuffers
+from queryserver.engines.external_data import StoredFile
 from queryserver.engines.process.calls import CalledFiles
-from queryserver.engines.reach import StoredFile
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 

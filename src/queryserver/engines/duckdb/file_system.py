@@ -17,7 +17,7 @@ import duckdb
 from fsspec.spec import AbstractFileSystem
 
 from queryserver import errors
-from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopyTarget, CopyTargetFile
+from queryserver.engines.duckdb.copy_targets import TARGET_SCHEME, CopyTarget, CopyTargetFile
 from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, FileStatement
 from queryserver.errors.base import QueryServerError
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver import errors
-from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopyTarget, copy_clause
+from queryserver.engines.blocking_drivers import DriverAnswer
+from queryserver.engines.duckdb.copy_targets import TARGET_SCHEME, CopyTarget, copy_clause
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
 from queryserver.engines.duckdb.guard import Token, tokenize
 from queryserver.engines.process.calls import CalledFiles
-from queryserver.engines.threaded import DriverAnswer
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
 from queryserver.formats.arrow import with_members

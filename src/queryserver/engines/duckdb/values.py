@@ -12,8 +12,7 @@ from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.failures import without_excerpt
-from queryserver.engines.statement_texts import BATCH_BYTES, pieces
-from queryserver.engines.values import calendar_date, clock_text
+from queryserver.engines.record_batches import BATCH_BYTES, calendar_date, clock_text, pieces
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
 from queryserver.formats.arrow import member_types, text_union, with_members
 from queryserver.formats.columns import Column, ResultType

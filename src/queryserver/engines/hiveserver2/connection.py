@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from queryserver.engines.connections import Retries, client_tls, first_reached, give_up
+from queryserver.engines.engine_messages import without_token
 from queryserver.engines.hiveserver2 import transports
 from queryserver.engines.hiveserver2.errors import (
     LOST_IN_TRANSIT,
@@ -33,7 +34,6 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     encode_call,
 )
 from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Hs2Login, Limits, Mechanism
-from queryserver.engines.statement_texts import without_token
 from queryserver.errors.statements import EngineError, EngineUnavailable
 
 _MAX_CONNECTIONS = 3

@@ -17,7 +17,7 @@ from queryserver.engines.hiveserver2.catalog import FamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, ServerRefused, WireLost, call_errors
-from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
+from queryserver.engines.hiveserver2.loader import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member

@@ -16,10 +16,10 @@ import httpx
 from queryserver import errors
 from queryserver.engines import catalog_queries
 from queryserver.engines.connections import no_connection
+from queryserver.engines.engine_messages import HIVE, IMPALA, SPARK, location_in
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.transports import Overlong
-from queryserver.engines.statement_texts import HIVE, IMPALA, SPARK, location_in
 
 MAX_LINE_CHARACTERS = 64 * 1024
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"

@@ -19,7 +19,7 @@ from queryserver.engines.hiveserver2.errors import (
     clean_message,
     domain_error,
 )
-from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, wire_column
+from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, wire_column
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Variant
 from queryserver.engines.protocol import OperationState, OperationStatus

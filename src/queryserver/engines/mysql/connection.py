@@ -18,6 +18,7 @@ from asyncmy.cursors import SSCursor
 
 from queryserver import errors
 from queryserver.engines.connections import no_connection
+from queryserver.engines.engine_messages import NEAR, location_in
 from queryserver.engines.mysql import prepared
 from queryserver.engines.mysql.asyncmy_internals import Packet, RawConnection
 from queryserver.engines.mysql.values import (
@@ -29,13 +30,12 @@ from queryserver.engines.mysql.values import (
     long_text_value,
     row_specs,
 )
+from queryserver.engines.record_batches import BATCH_BYTES, ColumnReader, Rows, record_batch
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, location_in
-from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
-from queryserver.sql.splitter_scan import first_word
+from queryserver.sql.scanner import first_word
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED, the error number for a statement stopped by KILL QUERY."""

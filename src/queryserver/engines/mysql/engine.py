@@ -13,7 +13,7 @@ from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.connections import DatabaseLogin, first_reached
 from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors
-from queryserver.engines.mysql.loading import MysqlLoader
+from queryserver.engines.mysql.loader import MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.identity.model import User

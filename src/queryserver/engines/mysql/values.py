@@ -14,7 +14,7 @@ import pyarrow as pa
 from asyncmy.charset import charset_by_id
 from asyncmy.constants import FIELD_TYPE, FLAG
 
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Values
 from queryserver.formats.columns import Column, ResultType
 
 _BINARY_CHARSET = 63

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines import catalog_queries as queries
-from queryserver.engines import loading
+from queryserver.engines import loader
 from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
 from queryserver.engines.phoenix.statement import native_type, row_values
@@ -183,16 +183,16 @@ class PhoenixLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """Create or extend a table. Also raises StatementRejected if several rows would have the same key."""
-        loading.refuse_changes(read_only=self._read_only)
+        loader.refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
             raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
-        loading.refuse_target(load, exists=await self.exists(load.target))
+        loader.refuse_target(load, exists=await self.exists(load.target))
         return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
-        loading.refuse_changes(read_only=self._read_only)
-        await loading.execute(self._session, f"DROP TABLE IF EXISTS {self._quoted(table)}")
+        loader.refuse_changes(read_only=self._read_only)
+        await loader.execute(self._session, f"DROP TABLE IF EXISTS {self._quoted(table)}")
 
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         key_column = next((column.name for column in load.columns if not column.nullable), None)
@@ -202,7 +202,7 @@ class PhoenixLoader:
             async with self._claimed(load.target):
                 await self._create(load.target, load.columns, key=key_column or "", added=added)
 
-        async with loading.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+        async with loader.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
             if key_column is not None:
                 count = await self._one(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
@@ -214,7 +214,7 @@ class PhoenixLoader:
 
     async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         numbers = _free_name(ROW_ID, load.columns)
-        async with loading.staged(load.staging, ledger, partial(self.drop, load.staging)):
+        async with loader.staged(load.staging, ledger, partial(self.drop, load.staging)):
             await self._create(load.staging, load.columns, key="", added=numbers)
             rows = await self._fill(load.staging, load.columns, batches, numbers=numbers)
             await self._upsert_from_staging(load, rows, numbers)
@@ -235,7 +235,7 @@ class PhoenixLoader:
         else:
             await self._refuse_repeated(load, keys, rows)
         staging = self._quoted(load.staging)
-        await loading.execute(
+        await loader.execute(
             self._session, f"UPSERT INTO {self._quoted(load.target)} ({to}) SELECT {source} FROM {staging}"
         )
 
@@ -268,7 +268,7 @@ class PhoenixLoader:
             for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
                 sequence = self._quoted(TableName(table.database, name))
                 try:
-                    await loading.execute(self._session, f"CREATE SEQUENCE {sequence}")
+                    await loader.execute(self._session, f"CREATE SEQUENCE {sequence}")
                 except errors.StatementDenied:
                     break  # Users without the privilege to create sequences can still create tables.
                 except errors.StatementRejected as error:
@@ -300,7 +300,7 @@ class PhoenixLoader:
 
     async def _release(self, sequence: str) -> None:
         with suppress(errors.EngineError):
-            await loading.execute(self._session, f"DROP SEQUENCE IF EXISTS {sequence}")
+            await loader.execute(self._session, f"DROP SEQUENCE IF EXISTS {sequence}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = list[str]()
@@ -311,7 +311,7 @@ class PhoenixLoader:
             )
         if added is not None:
             parts.append(f"{queries.identifier(added)} BIGINT NOT NULL PRIMARY KEY")
-        await loading.execute(self._session, f"CREATE TABLE {self._quoted(table)} ({', '.join(parts)})")
+        await loader.execute(self._session, f"CREATE TABLE {self._quoted(table)} ({', '.join(parts)})")
 
     async def _fill(
         self,
@@ -328,8 +328,8 @@ class PhoenixLoader:
         statement = await self._connection.prepare(f"UPSERT INTO {self._quoted(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
-            async with loading.read_ahead(batches, partial(parameter_rows, column_names), self._executor) as written:
-                async for rows in loading.statements_of(written, _BATCH_BYTES):
+            async with loader.read_ahead(batches, partial(parameter_rows, column_names), self._executor) as written:
+                async for rows in loader.statements_of(written, _BATCH_BYTES):
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:

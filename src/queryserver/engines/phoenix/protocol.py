@@ -19,8 +19,8 @@ import httpx
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.loading import cell_texts
-from queryserver.engines.statement_texts import PHOENIX, location_in
+from queryserver.engines.engine_messages import PHOENIX, location_in
+from queryserver.engines.loader import cell_texts
 from queryserver.sql.literals import PHOENIX as LITERALS
 from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
 

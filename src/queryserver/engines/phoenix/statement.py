@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, ResultT, unless
+from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.engines.sessions import StatementSource, Stopped
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.sql.markers import BoundStatement, sql_text
-from queryserver.sql.splitter_scan import first_word
+from queryserver.sql.scanner import first_word
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38

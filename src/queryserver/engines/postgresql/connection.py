@@ -15,6 +15,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
 from queryserver.engines.postgresql.records import RECORD, read_records, record_text
@@ -40,12 +41,11 @@ from queryserver.engines.postgresql.wire import (
     RowDescriptionTap,
 )
 from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.record_batches import ColumnReader, Rows, Values, record_batch
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import LogLines
-from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
 from queryserver.sql.markers import BoundStatement
-from queryserver.sql.splitter_scan import first_word
+from queryserver.sql.scanner import first_word
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 

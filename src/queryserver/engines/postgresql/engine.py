@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import asyncpg
 
+from queryserver.engines.blocking_drivers import lower_priority
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.engines.postgresql.connection import (
@@ -23,11 +24,10 @@ from queryserver.engines.postgresql.connection import (
     connect_errors,
     make_ready,
 )
-from queryserver.engines.postgresql.loading import PostgresqlLoader
+from queryserver.engines.postgresql.loader import PostgresqlLoader
 from queryserver.engines.postgresql.parameters import PARAMETERS
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
-from queryserver.engines.threaded import lower_priority
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused

@@ -19,7 +19,7 @@ from queryserver.engines.postgresql.values import (
     read_native,
     timestamp_text,
 )
-from queryserver.engines.values import clock_text, nulls, offsets
+from queryserver.engines.record_batches import clock_text, nulls, offsets
 from queryserver.formats.columns import PLAIN_TYPES
 
 RECORD = 2249

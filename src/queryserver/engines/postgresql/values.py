@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
-from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
+from queryserver.engines.record_batches import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.arrow import text_union
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from queryserver.engines.external_data import ResultPiece, StoredFile
 from queryserver.engines.process.channel import Content, Frame
 from queryserver.engines.process.messages import columns_of
-from queryserver.engines.reach import ResultPiece, StoredFile
 from queryserver.formats.columns import Column
 
 PIECE_BYTES = 4 * 1024 * 1024

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from queryserver.engines.loading import deliver_cancel, refuse_changes, refuse_target, staged
+from queryserver.engines.blocking_drivers import NO_USER
+from queryserver.engines.loader import deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.messages import BatchWriter, count_of, packed
@@ -16,7 +17,6 @@ from queryserver.engines.process.pool import Configuration, EngineProcesses
 from queryserver.engines.process.requests import SessionRequests
 from queryserver.engines.process.sessions import STOP_S, Connection, ProcessSession, connected
 from queryserver.engines.protocol import LoadLedger, SessionOptions, TableLoad, TableName
-from queryserver.engines.threaded import NO_USER
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.platform.fair_queue import FairSemaphore
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, FeedStopped, TableWriter
 from queryserver.engines.process.channel import Channel, ChannelClosed, Content, Frame
 from queryserver.engines.process.messages import (
     BatchReader,
@@ -30,9 +31,7 @@ from queryserver.engines.process.messages import (
     written_message,
 )
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
-from queryserver.engines.statement_texts import BATCH_BYTES
-from queryserver.engines.table_writer import FeedStopped, TableWriter
-from queryserver.engines.threaded import DriverAnswer, DriverConnection
+from queryserver.engines.record_batches import BATCH_BYTES
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
 from queryserver.platform.confinement import Confinement, address_space_bytes, confine

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.process.channel import ChannelClosed, Content, Frame
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, LineColumn, Octet, Rest, Unit
 from queryserver.formats.columns import Column, ResultType

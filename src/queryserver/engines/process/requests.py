@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.external_data import FileSink, OpenResult, StatementFiles, StatementResults, StoredFile
 from queryserver.engines.process.calls import FileMethod, ResultMethod, file_message
 from queryserver.engines.process.channel import MAX_DESCRIPTORS, Content
 from queryserver.engines.process.engine_process import Reply
 from queryserver.engines.process.messages import columns_message
-from queryserver.engines.reach import FileSink, OpenResult, StatementFiles, StatementResults, StoredFile
-from queryserver.engines.threaded import Interrupted
 
 
 class InterruptibleCalls:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
 from queryserver.engines.process.engine_process import Cause, EngineProcess
 from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
@@ -17,7 +18,6 @@ from queryserver.engines.process.pool import Losses
 from queryserver.engines.process.requests import SessionRequests
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
 from queryserver.engines.sessions import OperationSession
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
 from queryserver.formats.columns import Column

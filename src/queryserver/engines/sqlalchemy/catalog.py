@@ -15,9 +15,9 @@ from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilatio
 
 from queryserver import errors
 from queryserver.engines import protocol
+from queryserver.engines.blocking_drivers import DriverThreads, stop_call
 from queryserver.engines.catalog_queries import Folding, choose
 from queryserver.engines.sqlalchemy.connection import ResultT, SqlalchemyConnection
-from queryserver.engines.threaded import DriverThreads, stop_call
 
 
 class SqlalchemyCatalog:

@@ -17,15 +17,15 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, Interrupted
+from queryserver.engines.engine_messages import ANY, location_in
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, ColumnReader, pieces, record_batch
 from queryserver.engines.sqlalchemy.values import column_reader, declare
-from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, location_in, pieces
-from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
-from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.connection_guard import guarded
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import ParameterSupport, ParameterType
-from queryserver.sql.splitter_scan import first_word
+from queryserver.sql.scanner import first_word
 
 _BROKEN_ANSWER = (
     OSError,

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import NO_USER, ThreadedSessions
 from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import PARAMETERS, SqlalchemyConnection
-from queryserver.engines.threaded import NO_USER, ThreadedSessions
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.connection_guard import guarded, install_guard

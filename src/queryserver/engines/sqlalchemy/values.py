@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Values
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)

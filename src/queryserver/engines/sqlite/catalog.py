@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries, table_columns
-from queryserver.engines.sqlite.facts import REFUSED_FUNCTIONS
+from queryserver.engines.sqlite import REFUSED_FUNCTIONS
 
 _MAIN = "main"
 _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."

@@ -14,10 +14,10 @@ import apsw
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.sqlite.facts import REFUSED_FUNCTIONS
-from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
+from queryserver.engines.record_batches import BATCH_BYTES
+from queryserver.engines.sqlite import REFUSED_FUNCTIONS
 from queryserver.engines.storage_watch import StorageWatch, above_quota, below_floor, size_of
-from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.errors.statements import EngineError
 from queryserver.formats.columns import Column, ResultType
 from queryserver.platform.disk_floor import DiskFloor

@@ -1,6 +1,6 @@
-"""Opens connections to a SQLite database and imports tables into it. All calls block."""
+"""The program of a SQLite process: opens connections to the database, and imports tables. All calls block."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from queryserver import errors
-from queryserver.engines import loading, protocol
+from queryserver.engines import loader, protocol
+from queryserver.engines.blocking_drivers import DriverConnection, TableWriter
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
+from queryserver.engines.process.channel import Channel
+from queryserver.engines.process.host import confine_process, run_process
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sqlite import HEAP_BYTES, TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.connection import (
     SqliteConnection,
     SqliteWatch,
@@ -20,8 +25,6 @@ from queryserver.engines.sqlite.connection import (
     opening_errors,
     statement_errors,
 )
-from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
-from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.columns import BaseType
 from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.platform.disk_floor import DiskFloor
@@ -52,9 +55,9 @@ class SqliteWriter(TableWriter):
         with self._connection.watched(grows=True), statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
-                raise loading.passing(schema)
+                raise loader.passing(schema)
             staging = qualified(schema, load.staging.name)
-            self._native.execute(f"CREATE TABLE {staging} ({loading.column_definitions(load.columns, identifier)})")
+            self._native.execute(f"CREATE TABLE {staging} ({loader.column_definitions(load.columns, identifier)})")
             rows = 0
             for batch in batches:
                 with self._transaction(is_last=False):
@@ -64,8 +67,8 @@ class SqliteWriter(TableWriter):
                 is_virtual = _IS_VIRTUAL.format(identifier(schema))
                 # DROP TABLE would not refuse a virtual table.
                 if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
-                    raise loading.no_table(load.target)
-                for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
+                    raise loader.no_table(load.target)
+                for step in loader.publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
 
@@ -116,11 +119,11 @@ def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
         case BaseType.UINT64 | BaseType.DATE:
             return array.cast(pa.string())
         case BaseType.DATETIME | BaseType.TIME:
-            return loading.without_zero_fraction(array.cast(pa.string()))
+            return loader.without_zero_fraction(array.cast(pa.string()))
         case BaseType.DECIMAL:
-            return loading.plain_decimals(array)
+            return loader.plain_decimals(array)
         case BaseType.DURATION:
-            return loading.duration_text(array)
+            return loader.duration_text(array)
         case _:
             return array
 
@@ -198,3 +201,46 @@ class SqliteDatabase:
         for schema in ("main", "temp"):
             ((page_bytes,),) = connection.execute(f"PRAGMA {schema}.page_size")
             connection.execute(f"PRAGMA {schema}.max_page_count = {max(max_bytes // page_bytes, 1):d}")
+
+
+class HostedSqlite:
+    """Implements `HostedDatabase`. `configuration` comes from `SqliteEngine`."""
+
+    has_ended = False
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        file, root = configuration["file"], configuration["root"]
+        self._database = SqliteDatabase(
+            None if root is None else Path(root),
+            None if file is None else Path(file),
+            read_only=configuration["read_only"],
+            busy_timeout_s=configuration["busy_timeout_s"],
+            cell_max_bytes=configuration["cell_max_bytes"],
+            quota_bytes=configuration["quota_bytes"],
+            floor=DiskFloor(percent=configuration["floor_percent"], min_bytes=configuration["floor_bytes"]),
+        )
+
+    def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> SqliteConnection:  # noqa: ARG002
+        return self._database.connect(is_loader=is_loader)
+
+    def writer(self, connection: DriverConnection) -> TableWriter:
+        assert isinstance(connection, SqliteConnection)  # noqa: S101 `connect` made it
+        return SqliteWriter(connection)
+
+    def close(self) -> None:
+        """Do nothing, because each session closes its connection."""
+
+
+def main() -> None:
+    def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedSqlite:  # noqa: ARG001
+        file, root = configuration["file"], configuration["root"]
+        folders = list[Path]()
+        if file is not None and root is not None:
+            temporary = Path(root, TEMPORARY_DIRECTORY)
+            temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # SQLite keeps a database file's log next to it.
+            folders = [temporary, Path(file).parent]
+        confine_process(configuration, folders)
+        return HostedSqlite(configuration)
+
+    run_process(open_database)

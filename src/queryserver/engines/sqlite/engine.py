@@ -6,18 +6,18 @@ from pathlib import Path
 
 from queryserver import errors
 from queryserver.engines import protocol
+from queryserver.engines.blocking_drivers import NO_USER, STATEMENT_THREADS
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.process.connections import ProcessConnections
 from queryserver.engines.process.pool import EngineProcesses
+from queryserver.engines.sqlite import HEAP_BYTES, PARAMETERS
 from queryserver.engines.sqlite.catalog import SqliteCatalog
-from queryserver.engines.sqlite.facts import HEAP_BYTES, PARAMETERS
 from queryserver.engines.storage_watch import QUOTA_BYTES
-from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
-_PROGRAM = "from queryserver.engines.sqlite.program import main; main()"
+_PROGRAM = "from queryserver.engines.sqlite.database import main; main()"
 
 _PROCESS_BYTES = 1024**3
 """A process's memory in addition to SQLite's heap, for Arrow data and thread stacks."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from queryserver.engines.connections import Retries
-from queryserver.engines.statement_texts import without_token
+from queryserver.engines.engine_messages import without_token
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
 from queryserver.formats.value_sizes import ROW_SIZE_FACTOR

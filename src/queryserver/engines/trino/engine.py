@@ -13,7 +13,7 @@ import pyarrow.compute
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows
-from queryserver.engines.loading import RowsWriter, StatementLoader, Written, cell_texts, execute
+from queryserver.engines.loader import RowsWriter, StatementLoader, Written, cell_texts, execute
 from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,

@@ -17,9 +17,10 @@ import orjson
 import pyarrow as pa
 
 from queryserver.engines.connections import give_up
+from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.record_batches import pieces
 from queryserver.engines.sessions import OperationSession
-from queryserver.engines.statement_texts import LogLines, pieces
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
 from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns

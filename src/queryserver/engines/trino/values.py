@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.values import Values, nulls, offsets
-from queryserver.engines.values import record_batch as batch_of
+from queryserver.engines.record_batches import Values, nulls, offsets
+from queryserver.engines.record_batches import record_batch as batch_of
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 

@@ -17,13 +17,13 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 from tests.refusals import raises_code
 
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.failures import opening_errors, statement_errors
 from queryserver.engines.duckdb.values import DuckdbAnswer, correct_batch
 from queryserver.engines.protocol import EngineSession, OperationState
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 from queryserver.platform.disk_floor import NO_FLOOR

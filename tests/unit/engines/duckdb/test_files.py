@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fakes.directory_files import DirectoryFiles, FileChannel
 
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.file_claims import FileClaims
 from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.protocol import SessionOptions
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError
 from queryserver.platform.disk_floor import NO_FLOOR
 

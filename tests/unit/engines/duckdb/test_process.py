@@ -35,7 +35,7 @@ def all_processes() -> list[psutil.Process]:
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         try:
-            if "duckdb.program" in " ".join(child.cmdline()):
+            if "duckdb.database" in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.NoSuchProcess:
             pass

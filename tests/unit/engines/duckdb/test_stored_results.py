@@ -14,8 +14,8 @@ import pytest
 
 from queryserver import errors
 from queryserver.engines.duckdb.stored_results import StoredResultTable
+from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.process.calls import FILES_AT_ONCE
-from queryserver.engines.reach import ResultPiece
 from queryserver.formats.arrow import text_union
 from queryserver.formats.columns import Column, ResultType
 from queryserver.results import blocks

@@ -26,8 +26,8 @@ from queryserver.engines.postgresql.values import (
     numeric_shape,
     timestamp_text,
 )
+from queryserver.engines.record_batches import record_batch
 from queryserver.engines.storage_watch import sample_is_full
-from queryserver.engines.values import record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,

@@ -8,10 +8,10 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.protocol import EngineSession
 from queryserver.engines.sqlite.connection import opening_errors, statement_errors
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 
 CLASSES = sorted(

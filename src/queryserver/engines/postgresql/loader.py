@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import csv
 
-from queryserver.engines import loading
+from queryserver.engines import loader
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.postgresql.connection import PostgresqlConnection, canceled_as, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
@@ -21,7 +21,7 @@ from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
 
 # The server silently truncates longer names.
-_refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
+_refuse_cut_names = partial(loader.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
@@ -63,7 +63,7 @@ class _ExistingTable:
     def refuse_replacing(self, load: TableLoad) -> None:
         """Raise StatementRejected unless the object is plain. The server refuses tables with dependent objects."""
         if load.replace and self.is_plain is False:
-            raise loading.no_table(load.target)
+            raise loader.no_table(load.target)
 
 
 class PostgresqlLoader:
@@ -89,14 +89,14 @@ class PostgresqlLoader:
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         del ledger
         names = [load.target.database or "", load.target.name, *[column.name for column in load.columns]]
-        loading.refuse_changes(read_only=self._read_only)
+        loader.refuse_changes(read_only=self._read_only)
         _refuse_cut_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
-            raise loading.passing(load.target.database)
+            raise loader.passing(load.target.database)
         found = await self._find(load.target)
         schema = found.required_schema
         found.refuse_replacing(load)
-        loading.refuse_target(load, exists=found.is_there)
+        loader.refuse_target(load, exists=found.is_there)
         try:
             with canceled_as(self._canceled):
                 return await self._load(load, schema, batches)
@@ -104,7 +104,7 @@ class PostgresqlLoader:
             # A stop signal may still be on its way to the server process, which must not serve another session.
             await asyncio.shield(self._roll_back(then_shut=True))
             raise
-        except loading.RowsFailed as error:
+        except loader.RowsFailed as error:
             await asyncio.shield(self._roll_back())
             raise error.reason from error.reason.__cause__
         except BaseException:
@@ -112,7 +112,7 @@ class PostgresqlLoader:
             raise
 
     async def drop(self, table: TableName) -> None:
-        loading.refuse_changes(read_only=self._read_only)
+        loader.refuse_changes(read_only=self._read_only)
         _refuse_cut_names([table.database or "", table.name])
         schema = (await self._find(table)).required_schema
         with statement_errors(started=True):
@@ -130,9 +130,9 @@ class PostgresqlLoader:
             for one in load.columns
         ]
         source, target = qualified(schema, load.staging.name), qualified(schema, load.target.name)
-        columns = loading.column_definitions(resolved, identifier)
+        columns = loader.column_definitions(resolved, identifier)
         # DROP TABLE refuses views, and tables on which views or foreign keys depend.
-        steps = loading.publishing_steps(load, source, target)
+        steps = loader.publishing_steps(load, source, target)
         with statement_errors(started=True):
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
             await self._connection.execute(creation)
@@ -140,12 +140,12 @@ class PostgresqlLoader:
             if load.replace:
                 (await self._find(load.target)).refuse_replacing(load)
             await self._connection.execute("; ".join(steps))
-            await loading.run_to_completion(self._connection.execute("COMMIT", timeout=_COMMIT_S))
+            await loader.run_to_completion(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         with self._connection.watched() as tap:
-            async with loading.read_ahead(batches, _encode, self._executor) as encoded:
+            async with loader.read_ahead(batches, _encode, self._executor) as encoded:
                 tag = await self._connection.copy_to_table(
                     load.staging.name,
                     schema_name=schema,
@@ -168,9 +168,9 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     columns = list(batch.columns)
     for number, column in enumerate(columns):
         if pa.types.is_duration(column.type):
-            columns[number] = loading.duration_text(column)
+            columns[number] = loader.duration_text(column)
         elif pa.types.is_binary(column.type):
-            columns[number] = loading.hex_texts(column, before="\\x")
+            columns[number] = loader.hex_texts(column, before="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()

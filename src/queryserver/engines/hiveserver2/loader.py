@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.hiveserver2.catalog import literal
-from queryserver.engines.loading import RowsWriter, StatementLoader, Written, cell_texts, execute, refuse_long_names
+from queryserver.engines.loader import RowsWriter, StatementLoader, Written, cell_texts, execute, refuse_long_names
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 

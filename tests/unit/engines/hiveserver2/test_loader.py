@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.loading_facts import TEXTS
 
-from queryserver.engines.hiveserver2.loading import (
+from queryserver.engines.hiveserver2.loader import (
     HIVE_LOADING,
     SPARK_LOADING,
     Hs2Loader,

@@ -15,8 +15,8 @@ from queryserver import errors
 from queryserver.engines.catalog_queries import literal
 from queryserver.engines.duckdb.file_claims import FileStatement
 from queryserver.engines.duckdb.guard import Token
+from queryserver.engines.external_data import StoredFile
 from queryserver.engines.process.calls import CalledFiles
-from queryserver.engines.reach import StoredFile
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 

@@ -9,26 +9,15 @@ import pyarrow as pa
 import pytest
 from asyncmy.errors import ProgrammingError
 
+from queryserver.engines.engine_messages import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, location_in
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.connection import statement_errors as mysql_errors
 from queryserver.engines.phoenix import connection as phoenix_http
 from queryserver.engines.phoenix.connection import Route
 from queryserver.engines.phoenix.protocol import Phase, ServerError, avatica_errors
 from queryserver.engines.postgresql.connection import statement_errors as postgresql_errors
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, pieces
 from queryserver.engines.sqlalchemy.connection import SqlalchemyAnswer
-from queryserver.engines.statement_texts import (
-    ANY,
-    BATCH_BYTES,
-    HIVE,
-    IMPALA,
-    LABELED,
-    NEAR,
-    PHOENIX,
-    SPARK,
-    ChunkSize,
-    location_in,
-    pieces,
-)
 from queryserver.engines.trino import coordinator as trino_http
 from queryserver.engines.trino.protocol import engine_error
 from queryserver.errors.statements import EngineError, RowTooLarge

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 from asyncmy.converters import escape_str
 
-from queryserver.engines import loading
+from queryserver.engines import loader
 from queryserver.engines.catalog_queries import Row, backquoted, read_rows
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
@@ -59,12 +59,12 @@ class RowWriter:
             escaped = [None if text is None else self.escape(text) for text in column.to_pylist()]
             return _kernels.fill_null(pa.array(escaped, pa.string()), "NULL")
         if pa.types.is_binary(kind):
-            return _kernels.fill_null(loading.hex_texts(column, before="X'", behind="'"), "NULL")
+            return _kernels.fill_null(loader.hex_texts(column, before="X'", behind="'"), "NULL")
         if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
             raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())
-        text = loading.duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
+        text = loader.duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
         return _kernels.fill_null(_kernels.binary_join_element_wise("'", text, "'", ""), "NULL")
 
 
@@ -73,7 +73,7 @@ _STRICT = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
 _LAST_CHARACTER_OF_NAMES = "\uffff"
 
 
-class MysqlLoader(loading.StatementLoader):
+class MysqlLoader(loader.StatementLoader):
     """Implements `TableLoader`. `fresh_session` opens a similar session for the clean-up if `session` is lost."""
 
     mark = "`"
@@ -94,7 +94,7 @@ class MysqlLoader(loading.StatementLoader):
             await super().drop(table)
         except (SessionLost, OutcomeUnknown):  # DROP TABLE IF EXISTS is idempotent
             async with self._fresh_session() as session:
-                await loading.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
+                await loader.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
 
     async def exists(self, table: TableName) -> bool:
         found = await self._rows(
@@ -136,17 +136,17 @@ class MysqlLoader(loading.StatementLoader):
         return backquoted(table.database, table.name) if table.database else backquoted(table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        await loading.execute(self._session, _STRICT)
+        await loader.execute(self._session, _STRICT)
         ((largest_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
         self._row_writer = RowWriter(escape_str, largest_bytes)  # escaping that fits the mode set by `_STRICT`
         self.max_statement_bytes = min(largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
-        definitions = loading.column_definitions(columns, backquoted)
+        definitions = loader.column_definitions(columns, backquoted)
         # The table accepts all characters, whatever the database's default character set is.
         sql = f"CREATE TABLE {self.place(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
-        await loading.execute(self._session, sql)
+        await loader.execute(self._session, sql)
         return [column.declared for column in columns]
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> loading.RowsWriter:  # noqa: ARG002 literals fit every type
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> loader.RowsWriter:  # noqa: ARG002 literals fit every type
         return self._row_writer.write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:  # noqa: ARG002 as above
@@ -156,23 +156,23 @@ class MysqlLoader(loading.StatementLoader):
         await self._last_step(f"RENAME TABLE {self.place(table)} TO {self.place(name)}")
         return True
 
-    async def _append(self, load: TableLoad, staging: loading.Staging) -> None:
+    async def _append(self, load: TableLoad, staging: loader.Staging) -> None:
         """Copy the rows in a transaction, so that a cancellation before the commit undoes even a completed copy."""
-        await loading.execute(self._session, "START TRANSACTION")
+        await loader.execute(self._session, "START TRANSACTION")
         try:
             await super()._append(load, staging)
         except BaseException:  # includes cancellation: dropping the staging table would commit
-            await loading.run_to_completion(self._roll_back(staging))
+            await loader.run_to_completion(self._roll_back(staging))
             raise
         await staging.publish(self._last_step("COMMIT"), takes_it=False)
 
-    async def _roll_back(self, staging: loading.Staging) -> None:
+    async def _roll_back(self, staging: loader.Staging) -> None:
         """Roll back. If that fails on a live connection, the staging table is left in the ledger."""
         try:
             async with asyncio.timeout(_LAST_STEP_S):
                 with suppress(EngineError):  # a late interrupt hits this statement instead of the next
-                    await loading.execute(self._session, "DO 0")
-                await loading.execute(self._session, "ROLLBACK")
+                    await loader.execute(self._session, "DO 0")
+                await loader.execute(self._session, "ROLLBACK")
         except (EngineError, TimeoutError):
             staging.is_cleared = await self._session.is_alive()
 
@@ -181,13 +181,13 @@ class MysqlLoader(loading.StatementLoader):
         await self.refuse_existing(load)  # the target may have become a view since the first check
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         source, target = self.place(load.staging), self.place(load.target)
-        async with loading.staged(old, ledger, partial(self.drop, old)):
+        async with loader.staged(old, ledger, partial(self.drop, old)):
             await self._last_step(f"RENAME TABLE {target} TO {self.place(old)}, {source} TO {target}")
 
     async def _last_step(self, sql: str) -> None:
         try:
             async with asyncio.timeout(_LAST_STEP_S):
-                await loading.execute(self._session, sql)
+                await loader.execute(self._session, sql)
         except TimeoutError:
             raise OutcomeUnknown("MySQL did not confirm the last step in time.") from None
 

@@ -13,8 +13,7 @@ from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefus
 from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
-from queryserver.engines.statement_texts import BATCH_BYTES, pieces
-from queryserver.engines.values import DeclaredColumn
+from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, pieces
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.arrow import kernels
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType

@@ -10,7 +10,7 @@ import structlog
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
 from queryserver.platform.computation import ComputationExecutor, Task
-from queryserver.sql.splitter_scan import Rules, lexis_of, nested_comment_end, scan
+from queryserver.sql.scanner import Rules, lexis_of, nested_comment_end, scan
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
-"""Converts drivers' values to Arrow for all adapters: column readers, and dates of any year as text."""
+"""Converts rows to record batches of limited size: column readers, chunk sizes, and dates of any year as text."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column
+from queryserver.formats.value_sizes import split_batch
 
 Rows = Sequence[Sequence[Any]]
 Values = Sequence[Any]
@@ -92,3 +93,28 @@ def calendar_date(days: int) -> tuple[str, bool]:
 def clock_text(seconds: int) -> str:
     """Format seconds since midnight as `10:20:30`."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""Target batch size. A single larger row still forms a batch."""
+
+_FIRST_ROWS = 256
+_GROWTH = 8
+_MAX_ROWS = 10_000
+
+
+class ChunkSize:
+    """The next chunk's row count: small at first, then as many rows as fit `BATCH_BYTES` at the last row width."""
+
+    rows = _FIRST_ROWS
+
+    def learn(self, batch: pa.RecordBatch) -> None:
+        """Adapt to the row width in `batch`."""
+        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
+        fitting = BATCH_BYTES // row_bytes
+        self.rows = max(min(fitting, self.rows * _GROWTH, _MAX_ROWS), 1)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
+    return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from queryserver.engines.duckdb.temporary import TemporaryFilesLimit
+from queryserver.engines.duckdb.temporary_files import TemporaryFilesLimit
 from queryserver.platform.disk_floor import DiskFloor
 
 MIB = 1024 * 1024

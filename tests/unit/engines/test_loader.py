@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger, stream
 
-from queryserver.engines.loading import (
+from queryserver.engines.loader import (
     RowsFailed,
     StatementLoader,
     Written,

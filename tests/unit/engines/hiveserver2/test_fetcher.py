@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
-from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, null_mask, record_batch, wire_column
+from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, null_mask, record_batch, wire_column
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.structs import (
     TBoolColumn,
@@ -39,8 +39,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
 )
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.hiveserver2.variants import Limits
-from queryserver.engines.statement_texts import BATCH_BYTES
-from queryserver.engines.values import DeclaredColumn
+from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 

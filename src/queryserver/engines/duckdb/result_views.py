@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from queryserver import errors
+from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.guard import Token
 from queryserver.engines.process.calls import CalledResults
-from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ResultRefused, StatementRejected
 

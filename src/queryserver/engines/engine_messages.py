@@ -1,13 +1,10 @@
-"""Tools for engine messages and results: error positions, log lines, token redaction and chunk sizes."""
+"""Reads engine messages: error positions in them, log lines, and redaction of tokens."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import pyarrow as pa
-
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
-from queryserver.formats.value_sizes import split_batch
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
 """Number of characters searched in a message. Some messages repeat a statement of several megabytes."""
@@ -112,28 +109,3 @@ class LogLines(list[str]):
             return
         self.append(line if len(line) <= self._room else f"{line[: self._room]}…")
         self._room -= len(line)
-
-
-BATCH_BYTES = 4 * 1024 * 1024
-"""Target batch size. A single larger row still forms a batch."""
-
-_FIRST_ROWS = 256
-_GROWTH = 8
-_MAX_ROWS = 10_000
-
-
-class ChunkSize:
-    """The next chunk's row count: small at first, then as many rows as fit `BATCH_BYTES` at the last row width."""
-
-    rows = _FIRST_ROWS
-
-    def learn(self, batch: pa.RecordBatch) -> None:
-        """Adapt to the row width in `batch`."""
-        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
-        fitting = BATCH_BYTES // row_bytes
-        self.rows = max(min(fitting, self.rows * _GROWTH, _MAX_ROWS), 1)
-
-
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
-    return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())
