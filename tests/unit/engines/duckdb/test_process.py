@@ -191,7 +191,7 @@ async def test_in_memory_database_temporary_files_have_a_quota(tmp_path: Path) -
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
 async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
     """Landlock does not confine threads that already run (`ConfinementResult.threads_outside`)."""
-    process = await EngineProcess.started(f"from queryserver.engines.{engine}.program import main; main()")
+    process = await EngineProcess.started(f"from queryserver.engines.{engine}.database import main; main()")
     try:
         assert psutil.Process(process.pid).num_threads() == 1
     finally:
