@@ -91,7 +91,7 @@ _BEYOND_SCHEMAS = (
     # `contentMediaType` and `contentSchema` are annotations: they do not assert the content of JSON text in a form.
     "is not valid: The JSON text does not parse", "must be a JSON",
     # OpenAPI cannot express that one query parameter requires another.
-    "has_header is required", "sql_dialect is required", "compression is for the format arrow alone",
+    "has_header is required", "sql_dialect is required", "compression is only supported for the format arrow",
     "begin must not be above end", "begin and end must enclose",
     # A schedule's kind, and whether it is new, determines its required fields; addresses and connectors must exist.
     "schedule", "notify", "connectors: there is no connector", "connectors: a token with the scope",
@@ -106,8 +106,8 @@ _BEYOND_SCHEMAS = (
     # Separate grammars: date formats, escaped characters, printable text of all scripts, modes.
     "date_format must", "must have 1 to 8 characters", "must be one character", "must hold whole characters",
     "must not hold U+0000 or line ends", "must differ and not hold each other", "printable characters",
-    "field_facets must hold names",
-    "sources must hold names", "columns", "null_words",
+    "field_facets must contain no blank names",
+    "sources must contain no blank names", "columns", "null_words",
     # The path's level determines the available operations.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
     # The body of an upload is a stream with one file, preceded by other fields.

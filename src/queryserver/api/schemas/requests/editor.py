@@ -1,7 +1,7 @@
-"""Request bodies and query parameters of the editor and session calls (Contract editor 4 to 12).
+"""Request bodies and query parameters of editor and session calls (Contract editor 4 to 12).
 
-Create models only with `parse`. A value that clients may send in two ways (short form, full form) is read through the
-properties of the model, never from its fields.
+Create models only with `parse`. Clients may send some values in two forms, short or full: read these values from the
+properties of a model, never from its fields.
 """
 
 import json
@@ -64,7 +64,7 @@ class PreviousHandle(Fields):
 
     @property
     def steers(self) -> bool:
-        """Whether any of the four members is present that select the next statement."""
+        """Whether any of the four members that select the next statement is present."""
         return not _STEERING.isdisjoint(self.model_fields_set)
 
 
@@ -82,7 +82,7 @@ class SnippetConnector(Fields):
 
 
 def _setting_value(value: Any) -> str:
-    """Engines take settings as text; JSON scalars are written as JSON writes them."""
+    """Convert the value to text, because engines take settings as text. Numbers and booleans are written as JSON."""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if not isinstance(value, str) or not is_clean(value):
@@ -115,7 +115,7 @@ class Snippet(Fields):
 
     @property
     def dialect(self) -> str | None:
-        """What identifies the connector: `connector` overrides `type` (Contract editor 1.7)."""
+        """The reference of the connector: `connector` takes precedence over `type` (Contract editor 1.7)."""
         chosen = self.connector and (self.connector.type or self.connector.id)
         return chosen or self.type or None
 
@@ -126,14 +126,14 @@ class Snippet(Fields):
 
 
 class NotebookSession(Fields):
-    """A session that the notebook has for one dialect."""
+    """A session of the notebook for a dialect."""
 
     type: Text | None = None
     id: Annotated[int, Whole()] | None = None
 
 
 class NotebookFields(Fields):
-    """The notebook around a snippet."""
+    """The notebook of a snippet."""
 
     type: Text | None = None
     uuid: OptionalText = None
@@ -144,16 +144,16 @@ class NotebookFields(Fields):
 
     @property
     def hides_history(self) -> bool:
-        """Whether its operations are left out of get_history (Contract editor 4.1)."""
+        """Whether get_history omits the operations of this notebook (Contract editor 4.1)."""
         return self.skip_historify or self.type == "notebook"
 
     @property
     def saved_uuid(self) -> str | None:
-        """The `history_parent_uuid` of its operations; None unless the notebook is saved."""
+        """The `history_parent_uuid` of its operations; None if the notebook is not saved."""
         return (self.parent_saved_query_uuid or self.uuid) if self.is_saved else None
 
     def session_of(self, names: Collection[str]) -> int | None:
-        """The session for a connector known by one of `names`, compared case-insensitively."""
+        """Return the id of the session for a connector with one of `names`, compared case-insensitively."""
         wanted = {name.casefold() for name in names}
         return next(
             (one.id for one in self.sessions if one.id is not None and (one.type or "").casefold() in wanted), None
@@ -161,7 +161,7 @@ class NotebookFields(Fields):
 
 
 def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The properties, if they can be stored as JSON. Not recursive, so deep nesting is harmless."""
+    """Return the properties unchanged if they can be stored as JSON. Not recursive, so deep nesting is harmless."""
     left: list[Any] = list(properties)
     seen = 0
     while left:
@@ -181,13 +181,13 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_password(one: Mapping[str, Any]) -> bool:
-    """Whether a property is a password by its name or key, in any spelling."""
+    """Return whether a property is a password according to its name or key."""
     names = [str(one.get(member, "")).casefold() for member in ("name", "key")]
     return any(word in name for name in names for word in _PASSWORDS)
 
 
 class SessionSpec(Fields):
-    """A session in the form of create_session and close_session."""
+    """A session in create_session and close_session."""
 
     type: OptionalText = None
     id: Annotated[int, Whole()] | None = None
@@ -220,7 +220,7 @@ class SessionSpec(Fields):
 
     @model_validator(mode="after")
     def _values_have_their_types(self) -> Self:
-        """Read the values here once, so that the properties above cannot raise later."""
+        """Read the values once, so that the properties above cannot raise later."""
         _ = self.credentials, self.settings
         return self
 
@@ -237,13 +237,13 @@ def _idempotency_key(value: str) -> str:
 BigNumbersField: TypeAlias = Annotated[
     BigNumbers | None,
     Field(
-        description="`text`: cells of BIGINT_TYPE columns, and integers of 64 bits within arrays, maps and structs, are"
-        " JSON strings, as decimals always are: JSON readers that make doubles of numbers lose digits beyond 2^53."
-        " `meta` then has `as_text` for each column. `number`: they are JSON numbers. Without it the preference of the"
-        " user is in force, which is `number` at first (iam/preferences)."
+        description="`text`: cells of BIGINT_TYPE columns, and 64-bit integers within arrays, maps and structs, are"
+        " JSON strings, as decimals always are, because clients that read numbers as 64-bit floating point lose digits"
+        " beyond 2^53. `meta` then has `as_text` for each column. `number`: they are JSON numbers. The default is the"
+        " user's preference (iam/preferences), which is initially `number`."
     ),
 ]
-"""How numbers are written that may have more digits than a double keeps; None: as the user prefers."""
+"""Format of numbers that may have more digits than 64-bit floating point can hold; None for the user's preference."""
 
 
 KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{KEY_MAX}}}$"})
@@ -256,9 +256,9 @@ class IdempotencyHeader(Fields):
 
 
 class ExecuteNotify(Fields):
-    """Notifications at the end of a statement."""
+    """The notification about the end of a statement."""
 
-    url: Text = Field(description="Address that gets a signed call: https, or http on loopback.")
+    url: Text = Field(description="URL that receives a signed request: https, or http on loopback.")
 
 
 class ExecuteRequest(Fields):
@@ -274,20 +274,20 @@ class ExecuteRequest(Fields):
     timeout: Annotated[int, Whole(1, 86400)] | None = None
     limit: Annotated[int, PageSize()] | None = Field(
         default=None,
-        description="Rows to keep; without it as many as `result_max_rows` and `result_max_bytes` of the server allow."
-        " `query_status` says whether a result was cut. What the server cut, and not this limit, ends with"
-        " `truncated` in fetch_result_data.",
+        description="Maximum number of rows to store; by default the server's limits `result_max_rows` and"
+        " `result_max_bytes` apply. `query_status` reports whether the result was truncated. If the server's limits"
+        " truncated it, rather than this limit, fetch_result_data reports `truncated` after the last row.",
     )
     rows: Annotated[int, PageSize(MAX_BATCH_ROWS, minimum=0)] = Field(
         default=0,
-        description="So many first rows, at most 100,000, come in `result` of this answer, as fetch_result_data gives"
-        " them, if the statement ends within `wait`. Later fetches go on after them.",
+        description="Number of first rows, at most 100,000, to include as `result` in the response, in the form of"
+        " fetch_result_data, if the statement ends within `wait`. Later fetches continue after these rows.",
     )
     run_all: Flag = Field(
         default=False,
-        description="All statements of the script run in order, in one session, as one operation; the first failure"
-        " ends it. `query_status.statements` says how each one went. Without it one statement runs, and `warning` says"
-        " so where there are more.",
+        description="Run all statements of the script in order, in one session, as one operation that ends with the"
+        " first failure. `query_status.statements` reports the state of each statement. By default, only one statement"
+        " runs, and `warning` reports further statements.",
     )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
@@ -296,7 +296,7 @@ class ExecuteRequest(Fields):
     parameter_rows: ParameterRowsField = None
     notify: Json[ExecuteNotify] | None = Field(
         default=None,
-        description='`{"url": …}`: this address gets a signed call when the statement has ended. Needs the setting'
+        description='`{"url": …}`: the URL receives a signed request when the statement has ended. Requires the setting'
         " `desktop.task_server.webhook_secret`.",
     )
     notebook: Json[NotebookFields] = NotebookFields()
@@ -332,13 +332,13 @@ class ExecuteRequest(Fields):
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings of the full form; of equal keys the last one counts."""
+        """Engine settings of the full form. If a key is repeated, the last value applies."""
         return {setting.key: setting.value for setting in self.snippet.properties.settings}
 
     def idempotency_key(self, header: str | None) -> str | None:
-        """The key from the header `Idempotency-Key` or the field.
+        """Return the key from the header `Idempotency-Key` or from the field.
 
-        Raises InvalidParameter for an invalid header, conflicting_parameters if they differ.
+        Raises InvalidParameter if the header is invalid, conflicting_parameters if header and field differ.
         """
         if header is None:
             return self.client_request_id
@@ -354,14 +354,14 @@ class ExecuteRequest(Fields):
 StatementIdField: TypeAlias = Annotated[
     Annotated[int, Whole(0, 2**31 - 1)] | None,
     Field(
-        description="For an operation with `run_all`: 0-based position of the statement in the script. Without it the"
-        " last statement that gave a result set."
+        description="For operations with `run_all`: 0-based position of the statement in the script. By default, the"
+        " last statement with a result set."
     ),
 ]
 
 
 class OperationRequest(Fields):
-    """Fields of every call on an existing operation (Contract editor 2.4)."""
+    """Fields of all calls for an existing operation (Contract editor 2.4)."""
 
     model_config = any_of(filled("operationId"), filled("snippet", "result", "handle", "guid"))
 
@@ -379,7 +379,7 @@ class OperationRequest(Fields):
 
 
 class EndRequest(OperationRequest):
-    """Fields of cancel_statement and close_statement; `notebook.uuid` may identify the operation too."""
+    """Fields of cancel_statement and close_statement. `notebook.uuid` may also identify the operation."""
 
     model_config = any_of(
         filled("operationId"), filled("snippet", "result", "handle", "guid"), filled("notebook", "uuid")
@@ -399,7 +399,7 @@ class CheckStatusRequest(OperationRequest):
 
 
 class ResultRequest(OperationRequest):
-    """Fields of the calls on a result."""
+    """Fields of the calls for a result."""
 
     statement_id: StatementIdField = None
 
@@ -409,7 +409,8 @@ class FetchRequest(ResultRequest):
 
     rows: Annotated[int, PageSize(MAX_BATCH_ROWS)] = Field(
         default=100,
-        description="Rows of this batch; a number above 100,000 means 100,000. `has_more` says whether there are more.",
+        description="Maximum number of rows in this batch; values above 100,000 are reduced to it. `has_more` reports"
+        " whether there are more rows.",
     )
     start_over: Flag = Field(default=False, alias="startOver")
     start_row: Annotated[int, Whole(0)] | None = None
@@ -424,11 +425,11 @@ class ResultMetadataRequest(ResultRequest):
 
 
 class LogsRequest(OperationRequest):
-    """Fields of get_logs (Contract editor 7.1). Without `from`: the whole log."""
+    """Fields of get_logs (Contract editor 7.1). By default, all log lines are returned."""
 
     start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
     size: Annotated[int, PageSize()] | None = None
-    full_log: Text = Field(default="", description="Accepted, not used.")
+    full_log: Text = Field(default="", description="Ignored.")
 
 
 class EventsParameters(Fields):
@@ -441,34 +442,31 @@ class DownloadParameters(Fields):
     guard: Flag = False
     allow_truncated: Flag = Field(
         default=False,
-        description="Download the rows that were kept also where the server cut the result; else that is 409"
-        " `truncated`. A result that was cut by the `limit` of its call needs no permission.",
+        description="Download the stored rows even if the server truncated the result. By default, the response is 409"
+        " `truncated`. Results that were truncated by the `limit` of their call can always be downloaded.",
     )
     compression: Literal["none", "lz4"] = Field(
         default="none",
-        description="For `arrow` alone: `lz4` sends the buffers of its batches packed, mostly as they are stored."
-        " Then the size is known, and a part by `Range` costs no more than its own bytes.",
+        description="Only for `arrow`: `lz4` compresses the buffers of the batches, mostly as they are stored. Then the"
+        " size of the file is known, and `Range` reads only the requested bytes.",
     )
 
     def packed(self) -> bool:
-        """Whether the rows are sent compressed. Raises InvalidParameter for a format other than `arrow`."""
+        """Return whether the rows are sent compressed. Raises InvalidParameter for formats other than `arrow`."""
         if self.compression != "none" and self.format != "arrow":
-            raise InvalidParameter("compression is for the format arrow alone.")
+            raise InvalidParameter("compression is only supported for the format arrow.")
         return self.compression == "lz4"
 
 
 def _as_int64(value: Any) -> Any:
-    """Decimal text beyond int64 as the int64 bound: out of every range, but still a number."""
+    """Replace decimal text outside int64 by the nearest int64, so that it is a number that is out of range."""
     if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
         return value
     return -INT64_MAX if value.startswith("-") else INT64_MAX
 
 
 class HistoryParameters(Fields):
-    """Query of get_history (Contract editor 11).
-
-    `doc_type` None: all dialects; `is_active`: only waiting and running ones.
-    """
+    """Query of get_history (Contract editor 11). Without `doc_type`, statements of all dialects are listed."""
 
     doc_type: OptionalText = None
     doc_text: OptionalText = None
@@ -488,7 +486,7 @@ class HistoryParameters(Fields):
         AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
         WithJsonSchema({"type": "integer"}),
     ] = 50
-    is_active: Flag = Field(default=False, description="Only statements that wait or run.")
+    is_active: Flag = Field(default=False, description="Only waiting and running statements.")
     is_notification_manager: Flag = False
 
 
@@ -500,7 +498,7 @@ class CreateNotebookRequest(Fields):
 
 
 class SessionRequest(Fields):
-    """Fields of create_session (Contract editor 9.1). `database`: the initial database of the session."""
+    """Fields of create_session (Contract editor 9.1). `database` is the initial database of the session."""
 
     model_config = any_of(filled("session", "type"))
 
@@ -515,7 +513,7 @@ class SessionRequest(Fields):
 
 
 class CloseSessionRequest(Fields):
-    """Fields of close_session (Contract editor 9.2). Without an id, `session.type` selects the sessions."""
+    """Fields of close_session (Contract editor 9.2). Without an id, the sessions of `session.type` are closed."""
 
     model_config = any_of(filled("session", "type"), given("session", type="object", **given("id", type="integer")))
 

@@ -1,4 +1,4 @@
-"""Request bodies of the metadata calls of the editor (Contract editor 10)."""
+"""Request bodies of the editor's metadata calls (Contract editor 10)."""
 
 from typing import Annotated, Literal
 
@@ -9,23 +9,23 @@ from queryserver.api.schemas.requests.editor import BigNumbersField, Snippet, Sn
 
 
 class MetadataRequest(Fields):
-    """Fields of every metadata call: the connector, and whether to bypass the cache."""
+    """Fields of all metadata calls: the connector, and whether to bypass the cache."""
 
     snippet: Json[Snippet] = Snippet()
-    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
+    refresh: Flag = Field(default=False, description="Query the data source instead of the cache.")
 
 
 class AutocompleteRequest(MetadataRequest):
-    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` apply to lists."""
+    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` apply only to lists."""
 
     operation: Literal["schema", "functions", "function"] = "schema"
-    prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
+    prefix: Text = Field(default="", description="Only names with this prefix, compared case-insensitively.")
     page: Annotated[int, PageSize(10**6)] = 1
     limit: Annotated[int, PageSize()] | None = Field(default=None, description="Names per page.")
 
 
 class SampleRequest(MetadataRequest):
-    """Fields of sample (Contract editor 10.3). The default of `escape` is a setting; `timeout` applies to `async`."""
+    """Fields of sample (Contract editor 10.3). The default of `escape` is a setting. `timeout` applies to `async`."""
 
     operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(unquoted)] = "default"
     is_async: Flag = Field(default=False, alias="async")
@@ -39,9 +39,9 @@ class DescribeRequest(Fields):
 
     source_type: ConnectorReference | None = None
     connector: Json[SnippetConnector] | None = None
-    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
+    refresh: Flag = Field(default=False, description="Query the data source instead of the cache.")
 
     @property
     def chosen(self) -> str | None:
-        """What identifies the connector: `connector` overrides `source_type`."""
+        """The reference of the connector: `connector` takes precedence over `source_type`."""
         return (self.connector and (self.connector.type or self.connector.id)) or self.source_type

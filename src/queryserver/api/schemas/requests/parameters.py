@@ -1,4 +1,4 @@
-"""The fields with parameter values (docs/clients.md)."""
+"""Fields with the parameter values of a statement (docs/clients.md)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, cast
@@ -26,10 +26,10 @@ ParametersField: TypeAlias = Annotated[
         {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
     ),
     Field(
-        description="Values for the places of the text: a list for `?` (`??` is a literal `?`), an object for `:name`."
-        ' A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with a type of boolean, bigint,'
-        " double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array. Without the field"
-        " no places are searched in the text."
+        description="Values of the statement's parameter markers: a list for `?` (`??` is a literal `?`), an object for"
+        ' `:name`. A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with one of the types'
+        " boolean, bigint, double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array."
+        " Without this field, the statement is not searched for markers."
     ),
 ]
 
@@ -62,8 +62,8 @@ ParameterRowsField: TypeAlias = Annotated[
         }
     ),
     Field(
-        description="Many rows of values, each as `parameters` would be: the statement, one that changes rows, runs"
-        " once for each, in order. Where the engine has transactions all rows are of one: none is kept when one fails."
-        f" At most {MAX_ROWS:,} rows."
+        description="Rows of parameter values, each in the form of `parameters`. The statement, which must change data,"
+        " runs once for each row, in order. If the engine has transactions, all rows are in one: if a row fails, none"
+        f" is kept. At most {MAX_ROWS:,} rows."
     ),
 ]

@@ -1,4 +1,4 @@
-"""Fields of the calls for administration, connectors, tokens, users and metadata search (Contract platform)."""
+"""Request fields of the calls for administration, connectors, tokens, users and metadata search (Contract platform)."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -57,17 +57,17 @@ class InstallExamplesRequest(Fields):
 
 
 class StatementListParameters(Fields):
-    user: Annotated[OptionalText, Field(description="Only statements of the user of that name.")] = None
-    connector: Annotated[OptionalText, Field(description="Only statements of the connector of that id.")] = None
-    state: Annotated[StateFilter, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
-        StateFilter.ACTIVE
-    )
+    user: Annotated[OptionalText, Field(description="Only statements of the user with this name.")] = None
+    connector: Annotated[OptionalText, Field(description="Only statements on the connector with this id.")] = None
+    state: Annotated[
+        StateFilter, Field(description="`active` for waiting and running statements, `all`, or a state.")
+    ] = StateFilter.ACTIVE
     older_than_s: Annotated[
         Annotated[int, Whole(0, MAX_AGE_S)] | None,
-        Field(description="Only statements that were submitted that many seconds ago, or earlier."),
+        Field(description="Only statements that were submitted at least this many seconds ago."),
     ] = None
-    limit: Annotated[int, PageSize(1000), Field(description="Most statements of one answer.")] = 100
-    after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the page before.")] = None
+    limit: Annotated[int, PageSize(1000), Field(description="Maximum number of statements in the response.")] = 100
+    after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the previous page.")] = None
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
@@ -80,7 +80,7 @@ class StatementListParameters(Fields):
 
 
 def _id(value: Any) -> str | None:
-    """Empty and 0 mean no instance."""
+    """Return the id, or None for empty text and 0, which identify no connector."""
     if type(value) is int:
         return str(value) if value else None
     if not isinstance(value, str):
@@ -89,7 +89,7 @@ def _id(value: Any) -> str | None:
 
 
 class ConnectorSettingFields(Fields):
-    """One setting; the connector type defines which values are valid."""
+    """A setting. The connector type defines its valid values."""
 
     name: Text
     value: Any = None
@@ -102,44 +102,44 @@ class ConnectorFields(Fields):
     nice_name: Text | None = None
     dialect: Text | None = None
     interface: Text | None = None
-    description: Text | None = Field(default=None, description="Text about it, at most 1000 characters.")
+    description: Text | None = Field(default=None, description="Description, at most 1000 characters.")
     settings: ShortArray[tuple[Nested[ConnectorSettingFields], ...]] | None = None
     groups: ShortArray[tuple[Text, ...]] | None = None
     version: Annotated[int, Whole(0)] | None = Field(
-        default=None, description="The version that is changed; another one than the stored is refused."
+        default=None, description="Version to change. The call is rejected if the stored version differs."
     )
 
     @property
     def setting_values(self) -> dict[str, Any] | None:
-        """The values by name; of a repeated name the last one counts."""
+        """The values by name. If a name is repeated, the last value applies."""
         return None if self.settings is None else {one.name: one.value for one in self.settings}
 
 
 class ConnectorIdFields(Fields):
-    """A connector of which only the id is used."""
+    """A connector, of which only the id is used."""
 
     id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
 
 
 class ConnectorIdRequest(Fields):
-    """The fields of a ConnectorRequest that delete uses."""
+    """Fields of connector/instance/delete."""
 
     connector: Json[ConnectorIdFields]
 
 
 class ConnectorRequest(Fields):
-    """Fields of update, delete and test."""
+    """Fields of connector/instance/update and test."""
 
     connector: Json[ConnectorFields]
 
 
 class NewConnectorRequest(Fields):
-    """Fields of new."""
+    """Fields of connector/instance/new."""
 
     connector: Json[ConnectorFields] = ConnectorFields()
 
 
-# A number counts as its text there, and 0 and 1 as flags.
+# Token calls accept a number as text, and 0 and 1 as booleans.
 _Credential: TypeAlias = Annotated[Text, WithJsonSchema({"type": ["string", "number"], "minLength": 1})]
 _EndsAll: TypeAlias = Annotated[Flag, WithJsonSchema({"type": ["boolean", "string", "integer", "null"]})]
 
@@ -147,8 +147,10 @@ _EndsAll: TypeAlias = Annotated[Flag, WithJsonSchema({"type": ["boolean", "strin
 class LogInRequest(Fields):
     """Fields of token/auth."""
 
-    username: _Credential = Field(description="Name of the user, 1 to 150 characters; surrounding blanks do not count.")
-    password: _Credential = Field(description="The password, 1 to 1024 bytes.")
+    username: _Credential = Field(
+        description="Name of the user, 1 to 150 characters. Surrounding white space is ignored."
+    )
+    password: _Credential = Field(description="Password, 1 to 1024 bytes.")
 
 
 class VerifyTokenRequest(Fields):
@@ -164,18 +166,18 @@ class RefreshTokenRequest(Fields):
 
 
 class RevokeTokenRequest(Fields):
-    """Fields of token/revoke. The default token is the bearer token of the call."""
+    """Fields of token/revoke. By default, the bearer token of the call is revoked."""
 
     token: _Credential | SkipJsonSchema[None] = Field(default=None, description="An access token or a refresh token.")
     refresh: _Credential | SkipJsonSchema[None] = Field(default=None, description="A refresh token.")
-    all: _EndsAll = Field(default=False, description="End every login of that user.")
+    all: _EndsAll = Field(default=False, description="End all logins of the user.")
 
 
 _WHITE_SPACE = " \t\r\n"
 
 
 def _listed(value: Any, reading: ValidationInfo) -> Any:
-    """A JSON array, natively or as text, or a comma-separated list, with JSON white space."""
+    """Parse a JSON array, native or as text, or a comma-separated list. White space is that of JSON."""
     if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
         return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
     return json_of(value, reading)
@@ -199,33 +201,37 @@ ScopeNames: TypeAlias = Annotated[
     BeforeValidator(_listed),
     Field(
         json_schema_extra={"minItems": 1, FORM_PATTERN: list_pattern(*Scope)},
-        description="What the token is for: a JSON array of scopes; in a form also a comma list.",
+        description="Scopes of the token as a JSON array; in a form also as a comma-separated list.",
     ),
 ]
 ConnectorKeys: TypeAlias = Annotated[
     ShortArray[tuple[ConnectorReference, ...]] | None,
     BeforeValidator(_listed),
-    Field(description="Ids of the connectors that it may use, as a JSON array; absent: all those of the user."),
+    Field(
+        description="Ids of the connectors that the token may use, as a JSON array; by default all the user may use."
+    ),
 ]
 _OF_USER = "Name of another user; for administrators."
 
 
 class ApiTokenListParameters(Fields):
     username: Annotated[OptionalText, Field(description=_OF_USER)] = None
-    all: Annotated[Flag, Field(description="The tokens of all users; for administrators.")] = False
+    all: Annotated[Flag, Field(description="List the tokens of all users; for administrators.")] = False
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of tokens on a page.")] = MAX_ENTRIES
 
 
 class NewApiTokenRequest(Fields):
     """Fields of token/api_tokens/new."""
 
-    name: Annotated[Text, Field(description="1 to 100 characters; unlike those of the other tokens of the user.")]
+    name: Annotated[Text, Field(description="Name, 1 to 100 characters, unique among the user's tokens.")]
     scopes: ScopeNames
     connectors: ConnectorKeys = None
     expires_in_days: Annotated[
         Annotated[int, Whole(1)] | None,
-        Field(description="Days to its end; `desktop.auth` says the usual and the longest life."),
+        Field(
+            description="Days until the token expires. The settings `desktop.auth` define the default and the maximum."
+        ),
     ] = None
     username: Annotated[OptionalText, Field(description=_OF_USER)] = None
 
@@ -233,11 +239,15 @@ class NewApiTokenRequest(Fields):
 class ApiTokenIdRequest(Fields):
     """Fields of token/api_tokens/revoke."""
 
-    id: Annotated[UUID, BeforeValidator(_token_id), Field(description="Id of the token; administrators: of any.")]
+    id: Annotated[
+        UUID,
+        BeforeValidator(_token_id),
+        Field(description="Id of the token. Administrators may revoke tokens of any user."),
+    ]
 
 
 def _names(value: Any) -> Sequence[str] | None:
-    """All values, each a comma-separated list; None if they contain no name."""
+    """Return all values, each of which is a comma-separated list; None if they contain no name."""
     values: list[Any] = value if is_array(value) else [value]
     if not all(isinstance(one, str) for one in values):
         raise must("be text.")
@@ -245,7 +255,7 @@ def _names(value: Any) -> Sequence[str] | None:
 
 
 def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
-    """A JSON array of integers, as text or natively."""
+    """Parse a JSON array of integers, native or as text."""
     value = json_of(value, reading)
     if not isinstance(value, list | tuple):
         raise must("be a JSON array of integers.")
@@ -289,7 +299,7 @@ class UserAutocompleteParameters(Fields):
 
 
 class PreferencesRequest(Fields):
-    """Preferences of the caller to change; others stay unchanged."""
+    """Preferences to change. Omitted preferences stay unchanged."""
 
     big_numbers: BigNumbersField = None
 
@@ -304,12 +314,12 @@ def _array(value: Any, reading: ValidationInfo) -> Any:
 
 def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
     if any(not value.strip() for value in values):
-        raise must("hold names.")
+        raise must("contain no blank names.")
     return values
 
 
 def _state(value: Any) -> Any:
-    """Empty text is absent."""
+    """Treat empty text as absent."""
     if value == "":
         return None
     if value not in tuple(TaskState):
@@ -322,13 +332,13 @@ class TaskListParameters(Fields):
         TaskState | None,
         BeforeValidator(_state),
         one_of(*TaskState),
-        Field(description="Only tasks in that state.", json_schema_extra=EMPTY_ALLOWED),
+        Field(description="Only tasks in this state.", json_schema_extra=EMPTY_ALLOWED),
     ] = None
-    name: Annotated[
-        OptionalText, Field(description="Only tasks of that name; `statement`: only jobs of statements.")
-    ] = None
+    name: Annotated[OptionalText, Field(description="Only tasks with this name; `statement` for statement jobs.")] = (
+        None
+    )
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, PageSize(1000), Field(description="Most tasks of one page.")] = 50
+    limit: Annotated[int, PageSize(1000), Field(description="Maximum number of tasks on a page.")] = 50
 
 
 class TaskRequest(Fields):
@@ -347,10 +357,15 @@ NamesInJson: TypeAlias = Annotated[ShortArray[tuple[Text, ...]], BeforeValidator
 class SearchRequest(Fields):
     """Fields of entities_interactive."""
 
-    query_s: JsonText = Field(default="", description="The query, plain or as a JSON string.")
-    sources: NamesInJson = Field(default=(), description="Among documents, sql, hdfs, s3 and dialects; none: all four.")
-    field_facets: NamesInJson = Field(default=(), description="Among type, owner, tags, lastModified.")
-    interface: JsonText | None = Field(default=None, description="A catalogue, plain or as a JSON string.")
+    query_s: JsonText = Field(default="", description="Search query, plain or as a JSON string.")
+    sources: NamesInJson = Field(
+        default=(),
+        description="Sources to search: `documents`, `sql`, `hdfs`, `s3` and dialects; by default the first four.",
+    )
+    field_facets: NamesInJson = Field(
+        default=(), description="Facets to count: `type`, `owner`, `tags`, `lastModified`."
+    )
+    interface: JsonText | None = Field(default=None, description="A catalog, plain or as a JSON string.")
     limit: Annotated[int, PageSize(1000)] = 25
     offset: Annotated[int, Whole(0)] = 0
-    prefix: Text = Field(default="", description="Only facet values that begin so, without regard to case.")
+    prefix: Text = Field(default="", description="Only facet values with this prefix, compared case-insensitively.")

@@ -1,4 +1,4 @@
-"""Fields of the calls for schedules and the mail test (Contract platform 10.7, 10.8)."""
+"""Request fields of the calls for schedules and the test email (Contract platform 10.7, 10.8)."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -53,14 +53,14 @@ Blankable: TypeAlias = Annotated[Text | None, BeforeValidator(_or_nothing)]
 
 
 class NotifyFields(Fields):
-    """Who is notified when a run ends."""
+    """Notifications about ended runs."""
 
     on: ShortArray[tuple[Literal["finished", "failed"], ...]] = Field(
-        default=("finished", "failed"), description="Which ends: `finished`, `failed`."
+        default=("finished", "failed"), description="Outcomes that trigger a notification: `finished`, `failed`."
     )
     to: ShortArray[tuple[Text, ...]] = Field(default=(), description="Email addresses.")
-    url: Blankable = Field(default=None, description="Address that gets a signed call: https, or http on loopback.")
-    attach_csv: Flag = Field(default=False, description="Attach the result to mails as CSV, within the bounds.")
+    url: Blankable = Field(default=None, description="URL that receives a signed request: https, or http on loopback.")
+    attach_csv: Flag = Field(default=False, description="Attach the result to emails as CSV, within the size limits.")
 
     @property
     def notify(self) -> Notify:
@@ -68,41 +68,48 @@ class NotifyFields(Fields):
 
 
 class ScheduleFields(Fields):
-    """A schedule as sent by an administrator. In an update, omitted members stay unchanged and null removes one."""
+    """A schedule from an administrator. In an update, omitted members stay unchanged, and null removes a member."""
 
-    id: Annotated[int, Whole(1)] | None = Field(default=None, description="Number of the schedule; not for new ones.")
-    version: Annotated[int, Whole(0)] | None = Field(
-        default=None, description="The version that is changed; another one than the stored is refused."
+    id: Annotated[int, Whole(1)] | None = Field(
+        default=None, description="Number of the schedule; omitted for new schedules."
     )
-    name: Text | None = Field(default=None, description="Name, at most 100 characters; unique without case.")
-    enabled: Flag | None = Field(default=None, description="The schedule runs at its times; true by default.")
-    owner: Text | None = Field(default=None, description="Name of the user as whom it runs; the caller by default.")
+    version: Annotated[int, Whole(0)] | None = Field(
+        default=None, description="Version to change. The call is rejected if the stored version differs."
+    )
+    name: Text | None = Field(default=None, description="Name, at most 100 characters, unique regardless of case.")
+    enabled: Flag | None = Field(default=None, description="Whether the schedule fires at its times; true by default.")
+    owner: Text | None = Field(
+        default=None, description="Name of the user as whom the schedule runs; by default the caller."
+    )
     kind: Literal["statement", "task"] | None = Field(default=None, description="`statement` or `task`.")
     connector: Annotated[ConnectorReference | None, BeforeValidator(_or_nothing)] = Field(
-        default=None, description="Key or id of the connector that the statement runs on."
+        default=None, description="Key or id of the connector on which the statement runs."
     )
     database: Blankable = Field(default=None, description="Current database of the statement.")
     statement: Blankable = Field(
-        default=None, description="The statement that runs; of a script all of them, up to the first that fails."
+        default=None, description="Statement to run, or a script, which runs up to the first failed statement."
     )
-    task: Blankable = Field(default=None, description="Name of the task that runs.")
+    task: Blankable = Field(default=None, description="Name of the task to run.")
     params: JsonWithNulls[Mapping[str, Any]] | None = Field(default=None, description="Parameters of the task.")
-    cron: Blankable = Field(default=None, description="Five fields; exactly one of `cron` and `interval_s` is given.")
+    cron: Blankable = Field(
+        default=None,
+        description="Cron expression with five fields. Exactly one of `cron` and `interval_s` is required.",
+    )
     interval_s: Annotated[int, Whole()] | None = Field(
         default=None, description="Seconds between runs, 10 to 31536000."
     )
     timezone: Blankable = Field(default=None, description="IANA time zone of `cron`.")
     overlap: Literal["skip", "queue"] | None = Field(
-        default=None, description="What a fire does while the last run goes on: `skip` by default, or `queue`."
+        default=None, description="Action if a schedule fires during its previous run: `skip` (default) or `queue`."
     )
     expires_at: Annotated[datetime | None, BeforeValidator(_moment)] = Field(
-        default=None, description="No fire comes after this time."
+        default=None, description="Time after which the schedule does not fire."
     )
-    notify: JsonWithNulls[NotifyFields] | None = Field(default=None, description="Who is told about ends of runs.")
+    notify: JsonWithNulls[NotifyFields] | None = Field(default=None, description="Notifications about ended runs.")
 
     @property
     def given(self) -> dict[str, Any]:
-        """The members that were sent, including nulls, as values of a Plan."""
+        """The sent members, including nulls, as values of a Plan."""
         members = {name: getattr(self, name) for name in self.model_fields_set - {"id", "version"}}
         if self.kind is not None:
             members["kind"] = ScheduleKind(self.kind)
@@ -116,29 +123,29 @@ class ScheduleFields(Fields):
 
 
 class ScheduleRequest(Fields):
-    """Fields of new and update."""
+    """Fields of schedules/new and update."""
 
     schedule: JsonWithNulls[ScheduleFields] = Field(description="The schedule.")
 
 
 class ScheduleIdFields(Fields):
-    """A schedule of which only the id is used."""
+    """A schedule, of which only the id is used."""
 
     id: Annotated[int, Whole(1)] = Field(description="Number of the schedule.")
 
 
 class ScheduleIdRequest(Fields):
-    """Fields of delete and run."""
+    """Fields of schedules/delete and run."""
 
     schedule: JsonWithNulls[ScheduleIdFields] = Field(description="An object with the `id` of the schedule.")
 
 
 class ScheduleListParameters(Fields):
-    enabled: Annotated[Flag | None, Field(description="Only those that are switched on, or off.")] = None
-    owner: Annotated[OptionalText, Field(description="Only those of the user of that name.")] = None
-    page: Annotated[int, Whole(1), Field(description="Number of the page.")] = 1
-    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Most schedules of one page.")] = 50
+    enabled: Annotated[Flag | None, Field(description="Only enabled or disabled schedules.")] = None
+    owner: Annotated[OptionalText, Field(description="Only schedules of the user with this name.")] = None
+    page: Annotated[int, Whole(1), Field(description="Page number, from 1.")] = 1
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of schedules on a page.")] = 50
 
 
 class EmailTestRequest(Fields):
-    to: Annotated[OptionalText, Field(description="Address; that of the caller by default.")] = None
+    to: Annotated[OptionalText, Field(description="Email address; by default the caller's.")] = None
