@@ -20,7 +20,7 @@ from queryserver.files.stores.adls.credentials import AzureAccount, SasToken
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls, is_folder
 from queryserver.files.stores.adls.http import AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace
+from queryserver.files.stores.adls.shared import AzureLocation
 
 pytestmark = pytest.mark.engine("azurite")
 
@@ -128,7 +128,7 @@ async def test_folder_with_distant_marker_and_entries_is_listed_once(storage):
 
 
 async def test_unmarked_folders_exist_and_remain_when_emptied(storage, calls):
-    await calls.put(AzurePlace(("flat", "work", "made", "elsewhere", "file")), b"x", {})
+    await calls.put(AzureLocation(("flat", "work", "made", "elsewhere", "file")), b"x", {})
     assert await names(storage, "flat/work") == ["made"]
     assert (await storage.stat("flat/work/made/elsewhere")).is_directory
     with pytest.raises(PathExists):
@@ -143,14 +143,14 @@ async def test_unmarked_folders_exist_and_remain_when_emptied(storage, calls):
 async def test_folders_are_marked_as_other_programs_mark_them(storage, calls):
     await storage.mkdir("flat/work/d/e")
     for place in (("flat", "work", "d"), ("flat", "work", "d", "e")):
-        facts = await calls.facts(AzurePlace(place))
+        facts = await calls.facts(AzureLocation(place))
         assert is_folder(facts)
         assert facts["content-length"] == "0"
 
 
 async def test_names_with_empty_segments_are_listed_and_deleted_with_folder(storage, calls):
     for names_below in (("d", "", "x"), ("d", "file"), ("d", "")):
-        await calls.put(AzurePlace(("flat", "work", *names_below)), b"x", {})
+        await calls.put(AzureLocation(("flat", "work", *names_below)), b"x", {})
     assert await names(storage, "flat/work/d") == ["._qs_file_", "._qs_name_", "file"]
     await storage.delete("flat/work/d", recursive=True)
     assert await names(storage, "flat/work") == []
@@ -158,7 +158,7 @@ async def test_names_with_empty_segments_are_listed_and_deleted_with_folder(stor
 
 async def test_tree_of_many_pages_is_deleted_whole(storage, calls):
     for number in range(60):
-        await calls.put(AzurePlace(("flat", "work", "tree", f"{number % 7}", f"{number}")), b"x", {})
+        await calls.put(AzureLocation(("flat", "work", "tree", f"{number % 7}", f"{number}")), b"x", {})
     await storage.delete("flat/work/tree", recursive=True)
     assert [page async for page in calls.pages("flat", "work/tree")] == [([], "")]
 
@@ -166,7 +166,7 @@ async def test_tree_of_many_pages_is_deleted_whole(storage, calls):
 async def test_write_whose_blocks_were_dropped_by_another_commit_fails(storage, calls):
     async def overtaken():
         yield b"x" * (9 * 1024 * 1024)
-        await calls.commit(AzurePlace(("flat", "work", "file")), [], {})
+        await calls.commit(AzureLocation(("flat", "work", "file")), [], {})
 
     for overwrite, error in ((False, PathExists), (True, EntryChanged)):
         with pytest.raises(error):

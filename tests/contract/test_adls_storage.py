@@ -16,7 +16,7 @@ from queryserver.files.stores.adls.credentials import AzureAccount, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls
 from queryserver.files.stores.adls.http import AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace
+from queryserver.files.stores.adls.shared import AzureLocation
 
 CONTAINER = "contract"
 USER = StorageUser("alice")
@@ -58,7 +58,7 @@ class TestFlatAccount(StorageContract, EscapesContract):
     @pytest.fixture
     def plant(self, calls: BlobCalls) -> Plant:
         async def plant(directory: str, name: bytes) -> None:
-            await calls.put(AzurePlace(tuple(f"{directory}/{name.decode()}".split("/"))), name, {})
+            await calls.put(AzureLocation(tuple(f"{directory}/{name.decode()}".split("/"))), name, {})
 
         return plant
 

@@ -97,7 +97,7 @@ async def test_unreplaceable_file_is_restored(file_system, base):
     await put(storage, f"{base}/file", b"old")
     tree = storage.tree
     with pytest.raises(PathNotFound):
-        await tree.ways.renaming._replace(tree, f"{base}/missing", f"{base}/file")
+        await tree.features.renaming._replace(tree, f"{base}/missing", f"{base}/file")
     assert await content(storage, f"{base}/file") == b"old"
     assert [entry.name async for entry in tree.all_entries(base)] == ["file"]
 
@@ -109,13 +109,13 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
     tokens = cluster.gateway._tokens
     assert tokens is not None
     for user in (ALICE, BOB, ALICE):
-        assert await cluster.tree(user).ask("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
-        token = await tokens.of(user.name)
+        assert await cluster.tree(user).request_value("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
+        token = await tokens.get(user.name)
         assert token
     await cluster._renew(token)
     # Another cluster member may have forgotten it.
     tokens._tokens.get("alice").text = token[:-8] + "AAAAAAAA"
-    assert await cluster.tree(ALICE).ask("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
+    assert await cluster.tree(ALICE).request_value("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 
 

@@ -127,7 +127,7 @@ def _s3(store: S3Results) -> ResultFiles:
 
 
 def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
-    from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, address  # noqa: PLC0415 slow to import
+    from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, cluster_address  # noqa: PLC0415 slow to import
 
     root = _checked_root(store.location.partition("://")[2].partition("/")[2])
     if not root:
@@ -136,9 +136,9 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
     if store.user and not cluster.security_enabled:
         # Without Kerberos, the service can log in with any name, and does not need proxy user rights.
         cluster = cluster.model_copy(update={"service_user": store.user})
-    cluster_address = replace(address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
+    address = replace(cluster_address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
     user = StorageUser(store.user or cluster.service_user)
-    return _remote(WebHdfsFileSystem(cluster_address), root, user)
+    return _remote(WebHdfsFileSystem(address), root, user)
 
 
 def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:

@@ -18,7 +18,7 @@ from tests.engines.versitygw import S3Address
 from queryserver.files.model import escaped, escaped_file
 from queryserver.files.stores.adls.flat import BlobCalls
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace
+from queryserver.files.stores.adls.shared import AzureLocation
 from queryserver.files.stores.s3.connection import S3Connection
 
 _EMPTY, _DOT, _DOTS = escaped(b""), escaped(b"."), escaped(b"..")
@@ -84,7 +84,7 @@ async def azure_keys(azurite: HttpAddress, tmp_path: Path, shared_database_dsn: 
     await client.change(AzureCall("PUT", (container,), {"restype": "container"}))
 
     async def plant(key: str) -> None:
-        await calls.put(AzurePlace((container, *key.split("/"))), key.encode(), {})
+        await calls.put(AzureLocation((container, *key.split("/"))), key.encode(), {})
 
     async def everything() -> dict[str, bytes]:
         listed = [item async for page, _ in calls.pages(container) for item in page]

@@ -1,4 +1,4 @@
-"""Keys in flat stores, and the names of key segments in paths."""
+"""Key segments in stores with flat keys, and their names in paths."""
 
 from queryserver import errors
 from queryserver.files.model import (
@@ -11,50 +11,51 @@ from queryserver.files.model import (
     raw_name,
 )
 
-MARKER = escaped_file(b"")
-"""The path name of an object whose key ends with a slash. If the object is empty, it is its directory's marker."""
+MARKER_NAME = escaped_file(b"")
+"""The last name in the path of an object whose key ends with a slash. If empty, the object marks a directory."""
 
 
 def has_marker(segment: str) -> bool:
-    """Return whether a directory with that name gets a marker. Without a marker it only exists while there are keys
-    below it.
+    """Return whether a directory with this name gets a marker object.
 
-    Gateways and Azure mishandle markers of directories whose name is empty or consists of dots.
+    Without a marker, the directory exists only while it contains other keys. Gateways and Azure mishandle markers whose
+    directory name is empty or consists of dots.
     """
     return segment not in {"", ".", ".."}
 
 
-def name_of(segment: str) -> str | None:
-    """Return a key segment's path name, or None for reserved names, which are not shown."""
+def path_name(segment: str) -> str | None:
+    """Return a key segment's path name, or None for reserved names, which are not path_names."""
     if is_name(segment):
         return segment
     return None if segment.startswith(RESERVED_PREFIX) else escaped(segment.encode(errors="surrogatepass"))
 
 
-def path_below(rest: str) -> str | None:
-    """Return the path of the key `rest` relative to a directory, or None if it is not shown. Directories end with a
-    slash.
+def relative_path(rest: str) -> str | None:
+    """Return the path of a key relative to a directory, or None if a name in it is reserved.
+
+    `rest` is the key after the directory's prefix. Directories end with a slash.
     """
-    names = [name_of(segment) for segment in rest.removesuffix("/").split("/")]
-    shown = [name for name in names if name is not None]
-    return "/".join(shown) if len(shown) == len(names) else None
+    names = [path_name(segment) for segment in rest.removesuffix("/").split("/")]
+    path_names = [name for name in names if name is not None]
+    return "/".join(path_names) if len(path_names) == len(names) else None
 
 
-def segment_of(name: str, *, is_last: bool = True) -> str:
-    """Return the key segment for a path name. Raises InvalidPath for an invalid escape."""
+def key_segment(name: str, *, is_last: bool = True) -> str:
+    """Return the key segment for a name in a path. Raises InvalidPath for an invalid escape."""
     if not is_escaped(name):
         return name
     try:
         segment = raw_name(name).decode()
     except UnicodeDecodeError:
-        raise _none(name) from None
+        raise _unknown_name(name) from None
     is_file = is_escaped_file(name)
     if "/" in segment or segment.startswith(RESERVED_PREFIX) or (is_file and not is_last):
-        raise _none(name)
+        raise _unknown_name(name)
     if is_name(segment) and not is_file:
-        raise _none(name)
+        raise _unknown_name(name)
     return segment
 
 
-def _none(name: str) -> errors.InvalidPath:
-    return errors.InvalidPath(f"{name} stands for no name of this store.")
+def _unknown_name(name: str) -> errors.InvalidPath:
+    return errors.InvalidPath(f"{name} is not an escaped name of this store.")

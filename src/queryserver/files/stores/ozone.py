@@ -11,14 +11,14 @@ from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
-from queryserver.files.stores.webhdfs.statuses import RemoteFailure, shown
-from queryserver.files.stores.webhdfs.storage import GatewayStorage, WebHdfsCluster, address
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure, safe_message
+from queryserver.files.stores.webhdfs.storage import GatewayStorage, WebHdfsCluster, cluster_address
 from queryserver.files.stores.webhdfs.tree import (
     ListingOperation,
     NewFile,
     WebHdfsTree,
-    finished,
     remove_broken,
+    run_to_completion,
     write_verified,
 )
 from queryserver.platform.settings.tree import Settings
@@ -26,10 +26,10 @@ from queryserver.platform.settings.tree import Settings
 BUCKET_LEVELS = 3
 """Number of path levels down to a bucket: service, volume, bucket."""
 _DIRECTORY_PERMISSIONS = 0o777
-_HTML = frozenset("&<>'\"")
+_HTML_SPECIAL_CHARACTERS = frozenset("&<>'\"")
 
 
-async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
+async def _write_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
     """Write a new file directly under its final name. Ozone shows the file once it is complete.
 
     After a failed call the gateway may show a partial file until it is deleted, so files are not replaced this way.
@@ -46,7 +46,7 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
         raise
     except BaseException:  # also on cancellation, so that no partial file remains
         with suppress(errors.QueryServerError):
-            await finished(remove_broken(tree, path))
+            await run_to_completion(remove_broken(tree, path))
         raise
 
 
@@ -76,7 +76,7 @@ class OzoneStorage(GatewayStorage):
         return found
 
     async def stat(self, path: str) -> FileStatus:
-        return _shown(path, await super().stat(path)) if names_of(path) else _directory("")
+        return _with_service(path, await super().stat(path)) if names_of(path) else _directory("")
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
@@ -86,7 +86,7 @@ class OzoneStorage(GatewayStorage):
             return
         async with aclosing(super().list_directory(path, cursor=cursor, batch_size=batch_size)) as listing:
             async for batch in listing:
-                yield replace(batch, entries=[_shown(path, entry) for entry in batch.entries])
+                yield replace(batch, entries=[_with_service(path, entry) for entry in batch.entries])
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
@@ -102,8 +102,8 @@ class OzoneStorage(GatewayStorage):
     ) -> FileStatus:
         tree, inner = self.at_file(path)
         if _can_be_target(path):
-            return _shown(path, await super().write(path, body, overwrite=overwrite, size_bytes=size_bytes))
-        return _shown(path, await _written_in_place(tree, inner, body, overwrite=overwrite))
+            return _with_service(path, await super().write(path, body, overwrite=overwrite, size_bytes=size_bytes))
+        return _with_service(path, await _write_in_place(tree, inner, body, overwrite=overwrite))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """Create a directory or, at the corresponding level, a volume or bucket."""
@@ -111,7 +111,7 @@ class OzoneStorage(GatewayStorage):
             await self.stat(path)
             raise errors.PathExists("Services are made by the settings.")
         tree, inner = self.at(path)
-        # Renaming is not used here, unlike on HDFS, because renamed directories on Ozone belong to the bucket's owner.
+        # A rename is not used here as on HDFS, because a renamed directory on Ozone belongs to the owner of the bucket.
         if await tree.find(inner) is not None:
             raise errors.PathExists(f"{path} exists.")
         await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
@@ -159,7 +159,7 @@ class OzoneStorage(GatewayStorage):
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """Join the parts. Ozone cannot join files, so the bytes pass through this server."""
-        return _shown(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
+        return _with_service(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """Delete orphaned files, which only exist inside buckets."""
@@ -169,7 +169,7 @@ class OzoneStorage(GatewayStorage):
         return await super().sweep_orphans(path, older_than_s)
 
 
-def _shown(path: str, status: FileStatus) -> FileStatus:
+def _with_service(path: str, status: FileStatus) -> FileStatus:
     """Return the status with its path prefixed with the service of `path`."""
     service = path.partition("/")[0]
     return replace(status, path=f"{service}/{status.path}" if status.path else service)
@@ -181,7 +181,7 @@ def _is_in_bucket(path: str) -> bool:
 
 def _can_be_target(path: str) -> bool:
     """Return whether a rename can have this target, because the gateway HTML-escapes some characters."""
-    return not _HTML.intersection(path)
+    return not _HTML_SPECIAL_CHARACTERS.intersection(path)
 
 
 def _check_target(path: str) -> None:
@@ -194,7 +194,7 @@ def _directory(path: str) -> FileStatus:
 
 
 _OZONE = frozenset({"OMException", "IOException"})
-_BY_TEXT: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], ...] = (
+_KINDS_BY_MESSAGE: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], ...] = (
     (("already exists",), errors.PathExists),
     (("permission", "doesn't have", "not authorized", "only admin"), errors.PermissionDenied),
     (("quota",), errors.StoreQuotaExceeded),
@@ -204,13 +204,13 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], ...] = (
 )
 
 
-def error_of(remote: RemoteFailure, path: str) -> errors.QueryServerError:
+def translate_error(remote: RemoteFailure, path: str) -> errors.QueryServerError:
     """Return the domain error about `path`, which is relative to the service's root."""
     if remote.name in _OZONE:
         text = remote.message.lower()
-        for words, kind in _BY_TEXT:
+        for words, kind in _KINDS_BY_MESSAGE:
             if any(word in text for word in words):
-                return kind(shown(remote.message))
+                return kind(safe_message(remote.message))
     return remote.error(path)
 
 
@@ -223,7 +223,11 @@ class OzoneFileSystem:
         """`services` maps service names to gateways. Does not connect. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
-                address, login=login, error_of=error_of, has_attributes=False, listing=ListingOperation(is_signed=False)
+                address,
+                login=login,
+                translate_error=translate_error,
+                has_attributes=False,
+                listing=ListingOperation(is_signed=False),
             )
             for name, address in services.items()
         }
@@ -252,7 +256,7 @@ def build(settings: Settings) -> FileSystem | None:
         name = urlsplit(service.fs_defaultfs).netloc.rpartition("@")[2].lower()
         if not name:
             raise errors.ConfigurationError([f"desktop.ozone.{table}.fs_defaultfs must be ofs://<service>."])
-        services[name] = address(f"desktop.ozone.{table}", service, settings)
+        services[name] = cluster_address(f"desktop.ozone.{table}", service, settings)
     if not services:
         return None
     return OzoneFileSystem(services, max_copy_bytes=min(s.ofs_chunk_size for s in settings.desktop.ozone.values()))

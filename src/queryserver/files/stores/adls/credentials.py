@@ -50,7 +50,7 @@ def string_to_sign(
 
 _SCOPE = "https://storage.azure.com/.default"
 _REFRESH_BEFORE_S = 300.0
-_SHORTEST_LIFE_S = 30.0
+_MIN_LIFETIME_S = 30.0
 
 FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
 """Posts a form to a URL and returns the response's JSON object. Raises AzureFailure."""
@@ -136,14 +136,14 @@ class TokenAuthorizer:
         if not isinstance(token, str) or not isinstance(life, int | float | str):
             raise AzureFailure(502, "InvalidToken")
         try:
-            life_s = max(float(life), _SHORTEST_LIFE_S)
+            life_s = max(float(life), _MIN_LIFETIME_S)
         except ValueError:
             raise AzureFailure(502, "InvalidToken") from None
         self._token = token
         self._ends_at = asked_at + life_s
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
-    def refused(self) -> None:
+    def discard(self) -> None:
         """Discard the token after the account denied a call."""
         self._renew_at = self._ends_at = -inf
 

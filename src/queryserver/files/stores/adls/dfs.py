@@ -15,10 +15,16 @@ from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of, place_of, unfinished
-from queryserver.files.stores.block_sizes import Blocks
+from queryserver.files.stores.adls.shared import (
+    AzureLocation,
+    AzureStorage,
+    parse_location,
+    staging_location,
+    write_condition,
+)
+from queryserver.files.stores.transfer_blocks import Blocks
 
-_MOST_PATHS = 5000
+_MAX_PATHS = 5000
 """The service's page size limit."""
 _CLEANING_S = 15.0
 _RENAME_TRIES = 5
@@ -36,23 +42,23 @@ class HierarchicalStorage(AzureStorage):
     def _is_directory(headers: Mapping[str, str]) -> bool:
         return headers.get("x-ms-resource-type", "").lower() == "directory"
 
-    async def _find_entry(self, place: AzurePlace) -> FileStatus:
-        facts = (await self._client.read(AzureCall("HEAD", place.names, {"action": "getStatus"}))).headers
+    async def _find_entry(self, location: AzureLocation) -> FileStatus:
+        facts = (await self._client.read(AzureCall("HEAD", location.names, {"action": "getStatus"}))).headers
         own = {name.removeprefix("x-ms-"): value for name, value in facts.items()}
         size_bytes = int(facts.get("content-length", "0"))
-        return entries.hierarchical(
-            place.path, is_directory=self._is_directory(facts), size_bytes=size_bytes, facts=own
+        return entries.hierarchical_status(
+            location.path, is_directory=self._is_directory(facts), size_bytes=size_bytes, facts=own
         )
 
-    async def _find_or_none(self, place: AzurePlace) -> FileStatus | None:
+    async def _find_or_none(self, location: AzureLocation) -> FileStatus | None:
         with unless_missing():
-            return await self._find(place)
+            return await self._find(location)
         return None
 
-    async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
-        old = await self._find_or_none(place)
+    async def _find_replaced(self, location: AzureLocation, *, overwrite: bool) -> FileStatus | None:
+        old = await self._find_or_none(location)
         if old is not None and (old.is_directory or not overwrite):
-            raise errors.PathExists(f"abfs://{place.path} exists.")
+            raise errors.PathExists(f"abfs://{location.path} exists.")
         return old
 
     async def _pages(
@@ -71,40 +77,42 @@ class HierarchicalStorage(AzureStorage):
                 return
 
     def _paths(
-        self, place: AzurePlace, continuation: str = "", size: int = _MOST_PATHS
+        self, location: AzureLocation, continuation: str = "", size: int = _MAX_PATHS
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
         """Yield a directory's direct entries."""
         query: dict[str, str | int] = {"resource": "filesystem", "recursive": "false"}
-        query["maxResults"] = min(size, _MOST_PATHS)
-        if place.key:
-            query["directory"] = place.key
-        return self._pages((place.container,), query, "paths", continuation)
+        query["maxResults"] = min(size, _MAX_PATHS)
+        if location.key:
+            query["directory"] = location.key
+        return self._pages((location.container,), query, "paths", continuation)
 
     async def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        query = {"resource": "account", "maxResults": min(size, _MOST_PATHS)}
+        query = {"resource": "account", "maxResults": min(size, _MAX_PATHS)}
         async with aclosing(self._pages((), query, "filesystems", cursor or "")) as pages:
             async for items, continuation in pages:
                 found = [
-                    entries.directory(str(item.get("name", "")), entries.time(str(item.get("lastModified", ""))))
+                    entries.directory_status(
+                        str(item.get("name", "")), entries.parse_time(str(item.get("lastModified", "")))
+                    )
                     for item in items
                 ]
                 yield Batch(tuple(found), continuation or None)
 
-    async def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+    async def _entries(self, location: AzureLocation, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         if cursor is None:
-            await self._require_directory(place)
-        skipped = len(place.key) + 1 if place.key else 0
-        async with aclosing(self._paths(place, cursor or "", size)) as pages:
+            await self._require_directory(location)
+        skipped = len(location.key) + 1 if location.key else 0
+        async with aclosing(self._paths(location, cursor or "", size)) as pages:
             async for items, continuation in pages:
-                found = [_entry(place, item, skipped) for item in items]
+                found = [_entry(location, item, skipped) for item in items]
                 yield Batch(tuple(entry for entry in found if is_name(entry.name)), continuation or None)
 
-    async def _is_empty(self, container: AzurePlace) -> bool:
+    async def _is_empty(self, container: AzureLocation) -> bool:
         async with aclosing(self._paths(container, size=1)) as pages:
             items, _ = await anext(pages)
         return not items
 
-    async def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
+    async def _reserved_in(self, folder: AzureLocation) -> AsyncGenerator[tuple[str, str]]:
         async with aclosing(self._paths(folder)) as pages:
             async for items, _ in pages:
                 for item in items:
@@ -112,43 +120,43 @@ class HierarchicalStorage(AzureStorage):
                     if name.startswith(RESERVED_PREFIX):
                         yield name, str(item.get("lastModified", ""))
 
-    async def _create(self, place: AzurePlace, resource: str, permissions: int, umask: int) -> None:
+    async def _create(self, location: AzureLocation, resource: str, permissions: int, umask: int) -> None:
         """Create a file or directory and its missing parents. Raises AzureFailure if the name is taken."""
         headers = {"if-none-match": "*", "x-ms-permissions": f"{permissions:04o}", "x-ms-umask": f"{umask:04o}"}
-        await self._client.change(AzureCall("PUT", place.names, {"resource": resource}, headers))
+        await self._client.change(AzureCall("PUT", location.names, {"resource": resource}, headers))
 
-    async def _refuse_file_above(self, failure: AzureFailure, place: AzurePlace) -> None:
+    async def _require_directories_above(self, failure: AzureFailure, location: AzureLocation) -> None:
         """Raise NotADirectory if a call may have failed because a parent is a file."""
-        while failure.status in {400, 404, 409} and not (place := place.parent).is_container:
-            if found := await self._find_or_none(place):
+        while failure.status in {400, 404, 409} and not (location := location.parent).is_container:
+            if found := await self._find_or_none(location):
                 if not found.is_directory:
-                    raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
+                    raise errors.NotADirectory(f"abfs://{location.path} is not a directory.")
                 return
 
-    async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
+    async def _make_directory(self, location: AzureLocation, permissions: int | None) -> None:
         umask = self._account.umask if permissions is None else 0
         try:
-            await self._create(place, "directory", 0o777 if permissions is None else permissions, umask)
+            await self._create(location, "directory", 0o777 if permissions is None else permissions, umask)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise errors.PathExists(f"abfs://{place.path} exists.") from None
-            await self._refuse_file_above(failure, place)
+                raise errors.PathExists(f"abfs://{location.path} exists.") from None
+            await self._require_directories_above(failure, location)
             raise
 
-    async def _create_staged(self, staged: AzurePlace) -> None:
+    async def _create_staged(self, staged: AzureLocation) -> None:
         await self._create(staged, "file", 0o666, self._account.umask)
 
     async def _write(
-        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+        self, location: AzureLocation, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
         del size_bytes  # appends do not need the size
-        await self._replaced(place, overwrite=overwrite)
-        staged = unfinished(place)
+        await self._find_replaced(location, overwrite=overwrite)
+        staged = staging_location(location)
         try:
             try:
                 await self._create_staged(staged)
             except AzureFailure as failure:
-                await self._refuse_file_above(failure, staged)
+                await self._require_directories_above(failure, staged)
                 raise
             total = 0
             blocks = Blocks(body)
@@ -158,12 +166,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
                 total += len(block)
             await self._flush(staged, total)
-            return await self._publish(staged, place, total, overwrite=overwrite)
+            return await self._publish(staged, location, total, overwrite=overwrite)
         except BaseException:  # also on cancellation, so that no partial file remains
             await asyncio.shield(self._clean(staged))
             raise
 
-    async def _flush(self, staged: AzurePlace, total: int) -> None:
+    async def _flush(self, staged: AzureLocation, total: int) -> None:
         """Complete a file with `total` bytes. A larger, complete file is not truncated. Raises VerificationFailed."""
         if (await self._find(staged)).size_bytes != total:
             # The flush fails if the appended bytes have gaps before this size.
@@ -172,27 +180,29 @@ class HierarchicalStorage(AzureStorage):
             if (await self._find(staged)).size_bytes != total:
                 raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
-    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
+    async def _publish(
+        self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
+    ) -> FileStatus:
         """Replace the file whose permissions were copied, but only that version."""
         del size_bytes  # a rename moves no bytes
         for _ in range(_RENAME_TRIES):
-            old = await self._replaced(place, overwrite=overwrite)
+            old = await self._find_replaced(location, overwrite=overwrite)
             if old is not None:
-                await self._copy_access(staged, place, old)
+                await self._copy_access(staged, location, old)
             try:
-                await self._rename(staged, place, condition_of(old))
+                await self._rename(staged, location, write_condition(old))
             except AzureFailure as failure:
                 if not failure.is_taken:
                     raise
             else:
-                return await self._find(place)
-        raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
+                return await self._find(location)
+        raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
 
-    async def _copy_access(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
+    async def _copy_access(self, staged: AzureLocation, location: AzureLocation, old: FileStatus) -> None:
         """Copy permissions and owner as far as the caller may: owners may set permissions, superusers both."""
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:
-            call = AzureCall("HEAD", place.names, {"action": "getAccessControl"})
+            call = AzureCall("HEAD", location.names, {"action": "getAccessControl"})
             access = {"x-ms-acl": (await self._client.read(call)).headers["x-ms-acl"]}
         for headers in (access, {"x-ms-owner": old.owner, "x-ms-group": old.group}):
             try:
@@ -202,13 +212,15 @@ class HierarchicalStorage(AzureStorage):
                 if failure.status != 403:
                     raise
 
-    async def _clean(self, staged: AzurePlace) -> None:
-        """Delete an unfinished file. If that fails, the sweep deletes it later."""
+    async def _clean(self, staged: AzureLocation) -> None:
+        """Delete an staging_location file. If that fails, the sweep deletes it later."""
         with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
 
-    async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
+    async def _send_part(
+        self, plan: PartPlan, staged: AzureLocation, index: int, content: AsyncIterator[bytes]
+    ) -> None:
         """Append a part at its position in one call, so that interrupted content leaves nothing."""
         query = {"action": "append", "position": index * plan.part_bytes}
         await self._client.send(AzureCall("PATCH", staged.names, query, {}, content, plan.size_of(index)))
@@ -217,22 +229,22 @@ class HierarchicalStorage(AzureStorage):
         headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(AzureCall("PATCH", staged.names, {"action": "setProperties"}, headers))
 
-    async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+    async def _complete_parts(self, plan: PartPlan, staged: AzureLocation, parts: Sequence[StoredPart]) -> None:
         del parts
         await self._flush(staged, plan.size_bytes)
 
-    async def _discard(self, staged: AzurePlace) -> None:
+    async def _discard(self, staged: AzureLocation) -> None:
         with unless_missing():
             await self._delete(staged, recursive=False)
 
-    async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
-        await self._find(place)
-        await self._delete(place, recursive=recursive)
+    async def _delete_entry(self, location: AzureLocation, *, recursive: bool) -> None:
+        await self._find(location)
+        await self._delete(location, recursive=recursive)
 
-    async def _delete(self, place: AzurePlace, *, recursive: bool) -> None:
-        await self._change_all(AzureCall("DELETE", place.names, {"recursive": str(recursive).lower()}))
+    async def _delete(self, location: AzureLocation, *, recursive: bool) -> None:
+        await self._change_all(AzureCall("DELETE", location.names, {"recursive": str(recursive).lower()}))
 
-    async def _rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:
+    async def _rename(self, source: AzureLocation, target: AzureLocation, condition: Mapping[str, str]) -> None:
         """Rename atomically. On some accounts, large trees take several calls."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
         await self._change_all(AzureCall("PUT", target.names, {}, headers))
@@ -250,25 +262,25 @@ class HierarchicalStorage(AzureStorage):
         return source.partition("/")[0] == target.partition("/")[0]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        from_place, to_place = place_of(source), place_of(target)
-        if from_place is None or from_place.is_container:
+        source_location, target_location = parse_location(source), parse_location(target)
+        if source_location is None or source_location.is_container:
             raise errors.root_not_allowed("Containers stay where they are.")
-        if to_place is None or to_place.is_container:
+        if target_location is None or target_location.is_container:
             raise errors.PathExists(f"abfs://{target} is a container.")
         if source == target:
             raise errors.PathExists("Source and target are one.")
         if target.startswith(f"{source}/"):
             raise errors.TargetInsideSource("The target lies inside the source.")
         with azure_errors(source):
-            found = await self._find(from_place)
+            found = await self._find(source_location)
         with azure_errors(target):
-            with azure_errors(to_place.parent.path):
-                await self._require_directory(to_place.parent)
-            existing = await self._find_or_none(to_place)
+            with azure_errors(target_location.parent.path):
+                await self._require_directory(target_location.parent)
+            existing = await self._find_or_none(target_location)
             if existing is not None and not (overwrite and existing.is_file and found.is_file):
                 raise errors.PathExists(f"abfs://{target} exists.")
             try:
-                await self._rename(from_place, to_place, condition_of(existing))
+                await self._rename(source_location, target_location, write_condition(existing))
             except AzureFailure as failure:
                 if failure.is_taken and existing is None:
                     raise errors.PathExists(f"abfs://{target} exists.") from None
@@ -276,36 +288,36 @@ class HierarchicalStorage(AzureStorage):
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         with azure_errors(path):
-            await self._set_access(_entry_place(path), {"x-ms-permissions": f"{permissions:04o}"})
+            await self._set_access(_entry_location(path), {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
         """Set owner and group. They are object ids from the directory service, or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
-        given = {name: value for name, value in headers.items() if value is not None}
+        changed = {name: value for name, value in headers.items() if value is not None}
         with azure_errors(path):
-            await self._set_access(_entry_place(path), given)
+            await self._set_access(_entry_location(path), changed)
 
-    async def _set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
+    async def _set_access(self, location: AzureLocation, headers: Mapping[str, str]) -> None:
         """Set access control with the headers `x-ms-permissions` or `x-ms-acl`, `x-ms-owner` and `x-ms-group`."""
-        await self._client.change(AzureCall("PATCH", place.names, {"action": "setAccessControl"}, headers))
+        await self._client.change(AzureCall("PATCH", location.names, {"action": "setAccessControl"}, headers))
 
 
-def _entry_place(path: str) -> AzurePlace:
-    place = place_of(path)
-    if place is None or place.is_container:
+def _entry_location(path: str) -> AzureLocation:
+    location = parse_location(path)
+    if location is None or location.is_container:
         raise errors.root_not_allowed("Containers have no permissions.")
-    return place
+    return location
 
 
 def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str, str | int]:
     return {**query, "continuation": continuation} if continuation else query
 
 
-def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStatus:
+def _entry(location: AzureLocation, item: Mapping[str, Any], skipped: int) -> FileStatus:
     """Parse a listed entry, whose booleans and numbers are texts."""
     facts = {name: str(value) for name, value in item.items()}
-    return entries.hierarchical(
-        f"{place.path}/{facts.get('name', '')[skipped:]}",
+    return entries.hierarchical_status(
+        f"{location.path}/{facts.get('name', '')[skipped:]}",
         is_directory=facts.get("isDirectory", "").lower() == "true",
         size_bytes=int(facts.get("contentLength", "0")),
         facts={**facts, "last-modified": facts.get("lastModified", "")},

@@ -81,8 +81,8 @@ class AzureFailure(Exception):
         return self._kind is errors.PathExists or self.status == 412
 
     @property
-    def is_passing(self) -> bool:
-        """Whether a read may succeed when retried."""
+    def is_retryable(self) -> bool:
+        """Whether a read may succeed when call_with_retries."""
         return self.code == UNREACHABLE or self.status in _RETRIED
 
 

@@ -17,7 +17,7 @@ import httpx
 from queryserver.errors.files import InvalidPath, StorageUnavailable
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, TokenAuthorizer
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
-from queryserver.files.stores.block_sizes import retried
+from queryserver.files.stores.transfer_blocks import call_with_retries
 
 API_VERSION = "2023-11-03"
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=15.0)
@@ -63,30 +63,30 @@ class AzureClient:
         self._is_closed = False
 
     async def read(self, call: AzureCall) -> AzureAnswer:
-        """Send a request without side effects, retried while the account is busy or unavailable."""
-        async with self._limited(self._timeouts.answer_s):
-            return await self._insist(lambda: self.send(call))
+        """Send a request without side effects, call_with_retries while the account is busy or unavailable."""
+        async with self._time_limited(self._timeouts.answer_s):
+            return await self._with_retries(lambda: self.send(call))
 
     async def repeat(self, call: AzureCall) -> AzureAnswer:
-        """Send an idempotent change, retried like `read`."""
-        async with self._limited(self._timeouts.commit_s):
-            return await self._insist(lambda: self.send(call))
+        """Send an idempotent change, call_with_retries like `read`."""
+        async with self._time_limited(self._timeouts.commit_s):
+            return await self._with_retries(lambda: self.send(call))
 
     async def change(self, call: AzureCall) -> AzureAnswer:
         """Send a change only once. Without a response its effect is unknown."""
-        async with self._limited(self._timeouts.commit_s):
+        async with self._time_limited(self._timeouts.commit_s):
             return await self.send(call)
 
     async def send(self, call: AzureCall) -> AzureAnswer:
         """Like `change`, but without a total timeout, because sending the content may take any time."""
         response = await self._begin(call)
-        return AzureAnswer(response.status_code, response.headers, await _whole(response))
+        return AzureAnswer(response.status_code, response.headers, await _read_body(response))
 
     @asynccontextmanager
     async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
         """Yield the start of a response with a large body. Retries like `read` until the first byte."""
-        async with self._limited(self._timeouts.answer_s):
-            response = await self._insist(lambda: self._begin(call))
+        async with self._time_limited(self._timeouts.answer_s):
+            response = await self._with_retries(lambda: self._begin(call))
         try:
             yield response
         except httpx.TransportError:
@@ -100,14 +100,14 @@ class AzureClient:
         if transport is not None:
             await transport.aclose()
 
-    async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         pause_s = self._timeouts.first_retry_s
-        return await retried(
-            attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, may_pass=lambda error: error.is_passing
+        return await call_with_retries(
+            attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, is_retryable=lambda error: error.is_retryable
         )
 
     @asynccontextmanager
-    async def _limited(self, limit_s: float) -> AsyncGenerator[None]:
+    async def _time_limited(self, limit_s: float) -> AsyncGenerator[None]:
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
@@ -127,12 +127,12 @@ class AzureClient:
             "x-ms-version": API_VERSION,
         }
         url = await self._authorizer.authorize(call.method, self._url(call), headers)
-        response = await self._sent(call.method, url, headers, call.content)
+        response = await self._send_request(call.method, url, headers, call.content)
         if response.is_success:
             return response
-        failure = _failure(response, await _whole(response))
+        failure = _failure(response, await _read_body(response))
         if failure.status == 401 and isinstance(self._authorizer, TokenAuthorizer):
-            self._authorizer.refused()
+            self._authorizer.discard()
         raise failure
 
     def _url(self, call: AzureCall) -> httpx.URL:
@@ -144,10 +144,10 @@ class AzureClient:
         raw = f"{self._base.raw_path.decode().rstrip('/')}/{path}"
         return self._base.copy_with(raw_path=(f"{raw}?{query}" if query else raw).encode())
 
-    async def _sent(
+    async def _send_request(
         self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
     ) -> httpx.Response:
-        transport, timeouts = await self._opened(), self._timeouts
+        transport, timeouts = await self._open_transport(), self._timeouts
         waits = {"connect": timeouts.connect_s, "read": timeouts.answer_s, "write": timeouts.answer_s}
         request = httpx.Request(
             method, url, headers=headers, content=content, extensions={"timeout": {**waits, "pool": timeouts.answer_s}}
@@ -161,16 +161,16 @@ class AzureClient:
 
     async def _fetch_token(self, url: str, form: bytes) -> Mapping[str, object]:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
-        async with self._limited(self._timeouts.answer_s):
-            response = await self._sent("POST", httpx.URL(url), headers, form)
-            body = await _whole(response)
+        async with self._time_limited(self._timeouts.answer_s):
+            response = await self._send_request("POST", httpx.URL(url), headers, form)
+            body = await _read_body(response)
         if not response.is_success:
             status = response.status_code
             # A wrong secret results in 400 or 401, with a message that contains the tenant's ids.
             raise AzureFailure(status, "AuthenticationFailed" if 400 <= status < 429 else UNREACHABLE)
         return _json_object(body)
 
-    async def _opened(self) -> httpx.AsyncHTTPTransport:
+    async def _open_transport(self) -> httpx.AsyncHTTPTransport:
         async with self._opening:
             if self._is_closed:
                 raise StorageUnavailable("The store is closed.")
@@ -185,7 +185,7 @@ def _unreachable() -> AzureFailure:
     return AzureFailure(0, UNREACHABLE)
 
 
-async def _whole(response: httpx.Response) -> bytes:
+async def _read_body(response: httpx.Response) -> bytes:
     """Read the body and close the response."""
     pieces, size = list[bytes](), 0
     try:

@@ -1,4 +1,4 @@
-"""Shared by both account kinds: paths, entries, and the calls of a Storage."""
+"""Code shared by flat and hierarchical accounts: paths, entries, and the methods of `Storage`."""
 
 import re
 import secrets
@@ -15,7 +15,7 @@ from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
-from queryserver.files.stores.keys import name_of, segment_of
+from queryserver.files.stores.keys import key_segment, path_name
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _STAGING = re.compile(r"[0-9a-f]{32}")
@@ -23,7 +23,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class AzurePlace:
+class AzureLocation:
     """A container (`names` has one name) or an entry in a container, but never the root.
 
     `names` are unescaped. In flat accounts they are a key's segments, which `path` may have to escape.
@@ -35,7 +35,7 @@ class AzurePlace:
 
     @property
     def path(self) -> str:
-        names = [name_of(name) or name for name in self.names]
+        names = [path_name(name) or name for name in self.names]
         return "/".join([*names[:-1], escaped_file(self.names[-1].encode())] if self.is_blob else names)
 
     @property
@@ -56,35 +56,35 @@ class AzurePlace:
         return self.is_blob and not self.names[-1]
 
     @property
-    def marker(self) -> "AzurePlace":
+    def marker(self) -> "AzureLocation":
         """The blob whose key is this folder's name followed by a slash."""
-        return AzurePlace((*self.names, ""), is_blob=True)
+        return AzureLocation((*self.names, ""), is_blob=True)
 
     @property
-    def parent(self) -> "AzurePlace":
-        return AzurePlace(self.names[:-1])
+    def parent(self) -> "AzureLocation":
+        return AzureLocation(self.names[:-1])
 
-    def child(self, name: str) -> "AzurePlace":
-        return AzurePlace((*self.names, name))
+    def child(self, name: str) -> "AzureLocation":
+        return AzureLocation((*self.names, name))
 
 
-def place_of(path: str, *, escapes: bool = False) -> AzurePlace | None:
+def parse_location(path: str, *, escapes: bool = False) -> AzureLocation | None:
     """Parse a path; None for the root. Raises InvalidPath, and PathNotFound for an invalid container name."""
     names = names_of(path, escapes=escapes)
     if not names:
         return None
-    inner = [segment_of(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2)]
+    inner = [key_segment(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2)]
     if not _CONTAINER.fullmatch(names[0]):
         raise errors.PathNotFound(f"abfs://{path} does not exist.")
-    return AzurePlace((names[0], *inner), is_blob=is_escaped_file(names[-1]))
+    return AzureLocation((names[0], *inner), is_blob=is_escaped_file(names[-1]))
 
 
-def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
+def parse_file_location(path: str, *, escapes: bool = False) -> AzureLocation:
     """Parse a file's path. Raises InvalidPath for the root and its direct children, and PathNotFound."""
-    place = place_of(path, escapes=escapes)
-    if place is None or place.is_container:
+    location = parse_location(path, escapes=escapes)
+    if location is None or location.is_container:
         raise errors.InvalidPath("Files lie in containers.")
-    return place
+    return location
 
 
 def is_container_name(name: str) -> bool:
@@ -92,42 +92,42 @@ def is_container_name(name: str) -> bool:
     return _CONTAINER.fullmatch(name) is not None and not name.startswith("$")
 
 
-def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
+def staging_location(location: AzureLocation, token: str | None = None) -> AzureLocation:
     """Return the reserved name that a file has until it is complete. Raises InvalidPath for an invalid token."""
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
-        raise errors.InvalidPath("There is no such staging place.")
-    return place.parent.child(f"{RESERVED_PREFIX}upload_{token}")
+        raise errors.InvalidPath("There is no such staging location.")
+    return location.parent.child(f"{RESERVED_PREFIX}upload_{token}")
 
 
-ALL_MAY_ENTER = 0o777
-ALL_MAY_WRITE = 0o666
+DIRECTORY_PERMISSIONS = 0o777
+FILE_PERMISSIONS = 0o666
 """Modes on accounts without permissions (Contract storage 4)."""
 
 _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
 
-def directory(path: str, modified_at: datetime | None = None) -> FileStatus:
-    return FileStatus(path, EntryKind.DIRECTORY, 0, modified_at, permissions=ALL_MAY_ENTER)
+def directory_status(path: str, modified_at: datetime | None = None) -> FileStatus:
+    return FileStatus(path, EntryKind.DIRECTORY, 0, modified_at, permissions=DIRECTORY_PERMISSIONS)
 
 
-def blob(path: str, size_bytes: int, modified_at: datetime | None, etag: str) -> FileStatus:
-    return FileStatus(path, EntryKind.FILE, size_bytes, modified_at, permissions=ALL_MAY_WRITE, tag=tag(etag))
+def blob_status(path: str, size_bytes: int, modified_at: datetime | None, etag: str) -> FileStatus:
+    return FileStatus(path, EntryKind.FILE, size_bytes, modified_at, permissions=FILE_PERMISSIONS, tag=plain_tag(etag))
 
 
-def hierarchical(path: str, *, is_directory: bool, size_bytes: int, facts: Mapping[str, str]) -> FileStatus:
+def hierarchical_status(path: str, *, is_directory: bool, size_bytes: int, facts: Mapping[str, str]) -> FileStatus:
     """Return an entry in a hierarchical account; `facts` has last-modified, etag, owner, group and permissions."""
     permissions, has_acl = permission_bits(facts.get("permissions", ""))
     return FileStatus(
         path,
         EntryKind.DIRECTORY if is_directory else EntryKind.FILE,
         0 if is_directory else size_bytes,
-        time(facts.get("last-modified", "")),
+        parse_time(facts.get("last-modified", "")),
         permissions=permissions,
         owner=facts.get("owner", ""),
         group=facts.get("group", ""),
         has_acl=has_acl,
-        tag="" if is_directory else tag(facts.get("etag", "")),
+        tag="" if is_directory else plain_tag(facts.get("etag", "")),
     )
 
 
@@ -139,7 +139,7 @@ def permission_bits(text: str) -> tuple[int, bool]:
     return bits | (0o1000 if text[8] in "tT" else 0), text.endswith("+")
 
 
-def time(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """Parse an HTTP date to UTC; None if it is invalid."""
     try:
         return parsedate_to_datetime(text).astimezone(UTC)
@@ -147,16 +147,16 @@ def time(text: str) -> datetime | None:
         return None
 
 
-def tag(etag: str) -> str:
+def plain_tag(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
-def condition_of(old: FileStatus | None) -> dict[str, str]:
+def write_condition(old: FileStatus | None) -> dict[str, str]:
     """Return the condition headers for writing a name that must be free, or must still be the file `old`."""
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
-async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
+async def _check_size(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
     """Yield the body. Raises VerificationFailed if its size differs from the announced size."""
     seen = 0
     async for piece in body:
@@ -170,9 +170,9 @@ async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerato
 
 
 class AzureStorage(ABC):
-    """The common part of both account kinds, shared by all users.
+    """The methods of `Storage` that both kinds of accounts share. One object serves all users.
 
-    The abstract methods call the kind's service. They raise AzureFailure as well as domain errors.
+    The abstract methods call the service of the account's kind. They raise AzureFailure as well as domain errors.
     """
 
     has_flat_keys = False
@@ -188,109 +188,113 @@ class AzureStorage(ABC):
     @abstractmethod
     def _is_directory(headers: Mapping[str, str]) -> bool: ...
     @abstractmethod
-    async def _find_entry(self, place: AzurePlace) -> FileStatus: ...
+    async def _find_entry(self, location: AzureLocation) -> FileStatus: ...
     @abstractmethod
-    async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
+    async def _find_replaced(self, location: AzureLocation, *, overwrite: bool) -> FileStatus | None:
         """Return the file that a new file would replace, if any. Raises PathExists."""
 
     @abstractmethod
     def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
     @abstractmethod
-    def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
+    def _entries(self, location: AzureLocation, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
     @abstractmethod
-    async def _is_empty(self, container: AzurePlace) -> bool: ...
+    async def _is_empty(self, container: AzureLocation) -> bool: ...
     @abstractmethod
-    async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None: ...
+    async def _make_directory(self, location: AzureLocation, permissions: int | None) -> None: ...
     @abstractmethod
-    async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None: ...
+    async def _delete_entry(self, location: AzureLocation, *, recursive: bool) -> None: ...
     @abstractmethod
-    async def _discard(self, staged: AzurePlace) -> None:
+    async def _discard(self, staged: AzureLocation) -> None:
         """Delete a file if it exists."""
 
     @abstractmethod
     async def _write(
-        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+        self, location: AzureLocation, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus: ...
     @abstractmethod
-    async def _create_staged(self, staged: AzurePlace) -> None: ...
+    async def _create_staged(self, staged: AzureLocation) -> None: ...
     @abstractmethod
     async def _send_part(
-        self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]
+        self, plan: PartPlan, staged: AzureLocation, index: int, content: AsyncIterator[bytes]
     ) -> None: ...
     @abstractmethod
-    async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+    async def _complete_parts(self, plan: PartPlan, staged: AzureLocation, parts: Sequence[StoredPart]) -> None:
         """Join the parts to a file with a reserved name. Can be repeated. Raises VerificationFailed."""
 
     @abstractmethod
-    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
+    async def _publish(
+        self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
+    ) -> FileStatus:
         """Make a complete file appear under its name."""
 
     @abstractmethod
-    def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
+    def _reserved_in(self, folder: AzureLocation) -> AsyncGenerator[tuple[str, str]]:
         """Yield the names and modification times of reserved entries directly in a folder."""
 
-    def _place(self, path: str) -> AzurePlace | None:
-        return place_of(path, escapes=self.has_flat_keys)
+    def _location(self, path: str) -> AzureLocation | None:
+        return parse_location(path, escapes=self.has_flat_keys)
 
-    def _file_place(self, path: str) -> AzurePlace:
-        return file_place(path, escapes=self.has_flat_keys)
+    def _file_location(self, path: str) -> AzureLocation:
+        return parse_file_location(path, escapes=self.has_flat_keys)
 
-    async def _find(self, place: AzurePlace) -> FileStatus:
+    async def _find(self, location: AzureLocation) -> FileStatus:
         """Return the entry. Raises PathNotFound."""
-        if not place.is_container:
-            return await self._find_entry(place)
-        facts = (await self._client.read(AzureCall("HEAD", place.names, self._container_query))).headers
-        return directory(place.path, time(facts.get("last-modified", "")))
+        if not location.is_container:
+            return await self._find_entry(location)
+        facts = (await self._client.read(AzureCall("HEAD", location.names, self._container_query))).headers
+        return directory_status(location.path, parse_time(facts.get("last-modified", "")))
 
-    async def _require_directory(self, place: AzurePlace) -> None:
-        if not (await self._find(place)).is_directory:
-            raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
+    async def _require_directory(self, location: AzureLocation) -> None:
+        if not (await self._find(location)).is_directory:
+            raise errors.NotADirectory(f"abfs://{location.path} is not a directory.")
 
-    async def _require_file(self, place: AzurePlace) -> FileStatus:
-        found = await self._find(place)
+    async def _require_file(self, location: AzureLocation) -> FileStatus:
+        found = await self._find(location)
         if not found.is_file:
-            raise errors.NotAFile(f"abfs://{place.path} is not a file.")
+            raise errors.NotAFile(f"abfs://{location.path} is not a file.")
         return found
 
     async def stat(self, path: str) -> FileStatus:
-        place = self._place(path)
-        if place is None:
-            return directory("")
+        location = self._location(path)
+        if location is None:
+            return directory_status("")
         with azure_errors(path):
-            return await self._find(place)
+            return await self._find(location)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
         """Yield the entries. Folders in flat accounts are ordered by their markers, not by their names."""
-        place = self._place(path)
-        found = self._containers(cursor, batch_size) if place is None else self._entries(place, cursor, batch_size)
+        location = self._location(path)
+        found = (
+            self._containers(cursor, batch_size) if location is None else self._entries(location, cursor, batch_size)
+        )
         with azure_errors(path):
             try:
                 async with aclosing(found) as batches:
                     async for batch in batches:
                         yield batch
             except AzureFailure as failure:
-                if place is None and failure.is_denial:
+                if location is None and failure.is_denial:
                     raise errors.bucket_listing_denied("the account refuses it.") from None
                 raise
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        place = self._place(path)
-        if place is None or place.is_container:
+        location = self._location(path)
+        if location is None or location.is_container:
             raise errors.NotAFile("A container is not a file.")
         with azure_errors(path):
-            async with aclosing(self._content(place, offset, length, version)) as pieces:
+            async with aclosing(self._content(location, offset, length, version)) as pieces:
                 async for piece in pieces:
                     yield piece
 
     async def _content(
-        self, place: AzurePlace, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+        self, location: AzureLocation, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         if length is not None and length <= 0:
-            await self._require_file(place)
+            await self._require_file(location)
             return
         headers: dict[str, str] = {}
         if offset or length is not None:
@@ -298,33 +302,33 @@ class AzureStorage(ABC):
         if version is not None and version.tag:
             headers["if-match"] = f'"{version.tag}"'
         try:
-            async with self._client.stream(AzureCall("GET", place.names, {}, headers)) as response:
+            async with self._client.stream(AzureCall("GET", location.names, {}, headers)) as response:
                 if self._is_directory(response.headers):
-                    raise errors.NotAFile(f"abfs://{place.path} is not a file.")
+                    raise errors.NotAFile(f"abfs://{location.path} is not a file.")
                 async for piece in response.aiter_raw(_PIECE_BYTES):
                     yield piece
         except AzureFailure as failure:
             # 416 means past the end, also for an empty file. Otherwise the path may not be a file.
             if failure.is_missing or failure.status in {400, 409, 416}:
-                await self._require_file(place)
+                await self._require_file(location)
             if failure.status != 416:
                 raise
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        place = self._file_place(path)
+        location = self._file_location(path)
         with azure_errors(path):
-            return await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
+            return await self._write(location, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """Copy by streaming through this service."""
-        from_place, to_place = self._file_place(source), self._file_place(target)
+        source_location, target_location = self._file_location(source), self._file_location(target)
         with azure_errors(source):
-            found = await self._require_file(from_place)
+            found = await self._require_file(source_location)
         async with aclosing(self.read(source, version=found)) as body:
             with azure_errors(target):
-                copied = await self._write(to_place, body, overwrite=overwrite, size_bytes=found.size_bytes)
+                copied = await self._write(target_location, body, overwrite=overwrite, size_bytes=found.size_bytes)
         if copied.size_bytes != found.size_bytes:
             raise errors.VerificationFailed("The copy has another size than its source.")
         return copied
@@ -333,7 +337,7 @@ class AzureStorage(ABC):
         """Create a directory. Directly below the root, create a container if the settings allow it."""
         with azure_errors(path):
             if "/" in path:
-                await self._make_directory(self._file_place(path), permissions)
+                await self._make_directory(self._file_location(path), permissions)
             else:
                 await self._make_container(path)
 
@@ -343,7 +347,7 @@ class AzureStorage(ABC):
             raise errors.PathExists("The root exists.")
         if is_container_name(name):
             with unless_missing():
-                await self._find(AzurePlace((name,)))
+                await self._find(AzureLocation((name,)))
                 raise errors.PathExists(f"abfs://{name} exists.")
         if not self._account.allow_container_creation:
             raise errors.PermissionDenied("This server makes no containers.")
@@ -352,28 +356,28 @@ class AzureStorage(ABC):
         await self._client.change(AzureCall("PUT", (name,), self._container_query))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        place = self._place(path)
-        if place is None:
+        location = self._location(path)
+        if location is None:
             raise errors.root_not_allowed("The root stays.")
         with azure_errors(path):
-            if not place.is_container:
-                await self._delete_entry(place, recursive=recursive)
+            if not location.is_container:
+                await self._delete_entry(location, recursive=recursive)
                 return
-            if not await self._is_empty(place):
+            if not await self._is_empty(location):
                 raise errors.DirectoryNotEmpty(f"abfs://{path} is not empty.")
-            await self._client.change(AzureCall("DELETE", place.names, self._container_query))
+            await self._client.change(AzureCall("DELETE", location.names, self._container_query))
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        place, staging = self._file_place(plan.path), secrets.token_hex(16)
+        location, staging = self._file_location(plan.path), secrets.token_hex(16)
         with azure_errors(plan.path):
-            await self._require_directory(place.parent)
-            await self._create_staged(unfinished(place, staging))
+            await self._require_directory(location.parent)
+            await self._create_staged(staging_location(location, staging))
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        staged, length = unfinished(self._file_place(plan.path), staging), plan.size_of(index)
+        staged, length = staging_location(self._file_location(plan.path), staging), plan.size_of(index)
         with azure_errors(plan.path):
-            async with aclosing(_exactly(body, length)) as content:
+            async with aclosing(_check_size(body, length)) as content:
                 if length:
                     await self._send_part(plan, staged, index, content)
                 else:
@@ -384,40 +388,40 @@ class AzureStorage(ABC):
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        place = self._file_place(plan.path)
-        staged = unfinished(place, staging)
+        location = self._file_location(plan.path)
+        staged = staging_location(location, staging)
         with azure_errors(plan.path):
-            await self._replaced(place, overwrite=overwrite)
+            await self._find_replaced(location, overwrite=overwrite)
             await self._complete(plan, staged, parts)
-            return await self._publish(staged, place, plan.size_bytes, overwrite=overwrite)
+            return await self._publish(staged, location, plan.size_bytes, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         """Yield the parts' bytes. They are first committed under the reserved name so that they can be read."""
-        staged = unfinished(self._file_place(plan.path), staging)
+        staged = staging_location(self._file_location(plan.path), staging)
         with azure_errors(plan.path):
             await self._complete(plan, staged, parts)
             async with aclosing(self._content(staged)) as pieces:
                 async for piece in pieces:
                     yield piece
 
-    async def _complete(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+    async def _complete(self, plan: PartPlan, staged: AzureLocation, parts: Sequence[StoredPart]) -> None:
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
             raise errors.VerificationFailed("Parts of the file are missing.")
         await self._complete_parts(plan, staged, parts)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         with azure_errors(plan.path):
-            await self._discard(unfinished(self._file_place(plan.path), staging))
+            await self._discard(staging_location(self._file_location(plan.path), staging))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        folder = self._place(path)
+        folder = self._location(path)
         if folder is None:
             return 0
         before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0
         with azure_errors(path):
             async with aclosing(self._reserved_in(folder)) as found:
                 async for name, written in found:
-                    written_at = time(written)
+                    written_at = parse_time(written)
                     if written_at is not None and written_at < before:
                         await self._discard(folder.child(name))
                         swept += 1

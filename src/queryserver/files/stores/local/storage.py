@@ -17,12 +17,12 @@ from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not_supported
 from queryserver.files.model import ContentSummary, EntryKind, Escapes, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
-from queryserver.files.stores.block_sizes import LEAST_BYTES, ReadSizes
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deletion import Deletion, directories_in, summation, sweep
 from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
 from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
+from queryserver.files.stores.transfer_blocks import MIN_READ_BYTES, ReadSizes
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
@@ -167,12 +167,12 @@ class LocalStorage:
         self._enter(path)
         download, sizes = Download(path, partial(self._tree.open_file, path), version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
-        is_short = end - offset <= LEAST_BYTES
+        is_short = end - offset <= MIN_READ_BYTES
         try:
             with nullcontext() if is_short else sizes.reader():
                 # This also runs for an empty range, so that a missing file raises an error.
                 while piece := await self._run(
-                    path, download.read, offset, min(end - offset, LEAST_BYTES if is_short else sizes.piece_bytes)
+                    path, download.read, offset, min(end - offset, MIN_READ_BYTES if is_short else sizes.piece_bytes)
                 ):
                     offset += len(piece)
                     yield piece

@@ -331,4 +331,4 @@ class LocalPartUpload(Incoming[StoredPart]):
 def _check_name(staging: str) -> None:
     """Check a staging name that was read from the database. Raises StorageError if it is invalid."""
     if not _STAGING.fullmatch(staging):
-        raise StorageError("The staging place of the upload is none of this store.")
+        raise StorageError("The staging area of the upload does not belong to this store.")

@@ -18,8 +18,8 @@ from botocore import exceptions as botocore_errors
 
 from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, is_escaped_file, names_of
-from queryserver.files.stores.block_sizes import ReadSizes, retried
-from queryserver.files.stores.keys import MARKER, path_below, segment_of
+from queryserver.files.stores.keys import MARKER_NAME, key_segment, relative_path
+from queryserver.files.stores.transfer_blocks import ReadSizes, call_with_retries
 
 _SLICE_BYTES = 512 * 1024
 
@@ -58,15 +58,15 @@ async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
         yield whole[start : start + _SLICE_BYTES]
 
 
-Meanings = Mapping[str, type[errors.QueryServerError]]
-"""Domain errors for a store's error codes in a particular call."""
+ErrorOverrides = Mapping[str, type[errors.QueryServerError]]
+"""Domain errors by S3 error code, for a call where they differ from the usual errors."""
 
 
-class UploadGone(errors.PathNotFound):
+class MultipartUploadMissing(errors.PathNotFound):
     """The multipart upload does not exist, or was completed or aborted."""
 
 
-class PastTheEnd(errors.StorageError):
+class RangePastEnd(errors.StorageError):
     """The range is past the object's end."""
 
 
@@ -125,24 +125,24 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (errors.StorageError, "{path} is larger than the store allows.", "EntityTooLarge"),
     (errors.StorageError, "A part of {path} is smaller than the store allows.", "EntityTooSmall"),
     (errors.PermissionDenied, "{path} is archived; the store must restore it first.", "InvalidObjectState"),
-    (UploadGone, "The store does not know this upload, or knows it no more.", "NoSuchUpload"),
-    (PastTheEnd, "The range is outside the file.", "InvalidRange 416"),
+    (MultipartUploadMissing, "The store does not know this upload, or knows it no more.", "NoSuchUpload"),
+    (RangePastEnd, "The range is outside the file.", "InvalidRange 416"),
 )
 _KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     code: (kind, text) for kind, text, codes in _TABLE for code in codes.split()
 }
 _TEXTS: Mapping[type[errors.QueryServerError], str] = {kind: text for kind, text, _ in _TABLE}
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
-_OVERLOADED_FROM = 500
+_FIRST_SERVER_ERROR = 500
 
 
 @contextmanager
-def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[None]:
+def s3_errors(path: str, error_overrides: ErrorOverrides = MappingProxyType({})) -> Generator[None]:
     """Translate driver errors to domain errors about `path`, as written by users."""
     try:
         yield
     except botocore_errors.ClientError as error:
-        raise _refusal(error, path, means) from error
+        raise _client_error(error, path, error_overrides) from error
     except (
         botocore_errors.NoCredentialsError,
         botocore_errors.PartialCredentialsError,
@@ -168,17 +168,19 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
         raise errors.StorageError("The store gives an answer that is none, or this call is none for it.") from error
 
 
-def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> errors.QueryServerError:
+def _client_error(
+    error: botocore_errors.ClientError, path: str, error_overrides: ErrorOverrides
+) -> errors.QueryServerError:
     code = str(error.response.get("Error", {}).get("Code", ""))
-    if kind := means.get(code):
+    if kind := error_overrides.get(code):
         return kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path))
     if code in _KINDS:
         kind, text = _KINDS[code]
         return kind(text.format(path=path))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    shown = code if _CODE.fullmatch(code) else "an unknown code"
-    kind = errors.StorageUnavailable if status >= _OVERLOADED_FROM else errors.StorageError
-    return kind(f"The store refuses a call for {path}: {shown}.")
+    safe_code = code if _CODE.fullmatch(code) else "an unknown code"
+    kind = errors.StorageUnavailable if status >= _FIRST_SERVER_ERROR else errors.StorageError
+    return kind(f"The store refuses a call for {path}: {safe_code}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,44 +223,44 @@ class S3Options:
 
 _CONNECT_TIMEOUT_S = 5.0
 # A slower store counts as unavailable.
-_SLOWEST_BYTES_PER_S = 256 * 1024
+_MIN_BYTES_PER_S = 256 * 1024
 # Timeout for silence during a call that may take long, such as joining parts.
-_SILENCE_S = 300.0
+_READ_TIMEOUT_S = 300.0
 _READ_BYTES = 512 * 1024
 _TRIES = 3
 _CREATING = frozenset({"put_object", "create_multipart_upload", "copy_object"})
 _FIRST_PAUSE_S = 0.2
 
-_NO_MEANINGS: Meanings = MappingProxyType({})
+_NO_OVERRIDES: ErrorOverrides = MappingProxyType({})
 
 
 class S3Connection:
     """A driver client, created by the first call. The owner closes it.
 
-    The client sends each call once; `ask` retries idempotent calls. It only connects to the configured store: redirects
-    are not followed, and bucket regions are not looked up.
+    The driver sends each request once; `call` retries idempotent calls. The client connects only to the configured
+    store: redirects are not followed, and bucket regions are not looked up.
     """
 
     def __init__(self, options: S3Options) -> None:
         self.options = options
-        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
+        self.read_sizes = ReadSizes(max_bytes=_READ_BYTES)
         self._opening = asyncio.Lock()
         self._resources = AsyncExitStack()
         self._client: Any = None
         self._closed = False
-        self._without_conditions = set[str]()
+        self._unconditional_operations = set[str]()
 
     def time_for(self, size_bytes: int) -> float:
         """Return the timeout in seconds for a call that transfers that many bytes."""
-        return self.options.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
+        return self.options.timeout_s + size_bytes / _MIN_BYTES_PER_S
 
-    async def ask(
+    async def call(
         self,
         operation: str,
         arguments: Mapping[str, object],
         *,
         about: str,
-        means: Meanings = _NO_MEANINGS,
+        error_overrides: ErrorOverrides = _NO_OVERRIDES,
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
@@ -270,48 +272,53 @@ class S3Connection:
         """
         if self.options.encryption and operation in _CREATING:
             arguments = {**arguments, "ServerSideEncryption": self.options.encryption}
-        with s3_errors(about, means):
+        with s3_errors(about, error_overrides):
             async with asyncio.timeout(timeout_s or self.options.timeout_s):
-                client = await self._opened()
+                client = await self._open_client()
 
-                async def call() -> Mapping[str, Any]:
-                    with s3_errors(about, means):
+                async def attempt() -> Mapping[str, Any]:
+                    with s3_errors(about, error_overrides):
                         return await getattr(client, operation)(**arguments)
 
                 tries = _TRIES if repeatable else 1
-                return await retried(call, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
+                return await call_with_retries(
+                    attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S
+                )
 
-    async def store(
+    async def create_object(
         self,
         operation: str,
         arguments: Mapping[str, object],
         *,
         about: str,
         overwrite: bool,
-        means: Meanings = _NO_MEANINGS,
+        error_overrides: ErrorOverrides = _NO_OVERRIDES,
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """Like `ask`. Without `overwrite`, the call requires that the key is free and is sent only once.
+        """Like `call`, for operations that create an object. Without `overwrite`, the call fails if the key exists, and
+        is sent only once.
 
-        A store that does not support conditions gets the call without the condition; callers check the key before.
+        A store without conditional writes gets the call without the condition, so callers must check the key first.
         """
         if overwrite:
-            return await self.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
-        ask = partial(self.ask, operation, about=about, means=means, timeout_s=timeout_s, repeatable=False)
-        if operation not in self._without_conditions:
+            return await self.call(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
+        create = partial(
+            self.call, operation, about=about, error_overrides=error_overrides, timeout_s=timeout_s, repeatable=False
+        )
+        if operation not in self._unconditional_operations:
             try:
-                return await ask({**arguments, "IfNoneMatch": "*"})
+                return await create({**arguments, "IfNoneMatch": "*"})
             except errors.NotSupported:
-                self._without_conditions.add(operation)
-        return await ask(arguments)
+                self._unconditional_operations.add(operation)
+        return await create(arguments)
 
     async def pages(
         self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
     ) -> AsyncGenerator[Mapping[str, Any]]:
         """Yield the responses of a listing. `follow` maps the next call's arguments to their keys in the response."""
         while True:
-            page = await self.ask(operation, arguments, about=about)
+            page = await self.call(operation, arguments, about=about)
             if not page.get("IsTruncated"):
                 yield page
                 return
@@ -328,14 +335,14 @@ class S3Connection:
             self._client = None
             await self._resources.aclose()
 
-    async def _opened(self) -> Any:
+    async def _open_client(self) -> Any:
         """Return the client. Creating it loads the driver's API description in threads."""
         async with self._opening:
             if self._closed:
                 raise errors.StorageError("The store is closed.")
             if self._client is None:
                 self._client = await self._resources.enter_async_context(self._new_client())
-                self._client.meta.events.register("before-call.s3", _stay_here)
+                self._client.meta.events.register("before-call.s3", _suppress_region_redirect)
         return self._client
 
     def _new_client(self) -> Any:
@@ -361,7 +368,7 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
         response_checksum_validation="when_required",
         retries={"total_max_attempts": 1},
         connect_timeout=_CONNECT_TIMEOUT_S,
-        read_timeout=_SILENCE_S,
+        read_timeout=_READ_TIMEOUT_S,
         max_pool_connections=options.max_connections,
         # With configured keys, the environment is ignored, including its endpoint.
         ignore_configured_endpoint_urls=options.keys is not None,
@@ -370,13 +377,13 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
     )
 
 
-def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
-    """Keep the driver from looking up a bucket's region, by marking the call as already redirected."""
+def _suppress_region_redirect(params: Mapping[str, Any], **_further: object) -> None:
+    """Mark the call as already redirected, so that the driver does not look up the bucket's region."""
     params["context"].get("s3_redirect", {})["redirected"] = True
 
 
 MAX_KEY_BYTES = 1024
-# The most permissive rule of all stores. It excludes access points, which have separate addresses, and directory
+# The limit permissive rule of all stores. It excludes access points, which have separate addresses, and directory
 # buckets, whose listings are unordered.
 BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
@@ -385,7 +392,7 @@ FILE_PERMISSIONS = 0o666
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectPlace:
+class ObjectLocation:
     """A path split into a bucket and key segments. The root has no bucket; a bucket has no segments."""
 
     path: str
@@ -405,9 +412,9 @@ class ObjectPlace:
         return self.is_object and self.key.endswith("/")
 
     @property
-    def marker(self) -> "ObjectPlace":
+    def marker(self) -> "ObjectLocation":
         """The object that marks this directory."""
-        return ObjectPlace(f"{self.path}/{MARKER}", self.bucket, (*self.segments, ""), is_object=True)
+        return ObjectLocation(f"{self.path}/{MARKER_NAME}", self.bucket, (*self.segments, ""), is_object=True)
 
     @property
     def label(self) -> str:
@@ -424,14 +431,14 @@ class ObjectPlace:
         return f"{self.key}/" if self.segments else ""
 
     @property
-    def parent(self) -> "ObjectPlace":
-        return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
+    def parent(self) -> "ObjectLocation":
+        return ObjectLocation(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
 
     def path_of(self, key: str) -> str | None:
-        """Return the path of a key below this place, or None if its name is reserved. A directory's key ends with a
+        """Return the path of a key below this location, or None if its name is reserved. A directory's key ends with a
         slash.
         """
-        below = path_below(key[len(self.prefix) :])
+        below = relative_path(key[len(self.prefix) :])
         return None if below is None else f"{self.path}/{below}"
 
 
@@ -439,28 +446,28 @@ def label(path: str) -> str:
     return str(StoragePath(Scheme.S3A, path))
 
 
-def place_of(path: str) -> ObjectPlace:
+def parse_location(path: str) -> ObjectLocation:
     """Parse a path. Raises InvalidPath, and PathNotFound for an invalid bucket name."""
     names = names_of(path, escapes=True)
     if not names:
-        return ObjectPlace("", "")
-    segments = tuple(segment_of(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2))
-    place = ObjectPlace(path, names[0], segments, is_object=is_escaped_file(names[-1]))
-    if len(place.key.encode()) > MAX_KEY_BYTES:
-        raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
+        return ObjectLocation("", "")
+    segments = tuple(key_segment(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2))
+    location = ObjectLocation(path, names[0], segments, is_object=is_escaped_file(names[-1]))
+    if len(location.key.encode()) > MAX_KEY_BYTES:
+        raise errors.InvalidPath(f"An object key has at limit {MAX_KEY_BYTES} bytes.")
     if not BUCKET_NAME.fullmatch(names[0]):
         raise errors.PathNotFound(f"{label(path)} does not exist.")
-    return place
+    return location
 
 
-def object_place(path: str) -> ObjectPlace:
-    """Parse an object's path. Raises the errors of `place_of`, and InvalidPath for the root and buckets."""
-    place = place_of(path)
-    if not place.key:
-        raise errors.InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
-    return place
+def parse_object_location(path: str) -> ObjectLocation:
+    """Parse an object's path. Raises the errors of `parse_location`, and InvalidPath for the root and buckets."""
+    location = parse_location(path)
+    if not location.key:
+        raise errors.InvalidPath(f"{location.label} cannot be used for this: files lie in buckets.")
+    return location
 
 
-def directory(path: str) -> FileStatus:
+def directory_status(path: str) -> FileStatus:
     """Return the status of a bucket or prefix, which have no times."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

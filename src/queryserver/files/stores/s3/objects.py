@@ -14,16 +14,16 @@ from queryserver.files.stores.s3.connection import (
     BUCKET_NAME,
     FILE_PERMISSIONS,
     MAX_KEY_BYTES,
-    Meanings,
-    ObjectPlace,
-    PastTheEnd,
+    ErrorOverrides,
+    ObjectLocation,
+    RangePastEnd,
     S3Connection,
-    directory,
-    place_of,
+    directory_status,
+    parse_location,
     s3_errors,
 )
 
-IF_ABSENT: Meanings = {
+IF_ABSENT: ErrorOverrides = {
     "PreconditionFailed": errors.PathExists,
     "412": errors.PathExists,
     # If two conditional writes are concurrent, the other one wins.
@@ -39,56 +39,60 @@ class Objects:
     def __init__(self, connection: S3Connection) -> None:
         self.connection = connection
 
-    async def head(self, place: ObjectPlace) -> Mapping[str, Any] | None:
+    async def head(self, location: ObjectLocation) -> Mapping[str, Any] | None:
         """Return the response of HeadObject, or None if no object has that key, or only an empty marker."""
-        if not place.key or (place.key.endswith("/") and not place.is_marker):
+        if not location.key or (location.key.endswith("/") and not location.is_marker):
             return None
         try:
-            answer = await self.connection.ask("head_object", place.names, about=place.label)
-            return None if place.is_marker and not answer["ContentLength"] else answer
+            answer = await self.connection.call("head_object", location.names, about=location.label)
+            return None if location.is_marker and not answer["ContentLength"] else answer
         except errors.PathNotFound:
             return None
         except errors.StorageUnavailable:
             raise
         except (errors.PermissionDenied, errors.StorageError) as error:
             # HEAD errors have no message. This call's errors distinguish wrong keys, clocks and regions.
-            await self.keys_below(place, 1)
-            if isinstance(error, errors.StorageError) and not has_marker(place.segments[-1]):
+            await self.keys_below(location, 1)
+            if isinstance(error, errors.StorageError) and not has_marker(location.segments[-1]):
                 return None  # a store that resolves dots cannot have such an object
             raise
 
-    async def find(self, place: ObjectPlace) -> FileStatus | None:
-        found = await self.head(place)
-        return None if found is None else file_status(place.path, found, found["ContentLength"])
+    async def find(self, location: ObjectLocation) -> FileStatus | None:
+        found = await self.head(location)
+        return None if found is None else file_status(location.path, found, found["ContentLength"])
 
-    async def keys_below(self, place: ObjectPlace, most: int) -> Sequence[str]:
+    async def keys_below(self, location: ObjectLocation, limit: int) -> Sequence[str]:
         """Return a directory's first keys, including its marker. Raises PathNotFound for a missing bucket."""
-        if place.is_object or len(place.prefix.encode()) > MAX_KEY_BYTES:
+        if location.is_object or len(location.prefix.encode()) > MAX_KEY_BYTES:
             return ()
-        found = await self.connection.ask(
-            "list_objects_v2", {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most}, about=place.label
+        found = await self.connection.call(
+            "list_objects_v2",
+            {"Bucket": location.bucket, "Prefix": location.prefix, "MaxKeys": limit},
+            about=location.label,
         )
         return [entry["Key"] for entry in found.get("Contents", ())]
 
-    async def status(self, place: ObjectPlace) -> FileStatus:
+    async def status(self, location: ObjectLocation) -> FileStatus:
         """Return the status of a bucket, a file, or a key prefix. Raises PathNotFound."""
-        if not place.bucket:
-            return directory("")
-        if place.key and (found := await self.find(place)):
+        if not location.bucket:
+            return directory_status("")
+        if location.key and (found := await self.find(location)):
             return found
         # A successful response, even an empty one, shows that the bucket exists.
-        if await self.keys_below(place, 1) or not place.segments:
-            return directory(place.path)
-        raise errors.PathNotFound(f"{place.label} does not exist.")
+        if await self.keys_below(location, 1) or not location.segments:
+            return directory_status(location.path)
+        raise errors.PathNotFound(f"{location.label} does not exist.")
 
-    async def make_marker(self, place: ObjectPlace) -> None:
+    async def make_marker(self, location: ObjectLocation) -> None:
         """Create a directory's empty marker object, if it gets one. Raises PathExists."""
-        if place.is_object:
-            raise errors.InvalidPath(f"{place.label} cannot be a directory.")
-        if not has_marker(place.segments[-1]):
+        if location.is_object:
+            raise errors.InvalidPath(f"{location.label} cannot be a directory.")
+        if not has_marker(location.segments[-1]):
             return
-        marker = {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}
-        await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
+        marker = {"Bucket": location.bucket, "Key": location.prefix, "Body": b""}
+        await self.connection.create_object(
+            "put_object", marker, about=location.label, overwrite=False, error_overrides=IF_ABSENT
+        )
 
     async def batches(self, path: str, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
         """List a directory, with one batch per call. A cursor is the store's token, which is always valid on any
@@ -96,36 +100,36 @@ class Objects:
 
         Raises PathNotFound, NotADirectory.
         """
-        place = place_of(path)
-        if not place.bucket:
+        location = parse_location(path)
+        if not location.bucket:
             yield await self._buckets()
             return
-        if place.is_object:
-            await self.status(place)
-            raise errors.NotADirectory(f"{place.label} is a file.")
-        async with aclosing(self.pages(place, cursor, batch_size, delimiter="/")) as pages:
+        if location.is_object:
+            await self.status(location)
+            raise errors.NotADirectory(f"{location.label} is a file.")
+        async with aclosing(self.pages(location, cursor, batch_size, delimiter="/")) as pages:
             async for page in pages:
-                if cursor is None and place.segments and not (page.get("Contents") or page.get("CommonPrefixes")):
-                    if await self.find(place):
-                        raise errors.NotADirectory(f"{place.label} is a file.")
-                    raise errors.PathNotFound(f"{place.label} does not exist.")
+                if cursor is None and location.segments and not (page.get("Contents") or page.get("CommonPrefixes")):
+                    if await self.find(location):
+                        raise errors.NotADirectory(f"{location.label} is a file.")
+                    raise errors.PathNotFound(f"{location.label} does not exist.")
                 cursor = page["NextContinuationToken"] if page.get("IsTruncated") else None
-                yield Batch(tuple(_entries(place, page)), cursor)
+                yield Batch(tuple(_entries(location, page)), cursor)
 
     async def below(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         """Yield all keys below a bucket or folder, with one batch per call."""
-        place = place_of(path)
-        async with aclosing(self.pages(place)) as pages:
+        location = parse_location(path)
+        async with aclosing(self.pages(location)) as pages:
             async for page in pages:
-                yield tuple(_keys(place, page))
+                yield tuple(_keys(location, page))
 
     def pages(
-        self, place: ObjectPlace, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
+        self, location: ObjectLocation, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
     ) -> AsyncGenerator[Mapping[str, Any]]:
         """Yield the keys below a directory; with `delimiter`, only up to the next delimiter."""
         arguments: dict[str, object] = {
-            "Bucket": place.bucket,
-            "Prefix": place.prefix,
+            "Bucket": location.bucket,
+            "Prefix": location.prefix,
             "MaxKeys": max(1, min(size, MAX_KEYS)),
         }
         if delimiter:
@@ -133,7 +137,7 @@ class Objects:
         if cursor is not None:
             arguments["ContinuationToken"] = cursor
         follow = {"ContinuationToken": "NextContinuationToken"}
-        return self.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow)
+        return self.connection.pages("list_objects_v2", arguments, about=location.label, follow=follow)
 
     async def _buckets(self) -> Batch:
         """Return all buckets in one batch: the configured buckets, without a call, or else the buckets that the store
@@ -142,13 +146,13 @@ class Objects:
         configured = self.connection.options.buckets
         names = set(configured) or {name async for name in self._listed_buckets()}
         shown = sorted((name for name in names if BUCKET_NAME.fullmatch(name)), key=lambda name: f"{name}/")
-        return Batch(tuple(directory(name) for name in shown), None)
+        return Batch(tuple(directory_status(name) for name in shown), None)
 
     async def _listed_buckets(self) -> AsyncGenerator[str]:
         arguments: dict[str, object] = {}
         while True:
             try:
-                answer = await self.connection.ask("list_buckets", arguments, about="s3a://")
+                answer = await self.connection.call("list_buckets", arguments, about="s3a://")
             except errors.PermissionDenied:
                 raise errors.bucket_listing_denied("the store does not tell these credentials its buckets.") from None
             for bucket in answer.get("Buckets", ()):
@@ -159,25 +163,25 @@ class Objects:
             arguments = {"ContinuationToken": following}
 
     async def pieces(
-        self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
+        self, location: ObjectLocation, offset: int, length: int | None, version: FileStatus | None
     ) -> AsyncGenerator[bytes]:
         """Yield bytes [offset, offset + length). Raises PathNotFound, NotAFile, EntryChanged, StorageError."""
         if length == 0 and version is not None:
             return
         try:
-            answer = await self._open(place, offset, length, version)
-        except PastTheEnd:
+            answer = await self._open(location, offset, length, version)
+        except RangePastEnd:
             return
         except errors.PathNotFound:
-            if await self.keys_below(place, 1):
-                raise errors.NotAFile(f"{place.label} is a directory.") from None
+            if await self.keys_below(location, 1):
+                raise errors.NotAFile(f"{location.label} is a directory.") from None
             raise
         async with answer["Body"] as body:
             if length == 0:
                 return
             expected, received = int(answer["ContentLength"]), 0
             while received < expected:
-                with s3_errors(place.label):
+                with s3_errors(location.label):
                     async with asyncio.timeout(self.connection.options.timeout_s):
                         piece = await body.read(self.connection.read_sizes.piece_bytes)
                 if not piece:
@@ -185,19 +189,19 @@ class Objects:
                 received += len(piece)
                 yield piece
         if received < expected:
-            raise errors.StorageError(f"The store broke off in the middle of {place.label}.")
+            raise errors.StorageError(f"The store broke off in the middle of {location.label}.")
 
     async def _open(
-        self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
+        self, location: ObjectLocation, offset: int, length: int | None, version: FileStatus | None
     ) -> Mapping[str, Any]:
-        arguments = place.names
+        arguments = location.names
         if offset or length is not None:
             # A range cannot be empty, so one byte is read to find out whether the file exists.
             last = "" if length is None else offset + max(length, 1) - 1
             arguments["Range"] = f"bytes={offset}-{last}"
         if version is not None and version.tag:
             arguments["IfMatch"] = f'"{version.tag}"'
-        return await self.connection.ask("get_object", arguments, about=place.label)
+        return await self.connection.call("get_object", arguments, about=location.label)
 
 
 def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileStatus:
@@ -219,33 +223,33 @@ def tag_of(answer: Mapping[str, Any]) -> str:
     return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
 
 
-def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
+def _entries(location: ObjectLocation, page: Mapping[str, Any]) -> Iterator[FileStatus]:
     """Yield entries in key order, including the directory's own marker if it has content."""
     found = {entry["Key"]: entry for entry in page.get("Contents", ())}
     found.update({entry["Prefix"]: None for entry in page.get("CommonPrefixes", ())})
     for key in sorted(found):
         answer = found[key]
-        if key == place.prefix:
-            yield from _marker(place, answer)
-        elif (path := place.path_of(key)) is not None:
-            yield directory(path) if answer is None else file_status(path, answer, answer["Size"])
+        if key == location.prefix:
+            yield from _marker(location, answer)
+        elif (path := location.path_of(key)) is not None:
+            yield directory_status(path) if answer is None else file_status(path, answer, answer["Size"])
 
 
-def _marker(place: ObjectPlace, answer: Mapping[str, Any]) -> Iterator[FileStatus]:
+def _marker(location: ObjectLocation, answer: Mapping[str, Any]) -> Iterator[FileStatus]:
     if answer["Size"]:
-        yield file_status(place.marker.path, answer, answer["Size"])
+        yield file_status(location.marker.path, answer, answer["Size"])
 
 
-def _keys(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
+def _keys(location: ObjectLocation, page: Mapping[str, Any]) -> Iterator[FileStatus]:
     """Yield files and folder markers, including the directory's own marker if it has content."""
     for answer in page.get("Contents", ()):
         key = answer["Key"]
-        if key == place.prefix:
-            yield from _marker(place, answer)
-        elif (path := place.path_of(key)) is None:
+        if key == location.prefix:
+            yield from _marker(location, answer)
+        elif (path := location.path_of(key)) is None:
             continue
         elif key.endswith("/"):
-            yield directory(path)
-            yield from _marker(ObjectPlace(path, place.bucket, tuple(key[:-1].split("/"))), answer)
+            yield directory_status(path)
+            yield from _marker(ObjectLocation(path, location.bucket, tuple(key[:-1].split("/"))), answer)
         else:
             yield file_status(path, answer, answer["Size"])

@@ -9,19 +9,19 @@ from datetime import UTC, datetime, timedelta
 from queryserver import errors
 from queryserver.files.model import Escapes, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
-from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.s3 import uploads
 from queryserver.files.stores.s3.connection import (
-    ObjectPlace,
+    MultipartUploadMissing,
+    ObjectLocation,
     S3Connection,
     S3Keys,
     S3Options,
-    UploadGone,
     label,
-    object_place,
-    place_of,
+    parse_location,
+    parse_object_location,
 )
 from queryserver.files.stores.s3.objects import MAX_KEYS, Objects
+from queryserver.files.stores.transfer_blocks import Blocks
 from queryserver.platform.settings.stores import AwsAccountSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -58,7 +58,7 @@ class S3Storage:
 
     async def stat(self, path: str) -> FileStatus:
         """Return the status. A key prefix is a directory, with or without a marker."""
-        return await self._objects.status(place_of(path))
+        return await self._objects.status(parse_location(path))
 
     def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
@@ -72,63 +72,65 @@ class S3Storage:
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        place = await self._file_place(path)
+        location = await self._file_location(path)
         with self._connection.read_sizes.reader():
-            async for piece in self._objects.pieces(place, offset, length, version):
+            async for piece in self._objects.pieces(location, offset, length, version):
                 yield piece
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        await self._check_target(object_place(path), overwrite=overwrite)
+        await self._check_target(parse_object_location(path), overwrite=overwrite)
         return await self.write_checked(path, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def write_checked(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        place = object_place(path)
-        overwrite = overwrite or place.is_marker
-        upload = uploads.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
+        location = parse_object_location(path)
+        overwrite = overwrite or location.is_marker
+        upload = uploads.S3Upload(self._objects, location, overwrite=overwrite, announced_bytes=size_bytes)
         return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """Create a directory. Raises PermissionDenied for a bucket unless the settings allow creating buckets."""
-        place = place_of(path)
-        if not place.segments:
-            await self._make_bucket(place)
+        location = parse_location(path)
+        if not location.segments:
+            await self._make_bucket(location)
         else:
-            await self._check_target(place, overwrite=False)
-            await self._objects.make_marker(place)
+            await self._check_target(location, overwrite=False)
+            await self._objects.make_marker(location)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """Copy within the store. The bytes do not pass through this service."""
         if source == target:
             raise errors.same_path("Source and target are one.")
-        place = object_place(target)
-        origin = await self._file_place(source)
-        await self._check_target(place, overwrite=overwrite)
+        location = parse_object_location(target)
+        origin = await self._file_location(source)
+        await self._check_target(location, overwrite=overwrite)
         # There may be an empty marker, which does not count as a file.
-        return await uploads.copy(self._objects, origin, place, overwrite=overwrite or place.is_marker)
+        return await uploads.copy(self._objects, origin, location, overwrite=overwrite or location.is_marker)
 
     async def is_ambiguous(self, path: str) -> bool:
-        place = place_of(path)
-        return bool(place.key and await self._objects.find(place) and await self._objects.keys_below(place, 1))
+        location = parse_location(path)
+        return bool(location.key and await self._objects.find(location) and await self._objects.keys_below(location, 1))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """Delete an entry. A marker preserves a directory that becomes empty."""
-        place = place_of(path)
-        if not place.bucket:
+        location = parse_location(path)
+        if not location.bucket:
             raise errors.root_not_allowed("The root of the store cannot be deleted.")
-        if not place.segments:
-            if await self._objects.keys_below(place, 1):
-                raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
-            await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
+        if not location.segments:
+            if await self._objects.keys_below(location, 1):
+                raise errors.DirectoryNotEmpty(f"{location.label} is not empty.")
+            await self._connection.call(
+                "delete_bucket", {"Bucket": location.bucket}, about=location.label, repeatable=False
+            )
         else:
-            await uploads.delete(self._objects, place, recursive=recursive)
+            await uploads.delete(self._objects, location, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """Begin an upload and return the name of the staging area, which is the multipart upload's id."""
-        target = object_place(plan.path)
+        target = parse_object_location(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
             raise errors.NotADirectory(f"{label(parent.path)} is a file.")
@@ -149,7 +151,7 @@ class S3Storage:
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """Join the parts. Can be repeated with the same result."""
-        upload, target = self._upload(plan, staging), object_place(plan.path)
+        upload, target = self._upload(plan, staging), parse_object_location(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
             status = await self.write(plan.path, no_bytes(), overwrite=overwrite)
@@ -165,7 +167,7 @@ class S3Storage:
         ]
         try:
             return await upload.complete(sent, overwrite=overwrite)
-        except UploadGone:
+        except MultipartUploadMissing:
             # An earlier call may have joined the parts, but its response may have been lost.
             if not await upload.is_complete(sent):
                 raise
@@ -177,12 +179,12 @@ class S3Storage:
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """Do nothing, because unfinished uploads have no name in this store."""
         del older_than_s
-        place_of(path)
+        parse_location(path)
         return 0
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
         """Abort old uploads. Their age is the last part's age. S3 only reports uploads' keys, not their owners."""
-        before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, object_place(path)
+        before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, parse_object_location(path)
         pages = self._connection.pages(
             "list_multipart_uploads",
             {"Bucket": target.bucket, "Prefix": target.key},
@@ -195,24 +197,24 @@ class S3Storage:
                     if entry["Key"] != target.key or entry["Initiated"] >= before:
                         continue
                     upload = uploads.MultipartUpload(self._objects, target, entry["UploadId"])
-                    with suppress(UploadGone):  # completed since
+                    with suppress(MultipartUploadMissing):  # completed since
                         if await upload.last_sent_at(entry["Initiated"]) < before:
                             await upload.discard()
                             swept += 1
         return swept
 
     def _upload(self, plan: PartPlan, staging: str) -> uploads.MultipartUpload:
-        return uploads.MultipartUpload(self._objects, object_place(plan.path), staging)
+        return uploads.MultipartUpload(self._objects, parse_object_location(plan.path), staging)
 
-    async def _file_place(self, path: str) -> ObjectPlace:
+    async def _file_location(self, path: str) -> ObjectLocation:
         """Parse a file's path. Raises NotAFile for the root and buckets."""
-        place = place_of(path)
-        if not place.key:
-            await self._objects.status(place)
-            raise errors.NotAFile(f"{place.label} is a directory.")
-        return place
+        location = parse_location(path)
+        if not location.key:
+            await self._objects.status(location)
+            raise errors.NotAFile(f"{location.label} is a directory.")
+        return location
 
-    async def _check_target(self, target: ObjectPlace, *, overwrite: bool) -> None:
+    async def _check_target(self, target: ObjectLocation, *, overwrite: bool) -> None:
         """Raise PathExists for a directory, or for a file without `overwrite`, and NotADirectory."""
         found = await asyncio.gather(
             self._objects.find(target),
@@ -230,21 +232,21 @@ class S3Storage:
         if keys or (file and not overwrite):
             raise errors.PathExists(f"{target.label} exists.")
 
-    async def _make_bucket(self, place: ObjectPlace) -> None:
+    async def _make_bucket(self, location: ObjectLocation) -> None:
         """Create a bucket. Raises PathExists, InvalidName, PermissionDenied."""
         try:
-            await self._objects.status(place)
+            await self._objects.status(location)
         except errors.PathNotFound:
             if not self._connection.options.allow_bucket_creation:
                 raise errors.PermissionDenied("New buckets are not allowed here.") from None
             region = self._connection.options.region
-            arguments: dict[str, object] = {"Bucket": place.bucket}
+            arguments: dict[str, object] = {"Bucket": location.bucket}
             # AWS rejects its default region's name.
             if region not in {"", "us-east-1"}:
                 arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
-            await self._connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
+            await self._connection.call("create_bucket", arguments, about=location.label, repeatable=False)
             return
-        raise errors.PathExists(f"{place.label or 's3a://'} exists.")
+        raise errors.PathExists(f"{location.label or 's3a://'} exists.")
 
 
 class S3FileSystem:

@@ -14,9 +14,9 @@ from typing import Any, ParamSpec
 
 from queryserver import errors
 from queryserver.files.model import FileStatus, ambiguous
-from queryserver.files.stores.block_sizes import Blocks
-from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
+from queryserver.files.stores.s3.connection import MultipartUploadMissing, ObjectLocation
 from queryserver.files.stores.s3.objects import IF_ABSENT, Objects, file_status, tag_of
+from queryserver.files.stores.transfer_blocks import Blocks
 
 P = ParamSpec("P")
 
@@ -26,7 +26,7 @@ MAX_PARTS = 10_000
 # Maximum object size. It limits part sizes if the announced size is too large.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
 # If the body's size is unknown, each part has a thousandth of the bytes sent so far, so 10,000 parts can have 40 TiB.
-_GROWTH = 1000
+_SENT_BYTES_PER_PART_BYTE = 1000
 # S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
 _ABORTS = 3
@@ -43,13 +43,13 @@ class SentPart:
     tag: str
 
 
-def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
-    """On cancellation, wait briefly for a part that is being sent, because a part that arrives after the abort would
-    remain.
-    """
+def _wait_when_cancelled(
+    send: Callable[P, Coroutine[Any, Any, SentPart]],
+) -> Callable[P, Coroutine[Any, Any, SentPart]]:
+    """Make a cancelled call wait briefly for its part, because a part that arrives after the abort would remain."""
 
     @wraps(send)
-    async def landed(*arguments: P.args, **options: P.kwargs) -> SentPart:
+    async def waiting(*arguments: P.args, **options: P.kwargs) -> SentPart:
         task = asyncio.ensure_future(send(*arguments, **options))
         try:
             return await asyncio.shield(task)
@@ -59,33 +59,33 @@ def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Cor
             await asyncio.wait({task})
             raise
 
-    return landed
+    return waiting
 
 
 class MultipartUpload:
     """A multipart upload. It is invisible until `complete`, and ends with `complete` or `abort`."""
 
-    def __init__(self, objects: Objects, place: ObjectPlace, upload_id: str) -> None:
+    def __init__(self, objects: Objects, location: ObjectLocation, upload_id: str) -> None:
         self._connection = objects.connection
         self._objects = objects
-        self._place = place
+        self._location = location
         self.upload_id = upload_id
 
     @classmethod
     async def begin(
-        cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
+        cls, objects: Objects, location: ObjectLocation, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
         """Begin an upload. `attributes` are the new object's, such as ContentType."""
-        arguments = {**place.names, **(attributes or {})}
-        call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
-        return cls(objects, place, str((await call)["UploadId"]))
+        arguments = {**location.names, **(attributes or {})}
+        call = objects.connection.call("create_multipart_upload", arguments, about=location.label, repeatable=False)
+        return cls(objects, location, str((await call)["UploadId"]))
 
-    async def stored(self) -> Sequence[SentPart]:
-        """Return the stored parts ordered by number. Raises UploadGone."""
+    async def stored_parts(self) -> Sequence[SentPart]:
+        """Return the stored parts ordered by number. Raises MultipartUploadMissing."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
-        """Return when the last part was stored, or `begun_at` if there is none. Raises UploadGone."""
+        """Return when the last part was stored, or `begun_at` if there is none. Raises MultipartUploadMissing."""
         return max([begun_at, *[part["LastModified"] async for part in self._listed_parts() if "LastModified" in part]])
 
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
@@ -93,17 +93,17 @@ class MultipartUpload:
 
         Raises PathExists (without `overwrite`), and VerificationFailed if the store has different parts or sizes.
         """
-        if not set(parts) <= set(await self.stored()):
-            raise errors.VerificationFailed(f"The store has not the parts of {self._place.label} that were sent.")
+        if not set(parts) <= set(await self.stored_parts()):
+            raise errors.VerificationFailed(f"The store has not the parts of {self._location.label} that were sent.")
         try:
             await self._join(parts, overwrite=overwrite)
         except errors.StorageUnavailable:
             # The response may be lost even though the object is complete.
             if not await self.is_complete(parts):
                 raise
-        status = await self._objects.status(self._place)
+        status = await self._objects.status(self._location)
         if status.tag == joined_tag(parts) and status.size_bytes != sum(part.size_bytes for part in parts):
-            raise errors.VerificationFailed(f"{self._place.label} has another size than what was sent.")
+            raise errors.VerificationFailed(f"{self._location.label} has another size than what was sent.")
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
@@ -121,7 +121,7 @@ class MultipartUpload:
 
     async def is_complete(self, parts: Sequence[SentPart]) -> bool:
         """Return whether the object exists and consists of these parts."""
-        found = await self._objects.find(self._place)
+        found = await self._objects.find(self._location)
         return found is not None and found.tag == joined_tag(parts) != ""
 
     async def abort(self) -> None:
@@ -132,41 +132,43 @@ class MultipartUpload:
         with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
                 await self.discard()
-                await self.stored()
+                await self.stored_parts()
 
     async def discard(self) -> None:
         """Remove all stored parts, if the upload still exists."""
-        with suppress(UploadGone):
-            await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
+        with suppress(MultipartUploadMissing):
+            await self._connection.call("abort_multipart_upload", self._names, about=self._location.label)
 
     async def _listed_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
         follow = {"PartNumberMarker": "NextPartNumberMarker"}
-        async for answer in self._connection.pages("list_parts", self._names, about=self._place.label, follow=follow):
+        async for answer in self._connection.pages(
+            "list_parts", self._names, about=self._location.label, follow=follow
+        ):
             for part in answer.get("Parts", ()):
                 yield part
 
-    @_landed
+    @_wait_when_cancelled
     async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part, replacing a part with the same number. Raises UploadGone."""
+        """Store a part, replacing a part with the same number. Raises MultipartUploadMissing."""
         try:
-            sent = await self._connection.ask(
+            sent = await self._connection.call(
                 "upload_part",
                 {**self._names, "PartNumber": number, "Body": block},
-                about=self._place.label,
+                about=self._location.label,
                 timeout_s=self._connection.time_for(len(block)),
             )
         except errors.StorageUnavailable:
             # A store that rejects a part without reading it may close the connection before its response arrives.
-            await self.stored()
+            await self.stored_parts()
             raise
         return SentPart(number, len(block), tag_of(sent))
 
-    @_landed
-    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+    @_wait_when_cancelled
+    async def copy(self, number: int, source: ObjectLocation, tag: str, start: int, end: int) -> SentPart:
         """Store bytes [start, end) of another object as a part. Raises EntryChanged if that object has a different
         tag.
         """
-        copied = await self._connection.ask(
+        copied = await self._connection.call(
             "upload_part_copy",
             {
                 **self._names,
@@ -183,19 +185,19 @@ class MultipartUpload:
     async def _join(self, parts: Sequence[SentPart], *, overwrite: bool) -> None:
         joined = [{"PartNumber": part.number, "ETag": f'"{part.tag}"'} for part in parts]
         arguments = {**self._names, "MultipartUpload": {"Parts": joined}}
-        await self._connection.store(
+        await self._connection.create_object(
             "complete_multipart_upload",
             arguments,
-            about=self._place.label,
+            about=self._location.label,
             overwrite=overwrite,
-            means=IF_ABSENT,
+            error_overrides=IF_ABSENT,
             timeout_s=self._connection.options.timeout_s * _JOIN_TIMES,
             repeatable=False,
         )
 
     @property
     def _names(self) -> Mapping[str, object]:
-        return {**self._place.names, "UploadId": self.upload_id}
+        return {**self._location.names, "UploadId": self.upload_id}
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
@@ -214,7 +216,7 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
     if announced_bytes is not None and sent_bytes < announced_bytes:
         wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
-        wanted = sent_bytes // _GROWTH
+        wanted = sent_bytes // _SENT_BYTES_PER_PART_BYTE
     return max(MIN_PART_BYTES, -(-wanted // MIB) * MIB)
 
 
@@ -224,24 +226,26 @@ UPLOAD_BYTES = 16 * MIB
 SINGLE_COPY_BYTES = 128 * MIB
 """Larger objects are copied in parallel parts, which S3 requires above 5 GiB."""
 _PART_BYTES = 64 * MIB
-_AT_ONCE = 8
+_MAX_CONCURRENT_PARTS = 8
 _ATTRIBUTES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
 _BATCH_TIMEOUT_S = 120.0
 # Stores based on file systems keep a directory's marker until its entries are deleted.
 _PASSES = 3
 _FIRST_PRINTABLE = " "
-# These characters cannot be represented in XML, which is used for deleting many keys together.
+# XML cannot represent these characters. DeleteObjects sends its keys as XML.
 _NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
 class S3Upload:
     """Uploads one body as one object."""
 
-    def __init__(self, objects: Objects, place: ObjectPlace, *, overwrite: bool, announced_bytes: int | None) -> None:
+    def __init__(
+        self, objects: Objects, location: ObjectLocation, *, overwrite: bool, announced_bytes: int | None
+    ) -> None:
         self._connection = objects.connection
         self._objects = objects
-        self._place = place
+        self._location = location
         self._overwrite = overwrite
         self._announced_bytes = announced_bytes
         self._sent_bytes = 0
@@ -257,23 +261,23 @@ class S3Upload:
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
-        upload = await MultipartUpload.begin(self._objects, self._place)
+        upload = await MultipartUpload.begin(self._objects, self._location)
         return await upload.run(self._send(upload, blocks), overwrite=self._overwrite)
 
     async def _put(self, content: bytearray) -> FileStatus:
-        about = self._place.label
-        stored = await self._connection.store(
+        about = self._location.label
+        stored = await self._connection.create_object(
             "put_object",
-            {**self._place.names, "Body": content},
+            {**self._location.names, "Body": content},
             about=about,
             overwrite=self._overwrite,
-            means=IF_ABSENT,
+            error_overrides=IF_ABSENT,
             timeout_s=self._connection.time_for(len(content)),
         )
-        status = await self._objects.find(self._place)
+        status = await self._objects.find(self._location)
         if status is None:
             raise errors.StorageError(f"{about} is gone as soon as it was stored.")
-        # A different tag means that another client has replaced the object since.
+        # A different tag error_overrides that another client has replaced the object since.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
             raise errors.VerificationFailed(f"{about} has another size than what was sent.")
         return status
@@ -299,7 +303,7 @@ class S3Upload:
         return parts
 
 
-async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, overwrite: bool) -> FileStatus:
+async def copy(objects: Objects, source: ObjectLocation, target: ObjectLocation, *, overwrite: bool) -> FileStatus:
     """Copy an object with its attributes. Fails if the source changes during the copy.
 
     Raises PathNotFound, NotAFile, PathExists, EntryChanged, VerificationFailed.
@@ -315,19 +319,19 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
         upload = await MultipartUpload.begin(objects, target, attributes)
         copied = await upload.run(_copy_parts(upload, source, found), overwrite=overwrite)
     else:
-        copied = await _copy_at_once(objects, source, target, found, overwrite=overwrite)
+        copied = await _copy_in_one_call(objects, source, target, found, overwrite=overwrite)
     if copied.size_bytes != found.size_bytes:
         raise errors.VerificationFailed(f"{target.label} has another size than {source.label}.")
     return copied
 
 
-async def _copy_at_once(
-    objects: Objects, source: ObjectPlace, target: ObjectPlace, found: FileStatus, *, overwrite: bool
+async def _copy_in_one_call(
+    objects: Objects, source: ObjectLocation, target: ObjectLocation, found: FileStatus, *, overwrite: bool
 ) -> FileStatus:
     arguments = {**target.names, "CopySource": source.names, "CopySourceIfMatch": f'"{found.tag}"'}
     timeout_s = objects.connection.time_for(found.size_bytes)
     try:
-        await objects.connection.store(
+        await objects.connection.create_object(
             "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
         )
     except errors.EntryChanged:
@@ -338,12 +342,12 @@ async def _copy_at_once(
     return await objects.status(target)
 
 
-async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileStatus) -> Sequence[SentPart]:
+async def _copy_parts(upload: MultipartUpload, source: ObjectLocation, found: FileStatus) -> Sequence[SentPart]:
     copying, parts = deque[asyncio.Task[SentPart]](), list[SentPart]()
     try:
         async with asyncio.TaskGroup() as group:
             for number, (start, end) in enumerate(copy_ranges(found.size_bytes), start=1):
-                if len(copying) == _AT_ONCE:
+                if len(copying) == _MAX_CONCURRENT_PARTS:
                     parts.append(await copying.popleft())
                 copying.append(group.create_task(upload.copy(number, source, found.tag, start, end)))
             parts += [await part for part in copying]
@@ -353,58 +357,59 @@ async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileS
 
 
 def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield each part's start and exclusive end. There are at most 10,000 parts of at most 5 GiB."""
+    """Yield each part's start and exclusive end. There are at limit 10,000 parts of at limit 5 GiB."""
     part = max(_PART_BYTES, -(-size_bytes // MAX_PARTS))
     for start in range(0, size_bytes, part):
         yield start, min(start + part, size_bytes)
 
 
-async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
+async def delete(objects: Objects, location: ObjectLocation, *, recursive: bool) -> None:
     """Delete an entry but preserve its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
-    if await objects.head(place) is not None:
-        if recursive and await objects.keys_below(place, 1):
-            raise ambiguous(place.label)
-        await _delete_key(objects, place, place.key)
+    if await objects.head(location) is not None:
+        if recursive and await objects.keys_below(location, 1):
+            raise ambiguous(location.label)
+        await _delete_key(objects, location, location.key)
     else:
-        await _delete_directory(objects, place, recursive=recursive)
-    if place.parent.segments and not await objects.keys_below(place.parent, 1):
+        await _delete_directory(objects, location, recursive=recursive)
+    if location.parent.segments and not await objects.keys_below(location.parent, 1):
         with suppress(errors.PathExists):
-            await objects.make_marker(place.parent)
+            await objects.make_marker(location.parent)
 
 
-async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
-    keys = await objects.keys_below(place, 2)
+async def _delete_directory(objects: Objects, location: ObjectLocation, *, recursive: bool) -> None:
+    keys = await objects.keys_below(location, 2)
     if not keys:
-        raise errors.PathNotFound(f"{place.label} does not exist.")
-    if not recursive and (any(key != place.prefix for key in keys) or await objects.find(place.marker)):
-        raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
+        raise errors.PathNotFound(f"{location.label} does not exist.")
+    if not recursive and (any(key != location.prefix for key in keys) or await objects.find(location.marker)):
+        raise errors.DirectoryNotEmpty(f"{location.label} is not empty.")
     for _ in range(_PASSES):
-        async for page in objects.pages(place):
-            await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
-        if not await objects.keys_below(place, 1):
+        async for page in objects.pages(location):
+            await _delete_keys(objects, location, [entry["Key"] for entry in page.get("Contents", ())])
+        if not await objects.keys_below(location, 1):
             return
-    raise errors.StorageError(f"The store kept entries of {place.label}.")
+    raise errors.StorageError(f"The store kept entries of {location.label}.")
 
 
-async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]) -> None:
+async def _delete_keys(objects: Objects, location: ObjectLocation, keys: Sequence[str]) -> None:
     """Delete up to 1000 keys, deepest first. Raises PermissionDenied."""
-    for key in filter(_is_odd, keys):
-        await _delete_key(objects, place, key)
-    if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _is_odd(key)]):
+    for key in filter(_needs_single_deletion, keys):
+        await _delete_key(objects, location, key)
+    if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _needs_single_deletion(key)]):
         return
-    answer = await objects.connection.ask(
+    answer = await objects.connection.call(
         "delete_objects",
-        {"Bucket": place.bucket, "Delete": {"Objects": batch, "Quiet": True}},
-        about=place.label,
+        {"Bucket": location.bucket, "Delete": {"Objects": batch, "Quiet": True}},
+        about=location.label,
         timeout_s=_BATCH_TIMEOUT_S,
     )
     if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
-        raise errors.PermissionDenied(f"The store refuses to delete entries of {place.label}.")
+        raise errors.PermissionDenied(f"The store refuses to delete entries of {location.label}.")
 
 
-async def _delete_key(objects: Objects, place: ObjectPlace, key: str) -> None:
-    await objects.connection.ask("delete_object", {"Bucket": place.bucket, "Key": key}, about=place.label)
+async def _delete_key(objects: Objects, location: ObjectLocation, key: str) -> None:
+    await objects.connection.call("delete_object", {"Bucket": location.bucket, "Key": key}, about=location.label)
 
 
-def _is_odd(key: str) -> bool:
+def _needs_single_deletion(key: str) -> bool:
+    """Return whether DeleteObjects cannot name the key, because XML cannot represent one of its characters."""
     return any(character < _FIRST_PRINTABLE or character in _NOT_IN_XML for character in key)

@@ -18,8 +18,8 @@ import httpcore
 import httpx
 
 from queryserver import errors
-from queryserver.files.stores.block_sizes import ReadSizes, retried
-from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
+from queryserver.files.stores.transfer_blocks import ReadSizes, call_with_retries
+from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, TRY_NEXT_NODE, RemoteFailure, transport_errors
 from queryserver.platform.lru_cache import LruCache
 
 _KEEPALIVE_S = 5.0
@@ -107,7 +107,7 @@ _RENEWED_AFTER_S = 8 * 3600.0
 """By default, tokens are valid for a day after each renewal (dfs.namenode.delegation.token.renew-interval)."""
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
 """Less than the seven days during which tokens can be renewed (dfs.namenode.delegation.token.max-lifetime)."""
-_MOST_TOKENS = 10_000
+_MAX_TOKENS = 10_000
 
 # Hadoop shortens `name/host@REALM` to `name`, so such a user name would denote another user.
 _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
@@ -141,10 +141,10 @@ class Tokens:
         self._obtain = obtain
         self._renew = renew
         self._clock = clock
-        self._tokens = LruCache[str, _Token](_MOST_TOKENS)
+        self._tokens = LruCache[str, _Token](_MAX_TOKENS)
         self._lock = asyncio.Lock()
 
-    async def of(self, user: str) -> str:
+    async def get(self, user: str) -> str:
         async with self._lock:
             now = self._clock()
             token = self._tokens.get(user)
@@ -156,15 +156,15 @@ class Tokens:
                 token.renewed_at = now
         return token.text
 
-    def refused(self, user: str) -> bool:
+    def discard(self, user: str) -> bool:
         """Discard a token that the store rejected; return whether a new token may be accepted."""
         return self._tokens.pop(user) is not None
 
 
 _TRIES = 3
 _FIRST_PAUSE_S = 0.1
-_MOST_ANSWER_BYTES = 1024 * 1024
-_MOST_CONNECTIONS = 100
+_MAX_ANSWER_BYTES = 1024 * 1024
+_MAX_CONNECTIONS = 100
 _READ_BYTES = 256 * 1024
 _DATA_ROOT = "/webhdfs/v1/"
 _BODY_HEADERS = {"Content-Type": "application/octet-stream"}
@@ -172,7 +172,7 @@ _REDIRECTED = 307
 _OK = frozenset({200, 201})
 
 T = TypeVar("T")
-ErrorOf = Callable[[RemoteFailure, str], errors.QueryServerError]
+ErrorTranslator = Callable[[RemoteFailure, str], errors.QueryServerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class WebHdfsCall:
     path: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     is_repeatable: bool = False
-    """Whether the call may be retried if the store did not respond."""
+    """Whether the call may be call_with_retries if the store did not respond."""
 
 
 def encoded(path: str) -> str:
@@ -200,25 +200,25 @@ class Gateway:
         tokens: Tokens | None = None,
         *,
         auth: httpx.Auth | None = None,
-        error_of: ErrorOf = RemoteFailure.error,
+        translate_error: ErrorTranslator = RemoteFailure.error,
     ) -> None:
         """Without `tokens`, for clusters without Kerberos, calls send the names of the service user and the caller."""
         self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
         self._tokens = tokens
-        self._error_of = error_of
+        self._error_of = translate_error
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
         names = [host.strip().lower() for host in (*hosts, *address.redirect_hosts)]
         self._redirect_hosts = frozenset(name for name in names if not name.startswith("*"))
         self._redirect_domains = tuple(name[1:] for name in names if name.startswith("*."))
-        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
+        self.read_sizes = ReadSizes(max_bytes=_READ_BYTES)
         self._client = httpx.AsyncClient(
             auth=auth,
             headers={"Accept": "*/*", "Accept-Encoding": "identity"},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            transport=WideReadsTransport(address.tls, self.read_sizes, max_connections=_MOST_CONNECTIONS),
+            transport=WideReadsTransport(address.tls, self.read_sizes, max_connections=_MAX_CONNECTIONS),
             timeout=httpx.Timeout(address.timeouts.silence_s, connect=address.timeouts.connect_s),
             follow_redirects=False,
             trust_env=False,
@@ -227,24 +227,24 @@ class Gateway:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, user: str, call: WebHdfsCall) -> bytes:
+    async def request(self, user: str, call: WebHdfsCall) -> bytes:
         """Return the response body, at most 1 MiB. Raises the domain error for a store failure."""
 
         async def once() -> bytes:
             response = await self._first_response(user, call)
-            body = await _whole(response)
+            body = await _read_body(response)
             if response.status_code == _REDIRECTED:
                 raise errors.StorageError("The store sends a call elsewhere that has no data.")
             return body
 
-        return await self._tried(call, once)
+        return await self._with_retries(call, once)
 
-    async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
+    async def request_value(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
         """Return the value under `keys` in the response's JSON."""
-        return value_of(await self.answer(user, call), *keys)
+        return json_value(await self.request(user, call), *keys)
 
     @asynccontextmanager
-    async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
+    async def open_read(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
         """Yield the open response to a read, after following the store's redirect."""
 
         async def once() -> httpx.Response:
@@ -255,7 +255,7 @@ class Gateway:
             url = self._data_url(response.headers.get("location", ""), response.request.url, call)
             return await self._checked(self._client.build_request("GET", url), call)
 
-        response = await self._tried(call, once)
+        response = await self._with_retries(call, once)
         try:
             with transport_errors():
                 yield response
@@ -265,13 +265,15 @@ class Gateway:
     async def upload(self, user: str, call: WebHdfsCall, body: AsyncIterator[bytes]) -> None:
         """Send a body to the URL that the store provides."""
         for tries_left in reversed(range(_TRIES)):
-            url = await self._tried(replace(call, is_repeatable=True), lambda request=call: self._target(user, request))
+            url = await self._with_retries(
+                replace(call, is_repeatable=True), lambda request=call: self._target(user, request)
+            )
             request = self._client.build_request("PUT", url, content=body, headers=_BODY_HEADERS)
             try:
-                await _whole(await self._checked(request, call))
-            except _Failed as error:
+                await _read_body(await self._checked(request, call))
+            except _StoreFailed as error:
                 raise error.failure from error
-            except _Unconnected as error:
+            except _ConnectionFailed as error:
                 # The body has not been read yet, because its first chunk is read after connecting.
                 if not tries_left:
                     raise errors.StorageUnavailable("A part of the store does not answer.") from error
@@ -281,10 +283,10 @@ class Gateway:
                 return
 
     async def _target(self, user: str, call: WebHdfsCall) -> httpx.URL:
-        asking = replace(call, parameters={**call.parameters, "noredirect": "true"})
-        response = await self._first_response(user, asking)
+        target_call = replace(call, parameters={**call.parameters, "noredirect": "true"})
+        response = await self._first_response(user, target_call)
         location = response.headers.get("location", "")
-        body = await _whole(response)
+        body = await _read_body(response)
         if response.status_code != _REDIRECTED:
             try:
                 location = json.loads(body)["Location"]
@@ -299,7 +301,7 @@ class Gateway:
         for index in [(self._active + step) % count for step in range(count)]:
             for _ in range(2):
                 if self._tokens:
-                    identity = {"delegation": await self._tokens.of(user)}
+                    identity = {"delegation": await self._tokens.get(user)}
                 else:
                     # Omitted for the service user, which would need permission to act on behalf of itself.
                     acting = {} if user == self._service_user else {"doas": user}
@@ -308,14 +310,14 @@ class Gateway:
                 url = f"{self._urls[index]}/{encoded(call.path)}?{urlencode(parameters, quote_via=quote)}"
                 try:
                     response = await self._checked(self._client.build_request(call.method, url), call)
-                except _Unconnected:
+                except _ConnectionFailed:
                     failure = errors.StorageUnavailable("The store cannot be reached.")
                     break
-                except _Failed as error:
-                    if error.name in MOVE_ON:
+                except _StoreFailed as error:
+                    if error.name in TRY_NEXT_NODE:
                         failure = error.failure
                         break
-                    if error.name not in BAD_TOKEN or not (self._tokens and self._tokens.refused(user)):
+                    if error.name not in BAD_TOKEN or not (self._tokens and self._tokens.discard(user)):
                         raise error.failure from error
                 else:
                     self._active = index
@@ -329,11 +331,11 @@ class Gateway:
             try:
                 response = await self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                raise _Unconnected from error
+                raise _ConnectionFailed from error
             if response.status_code in _OK or response.status_code == _REDIRECTED:
                 return response
-            remote = RemoteFailure.of(response.status_code, await _whole(response))
-        raise _Failed(remote.name, self._error_of(remote, call.path))
+            remote = RemoteFailure.parse(response.status_code, await _read_body(response))
+        raise _StoreFailed(remote.name, self._error_of(remote, call.path))
 
     def _data_url(self, location: str, origin: httpx.URL, call: WebHdfsCall) -> httpx.URL:
         """Return the checked URL from a redirect (Contract storage 12, S12). https is never redirected to http.
@@ -356,30 +358,32 @@ class Gateway:
             )
         return url
 
-    async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
         """Make a call and return its result, retrying within the timeout if allowed."""
 
         async def attempt() -> T:
             try:
                 return await once()
-            except _Failed as error:
+            except _StoreFailed as error:
                 raise error.failure from error
-            except _Unconnected as error:
+            except _ConnectionFailed as error:
                 raise errors.StorageUnavailable("A part of the store does not answer.") from error
 
         tries = _TRIES if call.is_repeatable else 1
         try:
             async with asyncio.timeout(self._call_s):
-                return await retried(attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
+                return await call_with_retries(
+                    attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S
+                )
         except TimeoutError as error:
             raise errors.StorageUnavailable("The store does not answer in time.") from error
 
 
-class _Unconnected(Exception):
+class _ConnectionFailed(Exception):
     """The connection was not established, so the call had no effect."""
 
 
-class _Failed(Exception):
+class _StoreFailed(Exception):
     """The store reported a failure."""
 
     def __init__(self, name: str, failure: errors.QueryServerError) -> None:
@@ -388,7 +392,7 @@ class _Failed(Exception):
         self.failure = failure
 
 
-def value_of(body: bytes, *keys: str) -> Any:
+def json_value(body: bytes, *keys: str) -> Any:
     """Return the value under `keys` in JSON. Raises StorageError."""
     try:
         found = json.loads(body)
@@ -399,13 +403,13 @@ def value_of(body: bytes, *keys: str) -> Any:
     return found
 
 
-async def _whole(response: httpx.Response) -> bytes:
+async def _read_body(response: httpx.Response) -> bytes:
     body = bytearray()
     try:
         with transport_errors():
             async for piece in response.aiter_bytes():
                 body += piece
-                if len(body) > _MOST_ANSWER_BYTES:
+                if len(body) > _MAX_ANSWER_BYTES:
                     raise errors.StorageError("The store answered at too great length.")
     finally:
         await response.aclose()

@@ -93,12 +93,12 @@ def _time(milliseconds: int) -> datetime | None:
         return None
 
 
-_LONGEST_MESSAGE = 500
+_MAX_MESSAGE_CHARACTERS = 500
 _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
 # Keyed by exception name without package. A text here replaces the store's message.
-_ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
+_KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
     "AlreadyBeingCreatedException": (errors.PathExists, "{path} is being written."),
@@ -125,14 +125,14 @@ _ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
 }
 # Failures that share an exception name and are distinguished by their message.
-_BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
+_KINDS_BY_MESSAGE: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
     ("Path is not a file", errors.NotAFile, "{path} is no file."),
     ("is not a valid DFS filename", errors.InvalidPath, "The store has no such names."),
     ("must both be directories", errors.PathExists, "The target exists, and is no file."),
     ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
-MOVE_ON = frozenset({"StandbyException", "RetriableException"})
+TRY_NEXT_NODE = frozenset({"StandbyException", "RetriableException"})
 """Exceptions after which the next name node is tried."""
 BAD_TOKEN = frozenset({"InvalidToken", "AuthenticationException", "TokenExpiredException"})
 
@@ -151,7 +151,7 @@ class RemoteFailure:
     message: str
 
     @classmethod
-    def of(cls, status: int, body: bytes) -> "RemoteFailure":
+    def parse(cls, status: int, body: bytes) -> "RemoteFailure":
         try:
             remote = json.loads(body)["RemoteException"]
             return cls(status, str(remote["exception"]).rpartition(".")[2], str(remote.get("message") or ""))
@@ -160,14 +160,14 @@ class RemoteFailure:
 
     def error(self, path: str) -> errors.QueryServerError:
         """Return the domain error about `path`, which is relative to the root."""
-        for part, kind, text in _BY_TEXT:
+        for part, kind, text in _KINDS_BY_MESSAGE:
             if part in self.message:
                 return kind(text.format(path=f"/{path}"))
-        if known := _ERRORS_KINDS.get(self.name):
+        if known := _KINDS_BY_EXCEPTION.get(self.name):
             kind, text = known
-            return kind(text.format(path=f"/{path}") or shown(self.message))
+            return kind(text.format(path=f"/{path}") or safe_message(self.message))
         if self.name:
-            return errors.StorageError(shown(self.message))
+            return errors.StorageError(safe_message(self.message))
         if self.status == _UNAUTHORIZED:
             return errors.StorageError("The store refuses the login of this service.")
         if self.status in _BUSY:
@@ -175,11 +175,11 @@ class RemoteFailure:
         return errors.StorageError(f"The store failed with status {self.status}.")
 
 
-def shown(message: str) -> str:
+def safe_message(message: str) -> str:
     """Return a message's first line without class names and hosts."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
-    return first[:_LONGEST_MESSAGE] or "The store failed."
+    return first[:_MAX_MESSAGE_CHARACTERS] or "The store failed."
 
 
 @contextmanager

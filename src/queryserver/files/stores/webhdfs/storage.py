@@ -20,7 +20,7 @@ from queryserver import errors
 from queryserver.files import model
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.webhdfs.gateway import (
-    ErrorOf,
+    ErrorTranslator,
     Gateway,
     Negotiate,
     Tokens,
@@ -31,25 +31,25 @@ from queryserver.files.stores.webhdfs.gateway import (
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, content_summary
 from queryserver.files.stores.webhdfs.tree import (
     OLD_PREFIX,
-    ClusterWays,
+    ClusterFeatures,
     ListingOperation,
     NewFile,
     WebHdfsTree,
-    beside,
-    finished,
+    child_path,
     keep_owner,
     remove_broken,
     restore,
+    run_to_completion,
     write_verified,
 )
 from queryserver.platform.settings.stores import HdfsClusterSettings, OzoneSettings
 from queryserver.platform.settings.tree import Settings
 
-_MOST_IN_BATCH = 1000
+_BATCH_ENTRIES = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
 # These errors do not mean that CONCAT is unavailable, because streaming would fail with them, too.
-_NO_REFUSALS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
+_OTHER_ERRORS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
 class GatewayStorage(ABC):
@@ -78,14 +78,14 @@ class GatewayStorage(ABC):
         by code points; larger directories keep the store's order.
         """
         tree, path = self.at(path)
-        most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
+        batch_entries, is_first = max(batch_size, _BATCH_ENTRIES), cursor is None
         while True:
-            async with aclosing(tree.entries(path, cursor, most)) as entries:
+            async with aclosing(tree.entries(path, cursor, batch_entries)) as entries:
                 async for found in entries:
                     cursor = None if found.remaining == 0 else found.last
-                    shown = found.statuses(path, model.is_name, by_name=is_first and cursor is None)
+                    statuses = found.statuses(path, model.is_name, by_name=is_first and cursor is None)
                     is_first = False
-                    yield Batch(shown, cursor, _exact(found.remaining, found.last))
+                    yield Batch(statuses, cursor, _exact_remaining(found.remaining, found.last))
             if cursor is None:
                 return
 
@@ -101,20 +101,20 @@ class GatewayStorage(ABC):
         if wanted <= 0:
             await _check(tree, path, version)
             return
-        held = b""
+        last_chunk = b""
         try:
             async with aclosing(tree.content(path, offset, wanted)) as pieces:
                 async for piece in pieces:
-                    if held:
-                        yield held
-                    held = piece
+                    if last_chunk:
+                        yield last_chunk
+                    last_chunk = piece
         except (errors.StorageError, errors.PathNotFound):
-            # Reading a file that has become shorter fails in several ways.
+            # Reading a file that has become shorter fails in several features.
             await _check(tree, path, version)
             raise
         await _check(tree, path, version)
-        if held:
-            yield held
+        if last_chunk:
+            yield last_chunk
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
@@ -128,8 +128,8 @@ class GatewayStorage(ABC):
         tree, path = self.at(path)
         if not path:
             raise errors.PathExists("The root exists.")
-        wanted = 0o777 & ~tree.ways.umask if permissions is None else permissions
-        await tree.ways.renaming.make_directory(tree, path, wanted)
+        wanted = 0o777 & ~tree.features.umask if permissions is None else permissions
+        await tree.features.renaming.make_directory(tree, path, wanted)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> model.FileStatus:
         """Copy by streaming through this server."""
@@ -140,7 +140,9 @@ class GatewayStorage(ABC):
         former = await _replaceable(tree, path, overwrite=overwrite)
         async with aclosing(self.read(source, version=status)) as body:
             new = NewFile(status.permissions, status.replication, status.block_size)
-            return await _write(tree, path, body, former, new if tree.ways.has_attributes else _new_file(tree, None))
+            return await _write(
+                tree, path, body, former, new if tree.features.has_attributes else _new_file(tree, None)
+            )
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         tree, path = self.at(path)
@@ -159,7 +161,7 @@ class GatewayStorage(ABC):
             raise errors.root_not_allowed("The root has no other name.")
         if not target:
             raise errors.PathExists("The root exists.")
-        await tree.ways.renaming.rename(tree, source, target, overwrite=overwrite)
+        await tree.features.renaming.rename(tree, source, target, overwrite=overwrite)
 
     async def set_replication(self, path: str, factor: int) -> None:
         tree, path = self.at(path)
@@ -180,7 +182,7 @@ class GatewayStorage(ABC):
 
     async def content_summary(self, path: str) -> model.ContentSummary:
         tree, path = self.at(path)
-        return content_summary(await tree.ask("GETCONTENTSUMMARY", path, "ContentSummary"))
+        return content_summary(await tree.request_value("GETCONTENTSUMMARY", path, "ContentSummary"))
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         tree, path = self.at(path)
@@ -221,15 +223,15 @@ class GatewayStorage(ABC):
         joined = await _join(tree, _parts_directory(path, staging), plan, parts, _new_file(tree, former))
         if former is not None:
             await keep_owner(tree, joined, await tree.stat(joined), former)
-        status = await tree.ways.renaming.give_name(tree, joined, path, former)
-        await finished(tree.remove(_parts_directory(path, staging), recursive=True))
+        status = await tree.features.renaming.publish(tree, joined, path, former)
+        await run_to_completion(tree.remove(_parts_directory(path, staging), recursive=True))
         return status
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         tree, path = self.at_file(plan.path)
-        stored = await _stored(tree, _parts_directory(path, staging))
-        names = [_JOINED, *(part.receipt for part in _not_joined(parts, stored))]
-        async with aclosing(_streamed(tree, [stored[name] for name in names if name in stored])) as pieces:
+        stored = await _stored_files(tree, _parts_directory(path, staging))
+        names = [_JOINED, *(part.receipt for part in _parts_to_join(parts, stored))]
+        async with aclosing(_stream_files(tree, [stored[name] for name in names if name in stored])) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -267,7 +269,7 @@ class WebHdfsStorage(GatewayStorage):
         """Return the trash directory. Encryption zones have their own trash."""
         model.names_of(path)
         try:
-            root = await self.tree.ask("GETTRASHROOT", path, "Path")
+            root = await self.tree.request_value("GETTRASHROOT", path, "Path")
         except errors.NotSupported:
             return f"user/{self.tree.user}/.Trash"
         return str(root).strip("/")
@@ -279,15 +281,15 @@ async def _write(
     """Write via a temporary file next to the target, which is deleted on failure or cancellation. Raises the same
     errors as `write`.
     """
-    beside_it = beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
+    temporary_path = child_path(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
     try:
-        status = await write_verified(tree, beside_it, body, new)
+        status = await write_verified(tree, temporary_path, body, new)
         if former is not None:
-            await keep_owner(tree, beside_it, status, former)
-        return await tree.ways.renaming.give_name(tree, beside_it, path, former)
+            await keep_owner(tree, temporary_path, status, former)
+        return await tree.features.renaming.publish(tree, temporary_path, path, former)
     except BaseException:  # also on cancellation, so that no partial file remains
         with suppress(errors.QueryServerError):
-            await finished(remove_broken(tree, beside_it))
+            await run_to_completion(remove_broken(tree, temporary_path))
         raise
 
 
@@ -303,8 +305,8 @@ async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> mode
 
 def _new_file(tree: WebHdfsTree, former: model.FileStatus | None) -> NewFile:
     """Return the attributes of a new file that replaces `former`."""
-    if former is None or not tree.ways.has_attributes:
-        return NewFile(0o666 & ~tree.ways.umask)
+    if former is None or not tree.features.has_attributes:
+        return NewFile(0o666 & ~tree.features.umask)
     return NewFile(former.permissions, former.replication)
 
 
@@ -321,8 +323,8 @@ async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None)
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:
     """Join all parts into one file in the staging directory. Raises VerificationFailed, PathNotFound."""
     joined = f"{directory}/{_JOINED}"
-    stored = await _stored(tree, directory)
-    missing = _not_joined(parts, stored)
+    stored = await _stored_files(tree, directory)
+    missing = _parts_to_join(parts, stored)
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
         raise errors.VerificationFailed("The parts are not as long as the file.")
     if _JOINED not in stored:
@@ -338,23 +340,23 @@ async def _append(tree: WebHdfsTree, directory: str, sources: Sequence[str], new
     joined = f"{directory}/{_JOINED}"
     try:
         await tree.concat(joined, sources)
-    except _NO_REFUSALS:
+    except _OTHER_ERRORS:
         raise
     except errors.QueryServerError:
         # Encryption zones, erasure coding and Ozone do not allow CONCAT, each with a different message.
-        left = {entry.path: entry async for entry in tree.all_entries(directory)}
-        files = [left[source] for source in (joined, *sources) if source == joined or source in left]
+        remaining = {entry.path: entry async for entry in tree.all_entries(directory)}
+        files = [remaining[source] for source in (joined, *sources) if source == joined or source in remaining]
         copy = f"{directory}/{_JOINED}_{uuid4().hex}"
-        await write_verified(tree, copy, _streamed(tree, files), new)
+        await write_verified(tree, copy, _stream_files(tree, files), new)
         await tree.remove(joined, recursive=False)
         await tree.rename(copy, joined, overwrite=False)
 
 
-async def _stored(tree: WebHdfsTree, directory: str) -> Mapping[str, model.FileStatus]:
+async def _stored_files(tree: WebHdfsTree, directory: str) -> Mapping[str, model.FileStatus]:
     return {entry.name: entry async for entry in tree.all_entries(directory)}
 
 
-async def _streamed(tree: WebHdfsTree, files: Sequence[model.FileStatus]) -> AsyncGenerator[bytes]:
+async def _stream_files(tree: WebHdfsTree, files: Sequence[model.FileStatus]) -> AsyncGenerator[bytes]:
     for file in files:
         if file.size_bytes:
             async with aclosing(tree.content(file.path, 0, file.size_bytes)) as pieces:
@@ -366,10 +368,10 @@ def _parts_directory(path: str, staging: str) -> str:
     """Return the staging directory. Raises InvalidParameter for an invalid name."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
         raise errors.InvalidParameter("This is no upload of parts.")
-    return beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
+    return child_path(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
 
 
-def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStatus]) -> Sequence[StoredPart]:
+def _parts_to_join(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStatus]) -> Sequence[StoredPart]:
     """Return the parts that earlier calls have not joined yet, in order. Raises VerificationFailed."""
     parts = sorted(parts, key=lambda part: part.index)
     done = stored[_JOINED].size_bytes if _JOINED in stored else 0
@@ -378,18 +380,18 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStat
         done -= parts[start].size_bytes
         start += 1
     for part in parts[start:]:
-        kept = stored.get(part.receipt)
-        if kept is None or kept.size_bytes != part.size_bytes:
+        stored_part = stored.get(part.receipt)
+        if stored_part is None or stored_part.size_bytes != part.size_bytes:
             raise errors.VerificationFailed(f"Part {part.index} is not as it was stored.")
     if done:
         raise errors.VerificationFailed("The parts that were joined are not as they were stored.")
     return parts[start:]
 
 
-def _exact(remaining: int | None, last: str) -> int | None:
+def _exact_remaining(remaining: int | None, last: str) -> int | None:
     """Return how many entries follow. None if they may include reserved names, which start with an ASCII dot."""
-    is_behind_ours = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
-    return remaining if remaining == 0 or is_behind_ours else None
+    is_after_reserved_names = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
+    return remaining if remaining == 0 or is_after_reserved_names else None
 
 
 class WebHdfsCluster:
@@ -400,24 +402,24 @@ class WebHdfsCluster:
         address: WebHdfsAddress,
         *,
         login: httpx.Auth | None = None,
-        error_of: ErrorOf = RemoteFailure.error,
+        translate_error: ErrorTranslator = RemoteFailure.error,
         has_attributes: bool = True,
         listing: ListingOperation | None = None,
     ) -> None:
         """`login` is used to obtain tokens; None means Kerberos. Raises ConfigurationError."""
         if address.uses_tokens:
-            self._login = Gateway(address, auth=login or Negotiate(), error_of=error_of)
-            self.gateway = Gateway(address, Tokens(self._obtain, self._renew), error_of=error_of)
+            self._login = Gateway(address, auth=login or Negotiate(), translate_error=translate_error)
+            self.gateway = Gateway(address, Tokens(self._obtain, self._renew), translate_error=translate_error)
         else:
-            self._login = self.gateway = Gateway(address, error_of=error_of)
+            self._login = self.gateway = Gateway(address, translate_error=translate_error)
         self._service_user = address.service_user
-        self._ways = ClusterWays(address.umask, has_attributes, listing or ListingOperation())
+        self._features = ClusterFeatures(address.umask, has_attributes, listing or ListingOperation())
 
     def tree(self, user: model.StorageUser) -> WebHdfsTree:
         """Return the tree, accessed with a user's rights. Raises PermissionDenied if the store would map the name to
         another user.
         """
-        return WebHdfsTree(self.gateway, acting_name(user.name), self._ways)
+        return WebHdfsTree(self.gateway, acting_name(user.name), self._features)
 
     async def close(self) -> None:
         await self.gateway.close()
@@ -425,14 +427,14 @@ class WebHdfsCluster:
 
     async def _obtain(self, user: str) -> str:
         call = WebHdfsCall("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
-        token = await self._login.ask(user, call, "Token")
+        token = await self._login.request_value(user, call, "Token")
         if not isinstance(token, Mapping) or not isinstance(text := token.get("urlString"), str):
             raise errors.StorageError("The store gives no delegation tokens.")
         return text
 
     async def _renew(self, token: str) -> None:
         call = WebHdfsCall("PUT", "RENEWDELEGATIONTOKEN", parameters={"token": token}, is_repeatable=True)
-        await self._login.answer(self._service_user, call)
+        await self._login.request(self._service_user, call)
 
 
 class WebHdfsFileSystem(WebHdfsCluster):
@@ -470,7 +472,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
                 superuser = (await tree.stat("")).owner or self._superuser
                 minutes = self._trash_interval_min
                 if not minutes:
-                    found = await tree.ask("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
+                    found = await tree.request_value("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
                     minutes = found if isinstance(found, int) else 0
         except TimeoutError as error:
             raise errors.StorageUnavailable("The store does not answer in time.") from error
@@ -482,9 +484,9 @@ class WebHdfsFileSystem(WebHdfsCluster):
         )
 
 
-def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
-    """Return a cluster's address. Raises ConfigurationError."""
-    urls = [url.strip() for url in given.webhdfs_url.split(",") if url.strip()]
+def cluster_address(table: str, cluster: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
+    """Return the address of a cluster from its settings. Raises ConfigurationError."""
+    urls = [url.strip() for url in cluster.webhdfs_url.split(",") if url.strip()]
     if not urls:
         raise errors.ConfigurationError([f"{table}.webhdfs_url is missing."])
     for url in urls:
@@ -493,10 +495,10 @@ def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Se
             raise errors.ConfigurationError([f"{table}.webhdfs_url must be http(s)://<host>:<port>/webhdfs/v1."])
     return WebHdfsAddress(
         urls=urls,
-        service_user=given.service_user,
-        tls=ssl.create_default_context() if given.ssl_cert_ca_verify else False,
-        uses_tokens=given.security_enabled,
-        redirect_hosts=given.redirect_hosts,
+        service_user=cluster.service_user,
+        tls=ssl.create_default_context() if cluster.ssl_cert_ca_verify else False,
+        uses_tokens=cluster.security_enabled,
+        redirect_hosts=cluster.redirect_hosts,
         umask=int(settings.filebrowser.umask, 8),
     )
 
@@ -505,7 +507,7 @@ def build(settings: Settings) -> FileSystem | None:
     """Return the first configured cluster, or None if none is configured. Raises ConfigurationError."""
     for name, cluster in settings.hadoop.hdfs_clusters.items():
         return WebHdfsFileSystem(
-            address(f"hadoop.hdfs_clusters.{name}", cluster, settings),
+            cluster_address(f"hadoop.hdfs_clusters.{name}", cluster, settings),
             superuser=cluster.superuser,
             supergroup=cluster.supergroup,
             trash_interval_min=cluster.trash_interval,

@@ -20,15 +20,15 @@ import orjson
 
 from queryserver import errors
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded, value_of
+from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded, json_value
 from queryserver.files.stores.webhdfs.statuses import ListedStatuses, file_status
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
 _NEXT = re.compile(r"[^\s,]")
-_BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
+_OBJECT_SEPARATORS, _SEPARATOR_CHARACTERS = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
-_MOST_PENDING = 1024 * 1024
-"""Maximum number of characters in an incomplete entry, whose name has at most a few thousand bytes."""
+_MAX_PENDING_CHARACTERS = 1024 * 1024
+"""Maximum number of characters in an incomplete entry, whose name has at limit a few thousand bytes."""
 
 
 class ListingScanner:
@@ -48,7 +48,7 @@ class ListingScanner:
         try:
             self._pending += self._characters.decode(piece)
         except UnicodeDecodeError as error:
-            raise _no_listing() from error
+            raise _invalid_listing() from error
         if self._before:
             self._find_remaining()
             if found := _BEGIN.search(self._pending):
@@ -58,13 +58,13 @@ class ListingScanner:
             yield from self._objects()
         if self._after:
             self._find_remaining()
-        if len(self._pending) > _MOST_PENDING:
-            raise _no_listing()
+        if len(self._pending) > _MAX_PENDING_CHARACTERS:
+            raise _invalid_listing()
 
     def end(self) -> int:
         """Return how many entries remain for further calls. Raises StorageError if the response is truncated."""
         if not self._after:
-            raise _no_listing()
+            raise _invalid_listing()
         return self._remaining
 
     def _objects(self) -> Iterator[Mapping[str, Any]]:
@@ -79,21 +79,21 @@ class ListingScanner:
         self._pending = text[found.start() :] if found else ""
         self._after = self._pending.startswith("]")
         if self._pending and self._pending[0] not in "{]":
-            raise _no_listing()
+            raise _invalid_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
         """Parse all but the last entry together, which is several times faster. Empty if the split is not valid
         JSON.
         """
-        cut = max(map(self._pending.rfind, _BORDERS))
+        cut = max(map(self._pending.rfind, _OBJECT_SEPARATORS))
         if cut < 0:
             return []
         try:
-            entries = orjson.loads(f"[{self._pending[: cut + 1].lstrip(_BETWEEN)}]")
+            entries = orjson.loads(f"[{self._pending[: cut + 1].lstrip(_SEPARATOR_CHARACTERS)}]")
         except ValueError:
             return []
         if not all(isinstance(entry, dict) for entry in entries):
-            raise _no_listing()
+            raise _invalid_listing()
         self._pending = self._pending[cut + 1 :]
         return entries
 
@@ -102,21 +102,21 @@ class ListingScanner:
             self._remaining = int(found[1])
 
 
-def _no_listing() -> errors.StorageError:
+def _invalid_listing() -> errors.StorageError:
     return errors.StorageError("The store told something else than a listing.")
 
 
 ListedEntry = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
-_LONGEST_QUERY = 12_000
+_MAX_QUERY_CHARACTERS = 12_000
 """Maximum number of path characters in one call. Servers reject headers above 64 KiB, proxies above 8 or 16."""
 
 
 class RenameOutcome(Enum):
     """The outcome of RENAME."""
 
-    AS_ASKED = "the store knows the option, and has done it"
-    WITHOUT_OPTION = "done, but the option was ignored"
+    DONE_WITH_OPTION = "the store knows the option, and has done it"
+    DONE_WITHOUT_OPTION = "done, but the option was ignored"
     REFUSED = "not done"
 
 
@@ -130,8 +130,8 @@ class NewFile:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        given = {"replication": self.replication, "blocksize": self.block_size}
-        return {"permission": f"{self.permissions:o}", **{name: str(value) for name, value in given.items() if value}}
+        options = {"replication": self.replication, "blocksize": self.block_size}
+        return {"permission": f"{self.permissions:o}", **{name: str(value) for name, value in options.items() if value}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Entries:
     """How many entries follow; None if unknown."""
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
-        """Return the entries of the directory at `path` whose names are shown."""
+        """Return the entries of the directory at `path` whose names are safe_message."""
         before, listed = f"{path}/" if path else "", self.listed
         if by_name:
             listed = sorted(listed, key=itemgetter(0))
@@ -182,17 +182,17 @@ class ListingOperation:
 class WebHdfsTree:
     """A cluster's files, accessed as `user`. Paths are relative to the root."""
 
-    def __init__(self, gateway: Gateway, user: str, ways: "ClusterWays") -> None:
+    def __init__(self, gateway: Gateway, user: str, features: "ClusterFeatures") -> None:
         self._gateway = gateway
         self.user = user
-        self.ways = ways
+        self.features = features
 
-    async def ask(self, op: str, path: str, *keys: str) -> Any:
+    async def request_value(self, op: str, path: str, *keys: str) -> Any:
         """Return the value under `keys` in the response to a reading operation."""
-        return await self._gateway.ask(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
+        return await self._gateway.request_value(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
-        return file_status(await self.ask("GETFILESTATUS", path, "FileStatus"), path)
+        return file_status(await self.request_value("GETFILESTATUS", path, "FileStatus"), path)
 
     async def find(self, path: str) -> FileStatus | None:
         try:
@@ -202,15 +202,15 @@ class WebHdfsTree:
 
     async def make_directory(self, path: str, permissions: int) -> bool:
         """Create a directory and its parents. Succeeds if the directory exists."""
-        made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
+        made = await self._change_succeeded("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS applies its own umask.
-        if made and permissions & 0o022 and self.ways.has_attributes:
+        if made and permissions & 0o022 and self.features.has_attributes:
             await self.set_permissions(path, permissions)
         return made
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
         """Delete an entry. Return False if it does not exist. Raises DirectoryNotEmpty."""
-        return await self._agreed("DELETE", "DELETE", path, recursive=str(recursive).lower())
+        return await self._change_succeeded("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> RenameOutcome:
         """Run RENAME with an option. A store that ignores options moves the source into an existing target
@@ -219,26 +219,26 @@ class WebHdfsTree:
         option = "OVERWRITE" if overwrite else "NONE"
         body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
-            return RenameOutcome.AS_ASKED
-        return RenameOutcome.WITHOUT_OPTION if value_of(body, "boolean") is True else RenameOutcome.REFUSED
+            return RenameOutcome.DONE_WITH_OPTION
+        return RenameOutcome.DONE_WITHOUT_OPTION if json_value(body, "boolean") is True else RenameOutcome.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         await self._change("PUT", "SETPERMISSION", path, permission=f"{permissions:o}")
 
     async def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
-        given = {"owner": owner, "group": group}
-        await self._change("PUT", "SETOWNER", path, **{name: value for name, value in given.items() if value})
+        options = {"owner": owner, "group": group}
+        await self._change("PUT", "SETOWNER", path, **{name: value for name, value in options.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
         """Set the replication factor. Return False if the path is not a file or does not exist."""
-        return await self._agreed("PUT", "SETREPLICATION", path, replication=str(factor))
+        return await self._change_succeeded("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append files to another file, which consumes them. Uses several calls if their names are long."""
         batch, length = list[str](), 0
         for source in sources:
             size = len(encoded(source)) + 3
-            if batch and length + size > _LONGEST_QUERY:
+            if batch and length + size > _MAX_QUERY_CHARACTERS:
                 await self._change("POST", "CONCAT", target, sources=",".join(batch))
                 batch, length = [], 0
             batch.append(f"/{source}")
@@ -263,37 +263,37 @@ class WebHdfsTree:
     async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
         """Yield bytes [offset, offset + length), which must exist. Raises StorageError if fewer bytes arrive."""
         parameters = {"offset": str(offset), "length": str(length)}
-        left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
+        left, chunks, chunk_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
         call = WebHdfsCall("GET", "OPEN", path, parameters, is_repeatable=True)
         with sizes.reader():
-            async with self._gateway.reading(self.user, call) as answer:
+            async with self._gateway.open_read(self.user, call) as answer:
                 async for piece in answer.aiter_raw():
-                    taken = piece[:left] if len(piece) > left else piece
-                    left -= len(taken)
-                    held.append(taken)
-                    held_bytes += len(taken)
-                    if held_bytes >= sizes.piece_bytes and left:
-                        yield b"".join(held)
-                        held, held_bytes = [], 0
+                    part = piece[:left] if len(piece) > left else piece
+                    left -= len(part)
+                    chunks.append(part)
+                    chunk_bytes += len(part)
+                    if chunk_bytes >= sizes.piece_bytes and left:
+                        yield b"".join(chunks)
+                        chunks, chunk_bytes = [], 0
         if left:
             raise errors.StorageError("The store ended a file before its end.")
-        yield b"".join(held)
+        yield b"".join(chunks)
 
-    async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
+    async def entries(self, path: str, after: str | None, limit: int) -> AsyncGenerator[Entries]:
         """List the entries after a name with one call. Raises NotADirectory."""
-        scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self.ways.listing.key
+        scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self.features.listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
                 for entry in scanner.feed(piece):
                     name = entry.get("pathSuffix")
                     if not isinstance(name, str):
-                        raise _no_listing()
+                        raise _invalid_listing()
                     if not name:  # a file is listed as a single entry without a name
                         raise errors.NotADirectory(f"/{path} is no directory.")
                     # HttpFS ignores `startAfter`.
                     if after is not None and key(name) <= key(after):
                         continue
-                    if len(found) >= most:
+                    if len(found) >= limit:
                         yield Entries(found, last or "", None)
                         found = []
                     found.append((name, entry))
@@ -308,11 +308,11 @@ class WebHdfsTree:
         async with AsyncExitStack() as stack:
             answer = None
             while answer is None:
-                reading = self._gateway.reading(self.user, self.ways.listing.call(path, after))
+                reading = self._gateway.open_read(self.user, self.features.listing.call(path, after))
                 try:
                     answer = await stack.enter_async_context(reading)
                 except errors.NotSupported:
-                    if not self.ways.listing.give_up_batches():
+                    if not self.features.listing.give_up_batches():
                         raise
             yield answer
 
@@ -329,17 +329,17 @@ class WebHdfsTree:
             if not remaining:
                 return
 
-    async def _agreed(self, method: str, op: str, path: str, **parameters: str) -> bool:
-        return value_of(await self._change(method, op, path, **parameters), "boolean") is True
+    async def _change_succeeded(self, method: str, op: str, path: str, **parameters: str) -> bool:
+        return json_value(await self._change(method, op, path, **parameters), "boolean") is True
 
     async def _change(self, method: str, op: str, path: str, **parameters: str) -> bytes:
-        return await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
+        return await self._gateway.request(self.user, WebHdfsCall(method, op, path, parameters))
 
 
 T = TypeVar("T")
 
 
-async def finished(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Run steps to completion even if the caller is cancelled. The cancellation is raised afterwards.
 
     Every call in `work` must have a timeout.
@@ -358,11 +358,11 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 
 OLD_PREFIX = "._qs_old_"
 _DIRECTORY_PREFIX = "._qs_directory_"
-_TIMES_TO_REMOVE = 3
+_REMOVE_ATTEMPTS = 3
 _PAUSE_S = 0.3
 
 
-class Renaming:
+class RenameOperation:
     """RENAME on one store, and what is known about its support for options."""
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ class Renaming:
             raise errors.PathExists(f"/{target} exists.")
         return await self._replace(tree, source, target)
 
-    async def give_name(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
+    async def publish(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
         """Rename a new temporary file to its target, replacing `former` if not None. Raises PathExists."""
         if former is None:
             await self._rename_new(tree, source, target)
@@ -389,7 +389,7 @@ class Renaming:
         if status.is_directory:
             # A directory with that name was created since, and the file was moved into it.
             with suppress(errors.QueryServerError):
-                await finished(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
+                await run_to_completion(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
             raise errors.PathExists(f"/{target} exists.")
         return status
 
@@ -397,88 +397,88 @@ class Renaming:
         """Create a directory that must not exist yet. MKDIRS does not check this. Raises PathExists."""
         if await tree.find(path) is not None:
             raise errors.PathExists(f"/{path} exists.")
-        made = beside(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
+        made = child_path(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
         if not await tree.make_directory(made, permissions):
             raise errors.StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
         except BaseException:  # also on cancellation, so that the directory does not remain
             with suppress(errors.QueryServerError):
-                await finished(tree.remove(made, recursive=False))
+                await run_to_completion(tree.remove(made, recursive=False))
             raise
         inside = f"{path}/{_name_of(made)}"
         if not self._knows_options and await tree.find(inside) is not None:
-            await finished(tree.remove(inside, recursive=False))
+            await run_to_completion(tree.remove(inside, recursive=False))
             raise errors.PathExists(f"/{path} exists.")
 
     async def _replace(self, tree: WebHdfsTree, source: str, target: str) -> None:
         if self._knows_options is not False:
             outcome = await tree.rename(source, target, overwrite=True)
-            self._knows_options = outcome is RenameOutcome.AS_ASKED
+            self._knows_options = outcome is RenameOutcome.DONE_WITH_OPTION
             if outcome is not RenameOutcome.REFUSED:
                 return
-        await finished(_replace_in_steps(tree, source, target))
+        await run_to_completion(_replace_in_steps(tree, source, target))
 
     async def _rename_new(self, tree: WebHdfsTree, source: str, target: str) -> None:
         outcome = await tree.rename(source, target, overwrite=False)
-        self._knows_options = outcome is RenameOutcome.AS_ASKED
+        self._knows_options = outcome is RenameOutcome.DONE_WITH_OPTION
         if outcome is RenameOutcome.REFUSED:
-            raise await _why_refused(tree, source, target)
+            raise await _refusal_reason(tree, source, target)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterWays:
+class ClusterFeatures:
     """Differences between clusters, some of which are detected from responses."""
 
     umask: int
     has_attributes: bool = True
     """Whether files have their own modes, owners and replication factors."""
     listing: ListingOperation = field(default_factory=ListingOperation)
-    renaming: Renaming = field(default_factory=Renaming)
+    renaming: RenameOperation = field(default_factory=RenameOperation)
 
 
 async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None:
     parent = target.rpartition("/")[0]
-    aside = beside(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
-    old = f"{aside}/{_name_of(target)}"
-    await tree.make_directory(aside, 0o700)
+    backup = child_path(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
+    old = f"{backup}/{_name_of(target)}"
+    await tree.make_directory(backup, 0o700)
     if await tree.rename(target, old, overwrite=False) is RenameOutcome.REFUSED:
-        await tree.remove(aside, recursive=False)
-        raise await _why_refused(tree, source, target)
+        await tree.remove(backup, recursive=False)
+        raise await _refusal_reason(tree, source, target)
     try:
         if await tree.rename(source, target, overwrite=False) is RenameOutcome.REFUSED:
-            raise await _why_refused(tree, source, target)
+            raise await _refusal_reason(tree, source, target)
     except errors.QueryServerError:
         await tree.rename(old, target, overwrite=False)
-        await tree.remove(aside, recursive=False)
+        await tree.remove(backup, recursive=False)
         raise
-    await tree.remove(aside, recursive=True)
+    await tree.remove(backup, recursive=True)
 
 
-async def restore(tree: WebHdfsTree, parent: str, aside: str) -> None:
-    """After a crash, restore the file that was moved aside, unless a new file exists, and delete the rest."""
-    async for old in tree.all_entries(aside):
-        target = beside(parent, old.name)
+async def restore(tree: WebHdfsTree, parent: str, backup: str) -> None:
+    """After a crash, restore the file that was moved backup, unless a new file exists, and delete the rest."""
+    async for old in tree.all_entries(backup):
+        target = child_path(parent, old.name)
         if await tree.find(target) is None:
             await tree.rename(old.path, target, overwrite=False)
-    await tree.remove(aside, recursive=True)
+    await tree.remove(backup, recursive=True)
 
 
-async def _why_refused(tree: WebHdfsTree, source: str, target: str) -> errors.QueryServerError:
+async def _refusal_reason(tree: WebHdfsTree, source: str, target: str) -> errors.QueryServerError:
     if await tree.find(source) is None:
         return errors.PathNotFound(f"/{source} does not exist.")
     parent = target.rpartition("/")[0]
-    holder = await tree.find(parent)
-    if holder is None:
+    parent_status = await tree.find(parent)
+    if parent_status is None:
         return errors.PathNotFound(f"/{parent} does not exist.")
-    if not holder.is_directory:
+    if not parent_status.is_directory:
         return errors.NotADirectory(f"/{parent} is no directory.")
     if await tree.find(target) is not None:
         return errors.PathExists(f"/{target} exists.")
     return errors.StorageError("The store does not rename this.")
 
 
-def beside(parent: str, name: str) -> str:
+def child_path(parent: str, name: str) -> str:
     return f"{parent}/{name}" if parent else name
 
 
@@ -494,7 +494,7 @@ async def write_verified(
     status = await tree.stat(path)
     if status.size_bytes != sent:
         raise errors.VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
-    if status.permissions == new.permissions or not tree.ways.has_attributes:
+    if status.permissions == new.permissions or not tree.features.has_attributes:
         return status
     # HttpFS applies its own umask.
     with suppress(errors.PermissionDenied):
@@ -504,7 +504,7 @@ async def write_verified(
 
 async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
     """Preserve a replaced file's owner and group, as far as the user may set them."""
-    if not tree.ways.has_attributes:
+    if not tree.features.has_attributes:
         return
     owner = former.owner if former.owner != status.owner else None
     group = former.group if former.group != status.group else None
@@ -519,7 +519,7 @@ async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: F
 
 async def remove_broken(tree: WebHdfsTree, path: str) -> None:
     """Delete the file of a failed upload, which the store may still create a moment later."""
-    for _ in range(_TIMES_TO_REMOVE):
+    for _ in range(_REMOVE_ATTEMPTS):
         if await tree.remove(path, recursive=False):
             return
         await asyncio.sleep(_PAUSE_S)

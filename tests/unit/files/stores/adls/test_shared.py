@@ -18,7 +18,13 @@ from queryserver.errors.files import (
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure, azure_errors
 from queryserver.files.stores.adls.flat import block_size
-from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
+from queryserver.files.stores.adls.shared import (
+    AzureLocation,
+    is_container_name,
+    parse_file_location,
+    parse_location,
+    staging_location,
+)
 
 
 @pytest.mark.parametrize(("text", "bits", "has_acl"),
@@ -29,9 +35,9 @@ def test_permissions_are_parsed(text, bits, has_acl):
 
 
 def test_times_and_etags_are_parsed():
-    assert entries.time("Sun, 22 Nov 2026 06:04:08 GMT") == datetime(2026, 11, 22, 6, 4, 8, tzinfo=UTC)
-    assert entries.time("") is None
-    assert [entries.tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
+    assert entries.parse_time("Sun, 22 Nov 2026 06:04:08 GMT") == datetime(2026, 11, 22, 6, 4, 8, tzinfo=UTC)
+    assert entries.parse_time("") is None
+    assert [entries.plain_tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
 
 
 @pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
@@ -45,24 +51,24 @@ def test_invalid_container_names(name):
 
 
 def test_system_containers_are_readable():
-    assert place_of("$web/index.html") == AzurePlace(("$web", "index.html"))
+    assert parse_location("$web/index.html") == AzureLocation(("$web", "index.html"))
     with pytest.raises(PathNotFound):
-        place_of("Not A Container/x")
+        parse_location("Not A Container/x")
 
 
 def test_files_must_lie_in_containers():
-    assert place_of("") is None
+    assert parse_location("") is None
     for path in ("", "container"):
         with pytest.raises(InvalidPath):
-            file_place(path)
-    assert file_place("container/d/f").parent == AzurePlace(("container", "d"))
+            parse_file_location(path)
+    assert parse_file_location("container/d/f").parent == AzureLocation(("container", "d"))
 
 
 @pytest.mark.security("T1")
 @pytest.mark.parametrize("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
 def test_staging_token_must_be_valid(token):
     with pytest.raises(InvalidPath):
-        unfinished(file_place("container/d/f"), token)
+        staging_location(parse_file_location("container/d/f"), token)
 
 
 @pytest.mark.parametrize(("status", "code", "error"),

@@ -7,8 +7,7 @@ import pytest
 
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
-from queryserver.files.stores.block_sizes import Blocks
-from queryserver.files.stores.s3.connection import S3Connection, S3Options, object_place, place_of
+from queryserver.files.stores.s3.connection import S3Connection, S3Options, parse_location, parse_object_location
 from queryserver.files.stores.s3.storage import PartNumbers, S3Storage
 from queryserver.files.stores.s3.uploads import (
     MAX_PARTS,
@@ -20,6 +19,7 @@ from queryserver.files.stores.s3.uploads import (
     joined_tag,
     part_bytes,
 )
+from queryserver.files.stores.transfer_blocks import Blocks
 
 GIB = 1024 * MIB
 TIB = 1024 * GIB
@@ -111,19 +111,28 @@ async def test_part_sizes_must_add_up_to_the_file_size():
 
 
 def test_paths_split_into_bucket_and_key():
-    assert (place_of("").bucket, place_of("bucket").bucket, place_of("bucket").key) == ("", "bucket", "")
-    place = place_of("bucket/a/b.txt")
-    assert (place.bucket, place.key, place.prefix, place.parent.path) == ("bucket", "a/b.txt", "a/b.txt/", "bucket/a")
-    assert place_of("bucket/a").parent.key == ""
-    assert place.label == "s3a://bucket/a/b.txt"
+    assert (parse_location("").bucket, parse_location("bucket").bucket, parse_location("bucket").key) == (
+        "",
+        "bucket",
+        "",
+    )
+    location = parse_location("bucket/a/b.txt")
+    assert (location.bucket, location.key, location.prefix, location.parent.path) == (
+        "bucket",
+        "a/b.txt",
+        "a/b.txt/",
+        "bucket/a",
+    )
+    assert parse_location("bucket/a").parent.key == ""
+    assert location.label == "s3a://bucket/a/b.txt"
 
 
 def test_key_is_limited_to_1024_bytes():
     name = "é" * 127
     longest = f"bucket/{'/'.join([name] * 4)}/abcd"
-    assert len(place_of(longest).key.encode()) == 1024
+    assert len(parse_location(longest).key.encode()) == 1024
     with pytest.raises(InvalidPath):
-        place_of(f"{longest}e")
+        parse_location(f"{longest}e")
 
 
 @pytest.mark.parametrize(
@@ -131,10 +140,10 @@ def test_key_is_limited_to_1024_bytes():
 )
 def test_invalid_bucket_name_is_not_found(bucket):
     with pytest.raises(PathNotFound):
-        place_of(f"{bucket}/key")
+        parse_location(f"{bucket}/key")
 
 
 @pytest.mark.parametrize("path", ["", "bucket"])
 def test_files_must_lie_in_buckets(path):
     with pytest.raises(InvalidPath):
-        object_place(path)
+        parse_object_location(path)

@@ -19,7 +19,7 @@ from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.stores import ozone as ofs
 from queryserver.files.stores.webhdfs import storage as hdfs
 from queryserver.files.stores.webhdfs.gateway import Timeouts, Tokens, WebHdfsAddress, acting_name
-from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, address
+from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, cluster_address
 from queryserver.platform.settings.stores import HdfsClusterSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -161,16 +161,16 @@ async def test_huge_listing_response_uses_little_memory():
 
     async with scripted_name_node(script) as node:
         store, count, largest = WebHdfsFileSystem(WebHdfsAddress([node.url], "svc")), 0, 0
-        before_bytes = most_bytes = resident_bytes()
+        before_bytes = max_bytes = resident_bytes()
         async with aclosing(store.as_user(ANA).list_directory("d", cursor="099999")) as listing:
             async for batch in listing:
                 count += len(batch.entries)
                 largest = max(largest, len(batch.entries))
-                most_bytes = max(most_bytes, resident_bytes())
+                max_bytes = max(max_bytes, resident_bytes())
         # The store ignored the start position, as HttpFS does.
         assert (count, largest) == (100_000, 1000)
         # All entries together take 80 MB or more.
-        assert most_bytes - before_bytes < 24 * 1024 * 1024
+        assert max_bytes - before_bytes < 24 * 1024 * 1024
         await store.close()
 
 
@@ -342,22 +342,22 @@ async def test_each_caller_has_a_token_that_is_renewed_and_replaced():
     store = Store()
     tokens = store.tokens()
     for _ in range(2):
-        assert await tokens.of("ana") == "ana1"
-        assert await tokens.of("bo") == "bo2"
+        assert await tokens.get("ana") == "ana1"
+        assert await tokens.get("bo") == "bo2"
     store.now = 10 * 3600
-    assert await tokens.of("ana") == "ana1"
+    assert await tokens.get("ana") == "ana1"
     assert store.renewed == ["ana1"]
     store.now = 6 * 24 * 3600
-    assert await tokens.of("ana") == "ana3"
+    assert await tokens.get("ana") == "ana3"
     assert store.obtained == ["ana", "bo", "ana"]
 
 
 async def test_rejected_token_is_replaced_once():
     tokens = Store().tokens()
-    await tokens.of("ana")
-    assert tokens.refused("ana")
-    assert not tokens.refused("ana")
-    assert await tokens.of("ana") == "ana2"
+    await tokens.get("ana")
+    assert tokens.discard("ana")
+    assert not tokens.discard("ana")
+    assert await tokens.get("ana") == "ana2"
 
 
 def settings(**tables: object) -> Settings:
@@ -373,7 +373,7 @@ async def test_cluster_may_have_several_name_nodes():
     given = HdfsClusterSettings.model_validate(
         {"webhdfs_url": "http://a:9870/webhdfs/v1, http://b:9870/webhdfs/v1", "redirect_hosts": "*.data, dn"}
     )
-    read = address("t", given, settings(filebrowser={"umask": "027"}))
+    read = cluster_address("t", given, settings(filebrowser={"umask": "027"}))
     assert read.urls == ["http://a:9870/webhdfs/v1", "http://b:9870/webhdfs/v1"]
     assert (read.redirect_hosts, read.umask, read.service_user) == (("*.data", "dn"), 0o027, "queryserver")
     store = hdfs.build(settings(hadoop={"hdfs_clusters": {"default": given.model_dump()}}))

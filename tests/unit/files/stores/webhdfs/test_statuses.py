@@ -134,7 +134,7 @@ def told(name: str, message: str | None, status: int = 403) -> bytes:
     ],
 )
 def test_exception_name_decides_over_the_status(status, name, message, kind):
-    error = RemoteFailure.of(status, told(name, message)).error("a")
+    error = RemoteFailure.parse(status, told(name, message)).error("a")
     assert type(error) is kind
     assert error.message
 
@@ -151,7 +151,7 @@ def test_exception_name_decides_over_the_status(status, name, message, kind):
     ],
 )
 def test_messages_contain_no_classes_traces_or_hosts(message):
-    shown = RemoteFailure.of(500, told("IOException", message)).error("a").message
+    shown = RemoteFailure.parse(500, told("IOException", message)).error("a").message
     assert "broken" in shown
     for word in ("Exception", "java", "org.apache", "\n", "10.1.2.3", "8020", "example.com", "node7/"):
         assert word not in shown
@@ -162,7 +162,7 @@ def test_messages_contain_no_classes_traces_or_hosts(message):
 )
 def test_html_pages_are_not_quoted(status, kind):
     page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
-    error = RemoteFailure.of(status, page).error("a")
+    error = RemoteFailure.parse(status, page).error("a")
     assert type(error) is kind
     assert "html" not in error.message
     assert "EOF" not in error.message

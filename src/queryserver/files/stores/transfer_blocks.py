@@ -1,6 +1,6 @@
 """Read and write sizes for all stores, and retries of idempotent calls.
 
-Reads are large for speed if there are few readers, and small to save memory if there are many.
+With few readers, reads are large for speed; with many readers, they are small to save memory.
 """
 
 import asyncio
@@ -10,37 +10,37 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 _KIB = 1024
-_MOST_BYTES = 1024 * _KIB
-LEAST_BYTES = 64 * _KIB
+_MAX_READ_BYTES = 1024 * _KIB
+MIN_READ_BYTES = 64 * _KIB
 """Minimum read size."""
-_TOGETHER_BYTES = 8 * 1024 * _KIB
+_TOTAL_READ_BYTES = 8 * 1024 * _KIB
 
 
 T = TypeVar("T")
 Failure = TypeVar("Failure", bound=Exception)
 
 
-async def retried(
+async def call_with_retries(
     attempt: Callable[[], Awaitable[T]],
     failure: type[Failure],
     *,
     tries: int,
     first_pause_s: float,
-    may_pass: Callable[[Failure], bool] = lambda _: True,
+    is_retryable: Callable[[Failure], bool] = lambda _: True,
 ) -> T:
-    """Make an idempotent call and return its result. Retries after growing pauses with jitter."""
+    """Make an idempotent call and return its result, retrying with growing pauses and jitter."""
     for number in range(1, tries):
         try:
             return await attempt()
         except failure as error:
-            if not may_pass(error):
+            if not is_retryable(error):
                 raise
         await asyncio.sleep(random.uniform(0.5, 1) * first_pause_s * 2**number)  # noqa: S311 no secret
     return await attempt()
 
 
 class Blocks:
-    """Reads a body in blocks. Keeps the rest of one chunk in memory."""
+    """Reads a body in blocks. Keeps at most the rest of one chunk in memory."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = body
@@ -64,8 +64,8 @@ class Blocks:
 class ReadSizes:
     """Divides the read memory among one store's concurrent readers."""
 
-    def __init__(self, *, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, *, max_bytes: int = _MAX_READ_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._readers = 0
 
     @contextmanager
@@ -79,5 +79,5 @@ class ReadSizes:
     @property
     def piece_bytes(self) -> int:
         """The current read size: a multiple of 64 KiB, at most 1 MiB."""
-        share = _TOGETHER_BYTES // max(1, self._readers)
-        return max(LEAST_BYTES, min(self._most_bytes, share - share % LEAST_BYTES))
+        share = _TOTAL_READ_BYTES // max(1, self._readers)
+        return max(MIN_READ_BYTES, min(self._max_bytes, share - share % MIN_READ_BYTES))

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queryserver.files.stores.block_sizes import ReadSizes
 from queryserver.files.stores.local.tree import status_of
+from queryserver.files.stores.transfer_blocks import ReadSizes
 from queryserver.files.stores.webhdfs.statuses import file_status
 
 KIB = 1024
@@ -26,7 +26,7 @@ def test_readers_share_eight_mib(readers: int, piece_bytes: int) -> None:
 
 
 def test_read_size_is_limited_by_the_store() -> None:
-    assert ReadSizes(most_bytes=256 * KIB).piece_bytes == 256 * KIB
+    assert ReadSizes(max_bytes=256 * KIB).piece_bytes == 256 * KIB
 
 
 def test_failed_reader_is_no_longer_counted() -> None:
