@@ -155,7 +155,7 @@ class PathGroup(APIRouter):
         methods: defaultdict[str, set[str]] = defaultdict(set)
         for route in self.routes:
             if isinstance(route, APIRoute) and not route.param_convertors:
-                methods[route.path] |= route.methods
+                methods[route.path] |= route.methods or set()
         return methods
 
     @cached_property

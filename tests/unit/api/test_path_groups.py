@@ -37,17 +37,18 @@ def app() -> FastAPI:
 @pytest.mark.parametrize(
     ("path", "status", "expected"),
     [
-        ("/api/files/list", 200, {"/api/files/list"}),
-        ("/api/files/view=/a/b", 200, {"/api/files/list", "/api/files/view={path:path}"}),
-        ("/api/tables/one/pens", 200, {"/api/tables/one/{name}"}),
-        ("/api/tables/all", 200, {"/api/tables/one/{name}", "/api/tables/all"}),
-        ("/api/files/none", 404, set()),
-        ("/api/tables", 404, set()),
+        ("/api/files/list", 200, ["/api/files/list"]),
+        # FastAPI asks the router whether it matches, and then selects the route.
+        ("/api/files/view=/a/b", 200, 2 * ["/api/files/list", "/api/files/view={path:path}"]),
+        ("/api/tables/one/pens", 200, 2 * ["/api/tables/one/{name}"]),
+        ("/api/tables/all", 200, ["/api/tables/one/{name}", "/api/tables/all"]),
+        ("/api/files/none", 404, []),
+        ("/api/tables", 404, []),
     ],
 )
 async def test_only_route_groups_matching_the_path_are_tried(
-    app: FastAPI, path: str, status: int, expected: set[str]
+    app: FastAPI, path: str, status: int, expected: list[str]
 ) -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
         answer = await http.get(path)
-    assert (answer.status_code, set(tried)) == (status, expected)
+    assert (answer.status_code, tried) == (status, expected)
