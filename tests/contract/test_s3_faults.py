@@ -236,7 +236,7 @@ async def test_environment_endpoint_gets_no_configured_keys(peer, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", peer.url)
     file_system = S3FileSystem(S3Options(keys=S3Keys("AKIA0", "secret"), timeout_s=1))
-    client = await file_system._connection._opened()
+    client = await file_system._connection._open_client()
     assert client.meta.endpoint_url == "https://s3.amazonaws.com"
     await file_system.close()
 

@@ -24,7 +24,7 @@ from tests.api.storage.conftest import storage_settings
 from queryserver.errors.files import InsufficientStorage, StoreQuotaExceeded
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.local.access import AccessMap, UserQuotas
+from queryserver.files.stores.local.access import AccessRules, UserQuotas
 from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.tree import LocalTree
 from queryserver.imports.session import ImportReport, ImportResult, ImportSession, ScratchRows
@@ -355,7 +355,7 @@ class TestShareOfTheLocalRoot:
 
     async def test_deletions_by_others_free_quota_and_servers_agree(self, tmp_path: Path):
         now = [0.0]
-        tree, ana, bob = LocalTree(tmp_path), AccessMap(StorageUser("ana")), AccessMap(StorageUser("bob"))
+        tree, ana, bob = LocalTree(tmp_path), AccessRules(StorageUser("ana")), AccessRules(StorageUser("bob"))
         for directory in ("shared", "user/ana", "user/bob"):
             (tmp_path / directory).mkdir(parents=True)
         first = UserQuotas(tree, 1000, clock=lambda: now[0])
@@ -366,7 +366,7 @@ class TestShareOfTheLocalRoot:
         (tmp_path / "shared/c").write_bytes(bytes(5000))
         second = UserQuotas(tree, 1000, clock=lambda: now[0])
         for quotas in (first, second):
-            assert (quotas.left(ana), quotas.left(bob)) == (100, 1000)
+            assert (quotas.remaining(ana), quotas.remaining(bob)) == (100, 1000)
         first.take(ana, 60)
         with pytest.raises(StoreQuotaExceeded):
             first.take(ana, 60)
@@ -401,17 +401,17 @@ class TestShareOfTheLocalRoot:
             return opened_one(tree, path, make=make)
 
         monkeypatch.setattr(LocalTree, "directory", directory)
-        assert UserQuotas(LocalTree(tmp_path), 1000).left(AccessMap(StorageUser("bob"))) == 900
+        assert UserQuotas(LocalTree(tmp_path), 1000).remaining(AccessRules(StorageUser("bob"))) == 900
 
     async def test_user_with_many_files_occupies_one_thread(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        now, ana = [0.0], AccessMap(StorageUser("ana"))
+        now, ana = [0.0], AccessRules(StorageUser("ana"))
         (tmp_path / "user/ana").mkdir(parents=True)
         quotas = UserQuotas(LocalTree(tmp_path), 1000, clock=lambda: now[0])
-        assert quotas.left(ana) == 1000
+        assert quotas.remaining(ana) == 1000
         now[0] = 31
         entered, may_go_on = Event(), Event()
 
-        def used_bytes(_quotas: UserQuotas, _access: AccessMap) -> int:
+        def used_bytes(_quotas: UserQuotas, _access: AccessRules) -> int:
             entered.set()
             assert may_go_on.wait(60)
             return 300

@@ -278,7 +278,7 @@ class UploadedImportFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        yield self.area.place(self.fixed_identity)
+        yield self.area.path_of(self.fixed_identity)
 
 
 class ImportUploads:
@@ -356,7 +356,7 @@ class ImportUploads:
             await self._area.write(name, content, overwrite=False)
         try:
             async with renewed(partial(self._area.touch, name), every_s=_TOUCH_EVERY_S):
-                yield self._area.place(name)
+                yield self._area.path_of(name)
         finally:
             # If removal fails, the clean-up deletes it.
             with suppress(errors.QueryServerError):
@@ -397,7 +397,7 @@ class UploadAreaSweep:
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
         """Remove expired uploads and orphans; `older_than` overrides the age of orphans."""
         age = self._abandoned_after if older_than is None else older_than
-        abandoned = await self._area.sweep_everywhere(age, dry_run=dry_run)
+        abandoned = await self._area.sweep_all_directories(age, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
         # Records are deleted first; a file without a record cannot be read, and is found by the next clean-up.
         while not dry_run and (digests := await self._records.take_expired(limit=_BATCH)):

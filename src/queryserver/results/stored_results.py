@@ -83,7 +83,7 @@ class StoredResults:
                         await self._storage.delete(self._at(f"{PINGS}/{entry.name}"), recursive=False)
         if isinstance(self._storage, PrivateStorage):
             # Other stores hide incomplete files, or keep them in the statement's directory.
-            removed += await self._storage.sweep_everywhere(older_than, dry_run=dry_run)
+            removed += await self._storage.sweep_all_directories(older_than, dry_run=dry_run)
         return removed
 
     async def _entries(self, path: str) -> AsyncGenerator[FileStatus]:

@@ -98,7 +98,7 @@ async def test_remaining_quota_is_granted_once(uploads: ImportUploads, tmp_path:
 
 async def test_unremovable_file_does_not_prevent_the_removal_of_others(uploads, records, area, tmp_path) -> None:
     received = [await receive(uploads) for _ in range(3)]
-    first = area.place(received[0].reference.digest.hex())
+    first = area.path_of(received[0].reference.digest.hex())
     first.unlink()
     (first / "inside").mkdir(parents=True)
     for digest, (new, end) in records.uploads.items():

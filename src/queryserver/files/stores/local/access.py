@@ -14,7 +14,7 @@ from threading import Lock
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, NotADirectory, PathNotFound, StoreQuotaExceeded, SymlinkNotFollowed
 from queryserver.files.model import StorageUser, is_name
-from queryserver.files.stores.local.tree import LocalTree, file_error, file_names, shown_name
+from queryserver.files.stores.local.tree import LocalTree, file_error, file_names, path_name
 
 HOMES = "user"
 SHARED = "shared"
@@ -25,11 +25,11 @@ _READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
 # How long a measurement is valid. Bytes that this process has written since are added.
 _VALID_S = 30.0
 # Errors caused by concurrent changes, or by entries that only the machine's administrator could create.
-_PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
+_SKIPPED_ERRORS = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
 
 
 @dataclass(frozen=True, slots=True)
-class AccessMap:
+class AccessRules:
     """What one user may see and change. Paths are compared name by name, and links are not followed.
 
     Only that user may access `/user/<name>/**`, and everyone may access `/shared/**`. Everyone may read all other
@@ -68,7 +68,7 @@ class AccessMap:
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
 
     def _may_enter(self, names: tuple[str, ...]) -> bool:
-        if self.user.is_admin or len(names) < 2 or not _is_like_homes(names[0]):
+        if self.user.is_admin or len(names) < 2 or not _may_be_homes_directory(names[0]):
             return True
         return names[0] == HOMES and names[1] == self.user.name
 
@@ -84,20 +84,20 @@ def is_private(names: tuple[str, ...]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_like_homes(name: str) -> bool:
-    """Return whether a name may denote the homes' parent, because some file systems fold case and Unicode forms."""
+def _may_be_homes_directory(name: str) -> bool:
+    """Return whether a name may denote the parent of the homes. Some file systems ignore case and Unicode forms."""
     return unicodedata.normalize("NFKC", name).casefold() == HOMES
 
 
 @dataclass(slots=True)
 class _Usage:
-    """One user's disk usage. `walking` is held while the files are measured, `lock` only briefly."""
+    """The disk usage of one user. One thread holds `measuring` while it measures; `lock` protects the values."""
 
     lock: Lock
-    walking: Lock
+    measuring: Lock
     measured_at: float | None = None
     used_bytes: int = 0
-    taken_bytes: int = 0
+    counted_bytes: int = 0
     """All bytes ever counted. Used to add the bytes written while the files are measured."""
 
 
@@ -111,29 +111,29 @@ class UserQuotas:
         self._clock = clock
         self._users: dict[str, _Usage] = defaultdict(lambda: _Usage(Lock(), Lock()))
 
-    def take(self, access: AccessMap, size_bytes: int) -> None:
-        """Count bytes that the user is about to store. If this raises StoreQuotaExceeded, they are not counted."""
+    def take(self, access: AccessRules, size_bytes: int) -> None:
+        """Count bytes that the user is about to store. Raises StoreQuotaExceeded without counting them."""
         if self.is_off:
             return
-        measured = self._measured(access)
-        with measured.lock:
-            if measured.used_bytes + size_bytes > self._max_bytes:
+        usage = self._measured(access)
+        with usage.lock:
+            if usage.used_bytes + size_bytes > self._max_bytes:
                 raise StoreQuotaExceeded(
                     f"Your files in this store would take more than the {self._max_bytes} bytes of"
                     " `filebrowser.max_bytes_per_user`. Delete some, also from the trash."
                 )
-            measured.used_bytes += size_bytes
-            measured.taken_bytes += size_bytes
+            usage.used_bytes += size_bytes
+            usage.counted_bytes += size_bytes
 
-    def left(self, access: AccessMap) -> int | None:
+    def remaining(self, access: AccessRules) -> int | None:
         """Return how many more bytes the user may store, or None if unlimited."""
         if self.is_off:
             return None
-        measured = self._measured(access)
-        with measured.lock:
-            return max(self._max_bytes - measured.used_bytes, 0)
+        usage = self._measured(access)
+        with usage.lock:
+            return max(self._max_bytes - usage.used_bytes, 0)
 
-    def mark(self, file: int, access: AccessMap) -> None:
+    def mark(self, file: int, access: AccessRules) -> None:
         """Record the user as owner of a new file. On file systems without attributes, only home directories are
         counted.
         """
@@ -147,29 +147,29 @@ class UserQuotas:
             return permissions
         return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
 
-    def _measured(self, access: AccessMap) -> _Usage:
+    def _measured(self, access: AccessRules) -> _Usage:
         """Return the usage. One thread measures it, so that a user with many files does not occupy more.
 
         Other threads use the previous figure, and only wait for the first measurement.
         """
-        measured = self._users[access.user.name]
-        if self._is_fresh(measured) or not measured.walking.acquire(blocking=measured.measured_at is None):
-            return measured
+        usage = self._users[access.user.name]
+        if self._is_fresh(usage) or not usage.measuring.acquire(blocking=usage.measured_at is None):
+            return usage
         try:
-            if not self._is_fresh(measured):
-                began_at, before = self._clock(), measured.taken_bytes
+            if not self._is_fresh(usage):
+                began_at, before = self._clock(), usage.counted_bytes
                 used = self._used_bytes(access)
-                with measured.lock:
-                    measured.used_bytes = used + measured.taken_bytes - before
-                    measured.measured_at = began_at
+                with usage.lock:
+                    usage.used_bytes = used + usage.counted_bytes - before
+                    usage.measured_at = began_at
         finally:
-            measured.walking.release()
-        return measured
+            usage.measuring.release()
+        return usage
 
-    def _is_fresh(self, measured: _Usage) -> bool:
-        return measured.measured_at is not None and self._clock() - measured.measured_at < _VALID_S
+    def _is_fresh(self, usage: _Usage) -> bool:
+        return usage.measured_at is not None and self._clock() - usage.measured_at < _VALID_S
 
-    def _used_bytes(self, access: AccessMap) -> int:
+    def _used_bytes(self, access: AccessRules) -> int:
         name = access.user.name.encode()
         used = sum(size for _, size in self._files(access.home)) if access.home else 0
         return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
@@ -190,13 +190,13 @@ class UserQuotas:
                         with suppress(FileNotFoundError):
                             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                             if stat.S_ISDIR(status.st_mode):
-                                waiting += [f"{path}/{shown}"] if (shown := shown_name(name)) else []
+                                waiting += [f"{path}/{path_part}"] if (path_part := path_name(name)) else []
                             elif stat.S_ISREG(status.st_mode):
                                 yield _owner_in(directory, name), status.st_size
-            except _PASSED_OVER:
+            except _SKIPPED_ERRORS:
                 continue
             except OSError as error:
-                if not isinstance(failure := file_error(path, error), _PASSED_OVER):
+                if not isinstance(failure := file_error(path, error), _SKIPPED_ERRORS):
                     raise failure from error
 
 
@@ -212,7 +212,7 @@ def _owner_in(directory: int, name: str) -> Callable[[], bytes]:
 @dataclass(frozen=True, slots=True)
 class UserAccount:
     quotas: UserQuotas
-    access: AccessMap
+    access: AccessRules
 
     def take(self, size_bytes: int) -> None:
         self.quotas.take(self.access, size_bytes)

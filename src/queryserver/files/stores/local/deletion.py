@@ -1,4 +1,4 @@
-"""Deletes, summarizes and sweeps trees in steps of a second. Called in threads, like `tree`."""
+"""Deletes, summarizes and sweeps trees in steps of about a second. All calls run in threads, like those of `tree`."""
 
 import os
 import secrets
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from queryserver.errors.files import too_many_entries
 from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind
-from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, shown_name
+from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, path_name
 
 _STEP_S = 1.0
 # Each level takes a descriptor. Deeper directories are first moved to the top.
@@ -51,21 +51,21 @@ class Deletion:
         else:
             top = enter(parent, name)
             try:
-                is_empty = self._emptied(top, top, depth=1)
+                is_empty = self._delete_entries(top, top, depth=1)
             finally:
                 os.close(top)
-            return is_empty and _is_removed(parent, name)
+            return is_empty and _remove_directory(parent, name)
         return True
 
-    def _emptied(self, top: int, directory: int, *, depth: int) -> bool:
+    def _delete_entries(self, top: int, directory: int, *, depth: int) -> bool:
         """Delete a directory's entries. Return False if the time runs out first."""
         with os.scandir(directory) as found:
             for entry in found:
-                if time.monotonic() > self._until or not self._entry_is_gone(top, directory, entry, depth=depth):
+                if time.monotonic() > self._until or not self._delete_inner_entry(top, directory, entry, depth=depth):
                     return False
         return True
 
-    def _entry_is_gone(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
+    def _delete_inner_entry(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
         with suppress(FileNotFoundError):  # A concurrent deletion of the same tree may have deleted it.
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=directory)
@@ -76,14 +76,14 @@ class Deletion:
                 return True
             inner = enter(directory, entry.name)
             try:
-                is_empty = self._emptied(top, inner, depth=depth + 1)
+                is_empty = self._delete_entries(top, inner, depth=depth + 1)
             finally:
                 os.close(inner)
-            return is_empty and _is_removed(directory, entry.name)
+            return is_empty and _remove_directory(directory, entry.name)
         return True
 
 
-def _is_removed(parent: int, name: str) -> bool:
+def _remove_directory(parent: int, name: str) -> bool:
     """Remove a directory. Return False if a new entry was created in it since."""
     try:
         os.rmdir(name, dir_fd=parent)
@@ -112,7 +112,7 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
     while waiting:
         directory = waiting.pop()
         try:
-            for name, status in _shown_in(tree, directory, shows):
+            for name, status in _visible_entries(tree, directory, shows):
                 entries += 1
                 if entries > _MAX_ENTRIES:
                     raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
@@ -133,12 +133,14 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
     yield ContentSummary(directories, files, size_bytes, size_bytes)
 
 
-def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[tuple[str, os.stat_result | None]]:
+def _visible_entries(
+    tree: LocalTree, path: str, shows: Callable[[str], bool]
+) -> Generator[tuple[str, os.stat_result | None]]:
     """Yield the entries' paths and statuses. The status is None if the entry has disappeared."""
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
-        shown = (shown_name(entry.name) for entry in found)
-        for name in (name for name in shown if name is not None and shows(prefix + name)):
+        names = (path_name(entry.name) for entry in found)
+        for name in (name for name in names if name is not None and shows(prefix + name)):
             status = None
             with suppress(FileNotFoundError):
                 status = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
@@ -165,5 +167,5 @@ def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False
 def directories_in(tree: LocalTree, path: str) -> list[str]:
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
-        inner = [shown_name(entry.name) for entry in found if entry.is_dir(follow_symlinks=False)]
+        inner = [path_name(entry.name) for entry in found if entry.is_dir(follow_symlinks=False)]
     return [prefix + name for name in inner if name is not None]

@@ -18,9 +18,9 @@ from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not
 from queryserver.files.model import ContentSummary, EntryKind, Escapes, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.local import transfers
-from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
+from queryserver.files.stores.local.access import HOMES, SHARED, AccessRules, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deletion import Deletion, directories_in, summation, sweep
-from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
+from queryserver.files.stores.local.transfers import Download, IncomingFile, LocalPartUpload, LocalUpload
 from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
 from queryserver.files.stores.transfer_blocks import MIN_READ_BYTES, ReadSizes
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor, disk_floor
@@ -29,9 +29,9 @@ from queryserver.platform.settings.tree import Settings
 _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 _FLUSHED_BYTES = 128 * 1024 * 1024
 _WRITTEN_BYTES = 64 * 1024
-_SETTLED = frozenset({"", HOMES, SHARED})
-"""First path names whose use creates the user's directories."""
-_SERVICE = AccessMap(StorageUser("", is_admin=True))
+_USER_DIRECTORY_PARENTS = frozenset({"", HOMES, SHARED})
+"""First path names that make the store create the user's home and `/shared`."""
+_SERVICE = AccessRules(StorageUser("", is_admin=True))
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -129,21 +129,21 @@ async def flushed(
 class LocalStorage:
     """The files of `tree`, restricted to what `access` permits. Owns no resources."""
 
-    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap) -> None:
+    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessRules) -> None:
         self._tree = tree
         self._threads = threads
         self._access = access
         self._account: UserAccount | None = None
 
     async def stat(self, path: str) -> FileStatus:
-        self._enter(path)
+        self._check_read(path)
         return await self._run(path, self._tree.stat, path)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
         """Yield entries in the file system's own order."""
-        self._enter(path)
+        self._check_read(path)
         batches, lock = listing(self._tree, path, self._access.shows, cursor, batch_size), Lock()
 
         def alone(call: Callable[[], T]) -> T:
@@ -164,7 +164,7 @@ class LocalStorage:
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        self._enter(path)
+        self._check_read(path)
         download, sizes = Download(path, partial(self._tree.open_file, path), version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
         is_short = end - offset <= MIN_READ_BYTES
@@ -185,16 +185,16 @@ class LocalStorage:
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
         """Store a file. Also raises InsufficientStorage if the disk is below its floor, or would be afterwards."""
-        self._enter_to_change(path)
+        self._check_change(path)
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
         )
         async with aclosing(flushed(self._threads, upload.flush, body)) as pieces:
-            return await self._take(path, upload, pieces)
+            return await self._receive(path, upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """Create a directory. Only one of several concurrent calls for the same directory succeeds."""
-        self._enter_to_change(path)
+        self._check_change(path)
         if not self._access.is_in_trash(path):
             # Checked here and not in the tree, because deletion must work below the floor and creates directories in
             # the trash.
@@ -210,7 +210,7 @@ class LocalStorage:
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """Delete an entry. An interrupted deletion leaves part of the tree."""
-        self._enter_to_change(path)
+        self._check_change(path)
         deletion = Deletion(self._tree, path, recursive=recursive)
         while not await self._run(path, deletion.step):  # each step has the full timeout
             pass
@@ -220,12 +220,12 @@ class LocalStorage:
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Rename an entry, without following links."""
-        self._enter_to_change(source)
-        self._enter_to_change(target)
+        self._check_change(source)
+        self._check_change(target)
         await self._run(source, partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        self._enter(path)
+        self._check_read(path)
         steps = summation(self._tree, path, self._access.shows)
         while (summary := await self._run(path, next, steps)) is None:  # each step has the full timeout
             pass
@@ -233,28 +233,28 @@ class LocalStorage:
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         """Set permissions. Raises NotAFile for devices, pipes and sockets."""
-        self._enter_to_change(path)
+        self._check_change(path)
         await self._run(path, self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """Create a staging area and reserve space for the whole file. Raises InsufficientStorage."""
-        self._enter_to_change(plan.path)
+        self._check_change(plan.path)
         return await self._run(plan.path, transfers.begin, self._tree, plan, self._account)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        self._enter_to_change(plan.path)
-        return await self._take(plan.path, LocalPartUpload(self._tree, plan, staging, index), body)
+        self._check_change(plan.path)
+        return await self._receive(plan.path, LocalPartUpload(self._tree, plan, staging, index), body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        self._enter_to_change(plan.path)
+        self._check_change(plan.path)
         join = partial(transfers.join, self._tree, plan, staging, parts, overwrite=overwrite)
         return await self._run(plan.path, join)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         del parts
-        self._enter_to_change(plan.path)
+        self._check_change(plan.path)
         download = Download(plan.path, partial(transfers.open_staged, self._tree, plan, staging))
         offset, sizes = 0, self._threads.read_sizes
         try:
@@ -265,29 +265,29 @@ class LocalStorage:
             self._threads.start(download.close)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        self._enter_to_change(plan.path)
+        self._check_change(plan.path)
         await self._run(plan.path, transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """Delete orphaned files. `older_than_s` must exceed the longest pause of an active write, including other
         processes' writes.
         """
-        self._enter(path)
+        self._check_read(path)
         return await self._run(path, sweep, self._tree, path, older_than_s)
 
-    def _enter(self, path: str) -> None:
+    def _check_read(self, path: str) -> None:
         """Check a path before reading it. Raises PermissionDenied."""
         self._access.check_read(path)
 
-    def _enter_to_change(self, path: str) -> None:
+    def _check_change(self, path: str) -> None:
         """Check a path before creating, deleting or changing its entry. Raises PermissionDenied."""
         self._access.check_change(path)
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call about a path that `_enter` has checked."""
+        """Run a call about a path that `_check_read` has checked."""
         return await self._threads.run(path, call, *arguments)
 
-    async def _take(self, path: str, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
+    async def _receive(self, path: str, incoming: IncomingFile[T], body: AsyncIterator[bytes]) -> T:
         """Store the bytes, combining small chunks. A failure or cancellation leaves nothing behind."""
         try:
             await self._run(path, incoming.open)
@@ -332,7 +332,7 @@ class LocalFileSystem:
         self._threads = FileThreads(max_threads=max_threads, timeout_s=timeout_s)
 
     def as_user(self, user: StorageUser) -> "UserStorage":
-        return UserStorage(self._tree, self._threads, AccessMap(user), self._quotas)
+        return UserStorage(self._tree, self._threads, AccessRules(user), self._quotas)
 
     async def close(self) -> None:
         await self._threads.close()
@@ -341,15 +341,15 @@ class LocalFileSystem:
 class UserStorage(LocalStorage):
     """The local root, accessed with one user's rights and with a trash."""
 
-    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
+    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessRules, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
         self._quotas = quotas
-        self._is_settled, self._must_settle = False, False
+        self._has_user_directories, self._needs_user_directories = False, False
         if not quotas.is_off:
             self._account = UserAccount(quotas, access)
 
     async def room_bytes(self) -> int | None:
-        return await self._threads.run("", self._quotas.left, self._access)
+        return await self._threads.run("", self._quotas.remaining, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """Create a directory. With a quota, directories remain readable by the service."""
@@ -370,27 +370,27 @@ class UserStorage(LocalStorage):
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
 
-    def _enter(self, path: str) -> None:
+    def _check_read(self, path: str) -> None:
         self._access.check_read(path)
-        self._must_settle |= path.partition("/")[0] in _SETTLED
+        self._needs_user_directories |= path.partition("/")[0] in _USER_DIRECTORY_PARENTS
 
-    def _enter_to_change(self, path: str) -> None:
+    def _check_change(self, path: str) -> None:
         self._access.check_change(path)
-        self._must_settle |= path.partition("/")[0] in _SETTLED
+        self._needs_user_directories |= path.partition("/")[0] in _USER_DIRECTORY_PARENTS
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a call. The first call that concerns their parents creates the user's home and `/shared`."""
 
-        def settled() -> T:
+        def with_user_directories() -> T:
             for directory in (SHARED, self._access.home or HOMES):
                 # Creation fails on a read-only store. The call that needs the directory then raises an error.
                 with suppress(QueryServerError, OSError):
                     self._tree.ensure_directory(directory)
-            self._is_settled = True
+            self._has_user_directories = True
             return call(*arguments)
 
-        if self._must_settle and not self._is_settled:
-            return await self._threads.run(path, settled)
+        if self._needs_user_directories and not self._has_user_directories:
+            return await self._threads.run(path, with_user_directories)
         return await self._threads.run(path, call, *arguments)
 
 
@@ -418,14 +418,14 @@ class PrivateStorage(LocalStorage):
 
     async def open_file(self, path: str) -> int:
         """Open a file for reading; the caller closes the descriptor. Raises PathNotFound, NotAFile, StorageError."""
-        opening = _Opening(self._tree, path)
+        opening = _FileOpening(self._tree, path)
         try:
             return await self._run(path, opening.open)
         except BaseException:  # also on cancellation: the thread may still open the file
             opening.abandon()
             raise
 
-    async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
+    async def sweep_all_directories(self, older_than: timedelta, *, dry_run: bool = False) -> int:
         """Like `sweep_orphans`, but in all directories. With `dry_run`, only counts."""
         waiting, removed = [""], 0
         while waiting:
@@ -437,8 +437,8 @@ class PrivateStorage(LocalStorage):
         return removed
 
 
-class _Opening:
-    """Passes a descriptor from a thread to a caller that may be cancelled before it arrives."""
+class _FileOpening:
+    """Opens a file in a thread, and closes it if the caller was cancelled before it received the descriptor."""
 
     def __init__(self, tree: LocalTree, path: str) -> None:
         self._tree = tree
@@ -469,14 +469,14 @@ class LocalUploadArea(PrivateStorage):
         """Open the directory. Raises ConfigurationError if files cannot be stored there, or not safely."""
         try:
             super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
-            problem = _problem(root)
+            problem = _directory_problem(root)
         except OSError as error:
             problem = error.strerror or "cannot be used"
         if problem:
             raise ConfigurationError([f"importer.upload_dir: {root}: {problem}."])
         self._root = root
 
-    def place(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         return self._root / name
 
     async def touch(self, name: str) -> bool:
@@ -491,7 +491,7 @@ class LocalUploadArea(PrivateStorage):
         return await self._threads.run(name, touched)
 
 
-def _problem(root: Path) -> str:
+def _directory_problem(root: Path) -> str:
     """Return what is wrong with the directory, if anything. An existing directory keeps its mode, because others may
     use it.
     """

@@ -1,7 +1,7 @@
-"""Uploads, downloads and parts in the local store. Called in threads, like `tree`.
+"""Uploads, downloads and parts in the local store. All calls run in threads, like those of `tree`.
 
-A call in a thread continues when its caller is cancelled. Each transfer therefore has a lock, and closing the transfer
-waits for a call that still uses the descriptor.
+A call in a thread continues when its caller is cancelled. Each transfer therefore has a lock, and closing it waits for
+a call that still uses its descriptor.
 """
 
 import os
@@ -18,7 +18,7 @@ from queryserver.errors.files import EntryChanged, InsufficientStorage, StorageE
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.local.access import UserAccount
-from queryserver.files.stores.local.tree import LocalTree, file_error, refuse_taken, status_of, take_name
+from queryserver.files.stores.local.tree import LocalTree, file_error, publish_file, require_replaceable, status_of
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 PRIVATE_FILE = 0o600
@@ -30,13 +30,13 @@ _PIECE_BYTES = 1024 * 1024
 OutcomeT = TypeVar("OutcomeT")
 
 
-class Incoming(ABC, Generic[OutcomeT]):
-    """Writes bytes to a file with a reserved name, until `commit`."""
+class IncomingFile(ABC, Generic[OutcomeT]):
+    """Writes bytes to a temporary file with a reserved name. `commit` completes it, `abandon` deletes it."""
 
     def __init__(self, tree: LocalTree, path: str, name: str) -> None:
         self._tree = tree
         self._path = path
-        self._arriving = name
+        self._temporary_name = name
         self._lock = Lock()
         self._ended = False
         self._directory = -1
@@ -44,7 +44,7 @@ class Incoming(ABC, Generic[OutcomeT]):
         self._size_bytes = 0
 
     def open(self) -> None:
-        """Open the file, and raise foreseeable errors before the first byte is read."""
+        """Create the file. Raises errors that can be detected before the first byte is read."""
         with self._lock:
             self._ensure_open()
 
@@ -65,7 +65,7 @@ class Incoming(ABC, Generic[OutcomeT]):
         with self._lock:
             if self._file >= 0:
                 with suppress(OSError):
-                    os.unlink(self._arriving, dir_fd=self._directory)
+                    os.unlink(self._temporary_name, dir_fd=self._directory)
             self._close()
 
     def _ensure_open(self) -> None:
@@ -103,8 +103,8 @@ class Incoming(ABC, Generic[OutcomeT]):
     def _keep(self) -> OutcomeT: ...
 
 
-class LocalUpload(Incoming[FileStatus]):
-    """A whole file. Its bytes count against `account`."""
+class LocalUpload(IncomingFile[FileStatus]):
+    """An upload of a whole file. Its bytes count towards the quota of `account`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class LocalUpload(Incoming[FileStatus]):
         # Checked before missing parents are created, so that a failed check leaves nothing behind.
         self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
-        self._file = os.open(self._arriving, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
+        self._file = os.open(self._temporary_name, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
         if self._account is not None:
             self._account.mark(self._file)
 
@@ -149,10 +149,10 @@ class LocalUpload(Incoming[FileStatus]):
             self._account.take(size_bytes)
 
     def _keep(self) -> FileStatus:
-        status = made_durable(
+        status = make_durable(
             self._tree, self._path, self._directory, self._name, self._file, self._size_bytes, overwrite=self._overwrite
         )
-        take_name(self._path, self._directory, self._arriving, self._name, overwrite=self._overwrite)
+        publish_file(self._path, self._directory, self._temporary_name, self._name, overwrite=self._overwrite)
         return status
 
 
@@ -191,7 +191,7 @@ class Download:
             self._file = -1
 
 
-def made_durable(
+def make_durable(
     tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
     """Flush an open file and set its mode. With `overwrite`, copy the mode and owner of the file that it will replace.
@@ -249,13 +249,13 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
     if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
         raise VerificationFailed(f"{plan.path}: the parts are not those of the plan.")
     with tree.parent(plan.path) as (directory, name):
-        refuse_taken(plan.path, directory, name, overwrite=overwrite)
+        require_replaceable(plan.path, directory, name, overwrite=overwrite)
         file = os.open(staging, _OLD_FILE, dir_fd=directory)
         try:
-            status = made_durable(tree, plan.path, directory, name, file, plan.size_bytes, overwrite=overwrite)
+            status = make_durable(tree, plan.path, directory, name, file, plan.size_bytes, overwrite=overwrite)
         finally:
             os.close(file)
-        take_name(plan.path, directory, staging, name, overwrite=overwrite)
+        publish_file(plan.path, directory, staging, name, overwrite=overwrite)
         _remove_parts(directory, staging)
     return status
 
@@ -283,8 +283,8 @@ def _remove_parts(directory: int, staging: str) -> None:
             os.unlink(name, dir_fd=directory)
 
 
-class LocalPartUpload(Incoming[StoredPart]):
-    """A part, which `commit` copies to its position in the staging file."""
+class LocalPartUpload(IncomingFile[StoredPart]):
+    """An upload of one part, which `commit` copies to its position in the staging file."""
 
     def __init__(self, tree: LocalTree, plan: PartPlan, staging: str, index: int) -> None:
         _check_name(staging)
@@ -300,7 +300,7 @@ class LocalPartUpload(Incoming[StoredPart]):
         os.stat(self._staging, dir_fd=self._directory, follow_symlinks=False)
         # The completed part is read back through the same descriptor.
         flags = NEW_FILE & ~os.O_WRONLY | os.O_RDWR
-        self._file = os.open(self._arriving, flags, PRIVATE_FILE, dir_fd=self._directory)
+        self._file = os.open(self._temporary_name, flags, PRIVATE_FILE, dir_fd=self._directory)
 
     def _admit(self, size_bytes: int) -> None:
         if self._size_bytes + size_bytes > self._expected:
@@ -324,7 +324,7 @@ class LocalPartUpload(Incoming[StoredPart]):
         finally:
             os.close(whole)
         with suppress(OSError):
-            os.unlink(self._arriving, dir_fd=self._directory)
+            os.unlink(self._temporary_name, dir_fd=self._directory)
         return StoredPart(self._index, self._size_bytes, "")
 
 

@@ -68,8 +68,8 @@ def file_error(path: str, error: OSError) -> errors.QueryServerError:
 _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.LINK}
 
 
-def shown_name(name: str) -> str | None:
-    """Return the path name for a file name, or None for a reserved name. A name that is not UTF-8 is escaped."""
+def path_name(name: str) -> str | None:
+    """Return the name in paths for a file name, or None for a reserved name. A name that is not UTF-8 is escaped."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -78,7 +78,7 @@ def shown_name(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a path name. Raises InvalidPath for an invalid escape, or an escaped UTF-8 name."""
+    """Return the file name for a name in a path. Raises InvalidPath for an invalid escape, or an escaped UTF-8 name."""
     if not is_escaped(name):
         return name
     raw = raw_name(name)
@@ -87,7 +87,7 @@ def file_name(name: str) -> str:
     except UnicodeDecodeError:
         if not is_escaped_file(name) and b"/" not in raw and b"\0" not in raw and len(raw) <= MAX_NAME_BYTES:
             return os.fsdecode(raw)
-    raise errors.InvalidPath(f"{name} stands for no name of this store.")
+    raise errors.InvalidPath(f"{name} is not an escaped name of this store.")
 
 
 def file_names(path: str) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) ->
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
-    if _is_there(new_parent, new):
+    if _exists(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     # If the target has appeared since, an empty directory is replaced, and anything else is rejected.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
@@ -172,7 +172,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
     raise OSError(number, os.strerror(number))
 
 
-def _is_there(parent: int, name: str) -> bool:
+def _exists(parent: int, name: str) -> bool:
     """Return whether the name is taken, even by a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -219,7 +219,7 @@ class LocalTree:
         """Open a regular file for reading. Raises NotAFile, SymlinkNotFollowed."""
         with self._handle(path) as (handle, kind):
             must_be_file(path, kind)
-            return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
+            return os.open(_handle_path(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
         """Return a descriptor for the directory of `path`, which is created if missing, and the last name."""
@@ -248,7 +248,7 @@ class LocalTree:
             if kind is not EntryKind.DIRECTORY:
                 must_be_file(path, kind)
             # fchmod(2) rejects O_PATH handles, and fchmodat(2) follows links.
-            os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
+            os.chmod(_handle_path(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename durably. With `overwrite`, a file replaces a file atomically; anything else is rejected."""
@@ -259,7 +259,7 @@ class LocalTree:
             try:
                 with self.parent(target) as (new_parent, new):
                     if overwrite and stat.S_ISREG(mode):
-                        _refuse_all_but_file(target, new_parent, new)
+                        _require_file_or_nothing(target, new_parent, new)
                         os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
                     else:
                         _rename_exclusively(old_parent, old, new_parent, new)
@@ -328,30 +328,30 @@ def enter(parent: int, name: str) -> int:
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise errors.SymlinkNotFollowed(
-                    f"{shown_name(name)} is a symbolic link, which is not followed."
+                    f"{path_name(name)} is a symbolic link, which is not followed."
                 ) from error
         raise
 
 
-def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
+def publish_file(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
     """Rename a finished file to its final name, durably and atomically."""
     if overwrite:
-        _refuse_all_but_file(path, directory, name)
+        _require_file_or_nothing(path, directory, name)
         os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
     else:
         _rename_exclusively(directory, old, directory, name)
     os.fsync(directory)
 
 
-def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raise the error that `take_name` would raise now."""
+def require_replaceable(path: str, directory: int, name: str, *, overwrite: bool) -> None:
+    """Raise the error that `publish_file` would raise now."""
     if overwrite:
-        _refuse_all_but_file(path, directory, name)
-    elif _is_there(directory, name):
+        _require_file_or_nothing(path, directory, name)
+    elif _exists(directory, name):
         raise errors.PathExists(f"{path} exists.")
 
 
-def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
+def _require_file_or_nothing(path: str, parent: int, name: str) -> None:
     """Raise PathExists for an entry that a file must not replace, and SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -380,8 +380,8 @@ def must_be_file(path: str, kind: EntryKind) -> None:
         raise errors.NotAFile(f"{path} is not a file.")
 
 
-def _behind(handle: int) -> str:
-    """Return a path that refers to exactly the handle's entry."""
+def _handle_path(handle: int) -> str:
+    """Return a path that always refers to the entry of this handle."""
     return f"/proc/self/fd/{handle}"
 
 
@@ -400,8 +400,8 @@ def listing(
         @contextmanager
         def opened() -> Generator[Iterator[str]]:
             with os.scandir(directory) as found:
-                shown = (shown_name(entry.name) for entry in found)
-                yield (name for name in shown if name is not None and shows(prefix + name))
+                names = (path_name(entry.name) for entry in found)
+                yield (name for name in names if name is not None and shows(prefix + name))
 
         count = 0
         if cursor:

@@ -190,10 +190,10 @@ async def test_crash_leftovers_are_hidden_and_swept_once_old(private, own):
     with pytest.raises(InvalidPath):
         await content(private, leftover)
 
-    assert await private.sweep_everywhere(timedelta(hours=1)) == 0
+    assert await private.sweep_all_directories(timedelta(hours=1)) == 0
     assert await private.sweep_orphans("a/b", 3600) == 0
     os.utime(own / leftover, (0, 0))
-    assert await private.sweep_everywhere(timedelta(hours=1), dry_run=True) == 1
+    assert await private.sweep_all_directories(timedelta(hours=1), dry_run=True) == 1
     assert await private.sweep_orphans("a", 3600) == 0
     assert await private.sweep_orphans("a/b", 3600) == 1
     assert everything(own) == ["a", "a/b"]
@@ -207,7 +207,7 @@ async def test_all_service_directories_are_swept(private, own):
     (own / "._qs_deep_0").mkdir()
     (own / "._qs_deep_0" / "file").touch()
     os.utime(own / "._qs_deep_0", (0, 0))
-    assert await private.sweep_everywhere(timedelta(hours=1)) == 4
+    assert await private.sweep_all_directories(timedelta(hours=1)) == 4
     assert everything(own) == ["a", "a/b"]
 
 
@@ -217,7 +217,7 @@ async def test_sweeping_spares_running_writes_and_files(private, own):
 
     async def swept_meanwhile() -> AsyncIterator[bytes]:
         yield b"one"
-        assert await private.sweep_everywhere(timedelta(minutes=1)) == 0
+        assert await private.sweep_all_directories(timedelta(minutes=1)) == 0
         yield b"two"
 
     await private.write("b/file", swept_meanwhile(), overwrite=False)

@@ -26,7 +26,7 @@ async def content() -> AsyncGenerator[bytes]:
 async def test_missing_directory_is_created_for_the_service_only(tmp_path: Path):
     async with LocalUploadArea(tmp_path / "a" / "b") as area:
         await area.write("f", content(), overwrite=False)
-        assert area.place("f").read_bytes() == b"a"
+        assert area.path_of("f").read_bytes() == b"a"
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
@@ -57,12 +57,12 @@ async def test_touch_updates_the_time_and_follows_no_link(tmp_path: Path):
     os.utime(outside, (1, 1))
     async with LocalUploadArea(tmp_path / "area") as area:
         await area.write("f", content(), overwrite=False)
-        os.utime(area.place("f"), (1, 1))
-        area.place("link").symlink_to(outside)
+        os.utime(area.path_of("f"), (1, 1))
+        area.path_of("link").symlink_to(outside)
         assert await area.touch("f")
         assert await area.touch("link")
         assert not await area.touch("gone")
-        assert area.place("f").stat().st_mtime > 1
+        assert area.path_of("f").stat().st_mtime > 1
     assert outside.stat().st_mtime == 1
 
 
