@@ -54,7 +54,9 @@ async def work(services: Services) -> None:
     async def task(_job: str) -> None:
         services.tasks.runner.wake()
 
-    await services.broker.serve({"statement": statement, "task": task}, room=lambda: runner.queue.room)
+    await services.broker.serve(
+        {"statement": statement, "task": task}, free_slots=lambda: runner.queue.unreserved_slots
+    )
 
 
 async def _beat(_services: Services) -> None:

@@ -175,7 +175,7 @@ async def _serve(broker: RedisBroker, runner: Runner) -> None:
     async def take(_job: str) -> None:
         runner.queue.take_one()
 
-    await broker.serve({"statement": take}, room=lambda: runner.queue.room)
+    await broker.serve({"statement": take}, free_slots=lambda: runner.queue.unreserved_slots)
 
 
 async def _stopped(task: "asyncio.Task[None]") -> None:

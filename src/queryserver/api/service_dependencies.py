@@ -47,7 +47,7 @@ from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import Submissions
-from queryserver.tasks.mail import Mails, Recipients
+from queryserver.tasks.mail import MailSender, Recipients
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
 
@@ -127,7 +127,7 @@ UsersDep = Annotated[Users, _service(lambda services: services.users)]
 
 # Tasks and schedules
 EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
-MailsDep = Annotated[Mails, _service(lambda services: services.scheduling.mails)]
+MailsDep = Annotated[MailSender, _service(lambda services: services.scheduling.mails)]
 RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
 SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
 TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.service)]

@@ -72,8 +72,8 @@ class QueueConsumer:
     _announced: int = field(default=0, init=False)
 
     @property
-    def room(self) -> int:
-        """Return how many more statements of any user this worker can take now."""
+    def unreserved_slots(self) -> int:
+        """How many more statements of any user this worker can take now."""
         return max(self._free_slots - self.limits.reserved - self._announced, 0)
 
     @property

@@ -22,20 +22,18 @@ log = structlog.get_logger(__name__)
 
 _FIRE_EVERY_S = 0.5
 _ENDS_EVERY_S = 1.0
-_FORGET_EVERY_S = 3600.0
-_SUBMITTED_WITHIN_S = 30.0
-_PRIORITY = 1
+_CLEAN_UP_EVERY_S = 3600.0
+_SUBMIT_TIMEOUT_S = 30.0
+_SCHEDULE_PRIORITY = 1
 
 
-class _CannotRun(Exception):
-    """The owner, the connector or the owner's permission for it no longer exists, so later fires cannot succeed
-    either.
-    """
+class _PermanentFailure(Exception):
+    """Later fires will fail too, because the owner, the connector or the permission to use it no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Claims due schedules, submits their runs and records how the runs ended.
+    """Claims due schedules, submits their runs, and records the ends of the runs.
 
     A run is committed before its statement is submitted, and the fire id serves as idempotency key. If a beat dies
     between the two, any beat submits the run; if it dies after the submission, the retry finds the same statement.
@@ -46,15 +44,15 @@ class Beat:
     callers: CallerRepository
     connectors: Connectors
     metrics: Metrics
-    runs_kept: timedelta
+    run_retention: timedelta
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fire schedules inside the context."""
+        """Fire schedules and record the ends of runs while the context is open."""
         async with (
             background(every(_FIRE_EVERY_S, self.fire), "schedule-fires"),
             background(every(_ENDS_EVERY_S, self.record_ends), "schedule-ends"),
-            background(every(_FORGET_EVERY_S, self.forget), "schedule-runs-clean-up"),
+            background(every(_CLEAN_UP_EVERY_S, self.delete_ended_runs), "schedule-runs-clean-up"),
         ):
             yield
 
@@ -77,16 +75,16 @@ class Beat:
             except Exception:  # a row written by a newer version must not prevent other runs from ending
                 log.exception("end of a run not recorded", fire_id=end.fire_id)
 
-    async def forget(self) -> None:
-        await self.runs.forget(older_than=self.runs_kept)
+    async def delete_ended_runs(self) -> None:
+        await self.runs.delete_ended(older_than=self.run_retention)
 
     async def _start(self, run: DueRun) -> None:
-        """Submit one run. A permanent obstacle ends the run; a temporary one is retried in the next round."""
+        """Submit one run. A permanent failure ends the run; after a temporary one, the next round tries again."""
         try:
-            async with asyncio.timeout(_SUBMITTED_WITHIN_S):
+            async with asyncio.timeout(_SUBMIT_TIMEOUT_S):
                 await self._submit(run)
-        except _CannotRun as error:
-            await self._fail(run, str(error), switches_off=True)
+        except _PermanentFailure as error:
+            await self._fail(run, str(error), disables_schedule=True)
         except errors.DatabaseUnavailable as error:
             log.warning("run not submitted yet", fire_id=run.fire_id, code=error.code)
         except (errors.TooManyRequests, errors.ServiceUnavailable, errors.EngineUnavailable) as error:
@@ -104,18 +102,18 @@ class Beat:
             await self._fail(run, "Internal error.")
 
     async def _submit(self, run: DueRun) -> None:
-        """Submit a run's statement or task. Raises _CannotRun, and the errors of Submissions.submit."""
+        """Submit a run's statement or task. Raises _PermanentFailure, and the errors of Submissions.submit."""
         user = await self.callers.user(run.owner_id)
         if user is None:
-            raise _CannotRun("The owner of the schedule is disabled.")
+            raise _PermanentFailure("The owner of the schedule is disabled.")
         if run.job["kind"] == ScheduleKind.TASK:
             if not user.is_admin:
-                raise _CannotRun("The owner of the schedule is no administrator any more.")
+                raise _PermanentFailure("The owner of the schedule is no administrator any more.")
             if await self.runs.queue_task(run):
                 self._count("submitted")
             return
         await self._require_connector(user, run.job["connector"])
-        if not await self.runs.begin(run.fire_id):
+        if not await self.runs.may_submit(run.fire_id):
             raise errors.Conflict("It could not be submitted within a day.")
         recorded = await self.submissions.submit(
             user,
@@ -124,31 +122,33 @@ class Beat:
                 script=run.job["statement"],
                 database=run.job["database"],
                 idempotency_key=run.fire_id,
-                priority=_PRIORITY,
+                priority=_SCHEDULE_PRIORITY,
                 run_all=True,
             ),
         )
-        if await self.runs.submitted(run.fire_id, recorded.record.status.id):  # otherwise another beat has counted it
+        # False if another beat has submitted and counted the run.
+        if await self.runs.record_statement(run.fire_id, recorded.record.status.id):
             self._count("submitted")
 
     async def _require_connector(self, user: User, key: str) -> None:
-        """Check exactly this connector, because a name may resolve to another connector of the same dialect. Raises
-        _CannotRun.
+        """Raise _PermanentFailure unless the owner may use exactly this connector.
+
+        Not `resolve`, since a name may resolve to another connector of the same dialect.
         """
         await self.connectors.at_least(user.connectors_version)
         if self.connectors.known(key) is None:
-            raise _CannotRun("The connector of the schedule is gone.")
+            raise _PermanentFailure("The connector of the schedule is gone.")
         try:
             self.connectors.require_permission(user, key)
         except errors.PermissionDenied:
-            raise _CannotRun("The owner of the schedule may not use its connector any more.") from None
+            raise _PermanentFailure("The owner of the schedule may not use its connector any more.") from None
         if self.connectors.find(key) is None:
             raise errors.NotSupported("The connector of the schedule does not run on this server.")
 
-    async def _fail(self, run: DueRun, reason: str, *, switches_off: bool = False) -> None:
-        if await self.runs.end(RunEnd(run.fire_id, RunStatus.FAILED, reason, switches_off=switches_off)):
+    async def _fail(self, run: DueRun, reason: str, *, disables_schedule: bool = False) -> None:
+        if await self.runs.end(RunEnd(run.fire_id, RunStatus.FAILED, reason, disables_schedule=disables_schedule)):
             self._count("failed")
-            log.warning("run failed", fire_id=run.fire_id, reason=reason, switched_off=switches_off)
+            log.warning("run failed", fire_id=run.fire_id, reason=reason, switched_off=disables_schedule)
 
     def _count(self, outcome: str) -> None:
         self.metrics.schedules_fired.labels(outcome).inc()

@@ -29,22 +29,22 @@ log = structlog.get_logger(__name__)
 # At INFO, arq logs every job.
 logging.getLogger("arq").setLevel(logging.WARNING)
 
-_OUT_OF_REACH = (RedisError, OSError, TimeoutError)
+_CONNECTION_ERRORS = (RedisError, OSError, TimeoutError)
 _RETRY_S = 1.0
 _CONNECT_WITHIN_S = 1.0
 _CALL_WITHIN_S = 5.0
-_SILENCE_S = 30.0
+_IDLE_CHECK_S = 30.0
 _CANCEL_AGAIN_S = 0.1
-_MOST_UNSENT = 10_000
+_MAX_UNSENT = 10_000
 # arq has no blocking read, so each job pushes a token onto a list that workers block on: one token wakes one worker,
 # which then reads the queue. A token is lost if its worker dies, so the queue is also polled without one.
 _POLL_S = 0.1
-_MOST_TOKENS = 1_000
-# Jobs only start work. If a worker dies during a job, another worker gets the job after this time.
+_MAX_TOKENS = 1_000
+# A job only starts work. If a worker dies during a job, another worker gets the job after this time.
 _JOB_WITHIN_S = 30
 _JOB_KEPT_S = 24 * 3600
 # In the past for any clock, because arq compares the sender's clock with the worker's clock.
-_DUE = datetime(2000, 1, 1, tzinfo=UTC)
+_ALWAYS_DUE = datetime(2000, 1, 1, tzinfo=UTC)
 _SEPARATOR = " "
 
 Job: TypeAlias = Callable[[str], Awaitable[object]]
@@ -52,7 +52,7 @@ Job: TypeAlias = Callable[[str], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsent:
+class _UnsentJob:
     function: str
     job_id: str
 
@@ -80,7 +80,7 @@ class _Redis(ArqRedis):
 
 
 class RedisBroker:
-    """A connection pool shared by the tasks that send and listen. Use `running()`.
+    """Sends messages to the fleet, and receives them, while `running()` is open.
 
     A single task sends the messages in call order. Messages are dropped while the broker is unavailable.
     """
@@ -90,9 +90,9 @@ class RedisBroker:
         self._changes = f"{settings.queue}:changes"
         self._tokens = f"{settings.queue}:tokens"
         self._settings = settings
-        self._jobs: deque[_Unsent] = deque(maxlen=_MOST_UNSENT)
+        self._jobs: deque[_UnsentJob] = deque(maxlen=_MAX_UNSENT)
         self._changed: dict[UUID, None] = {}
-        self._has_news = asyncio.Event()
+        self._has_messages = asyncio.Event()
         self.is_reachable: bool | None = None
         """The result of the last call; None before the first call."""
 
@@ -108,21 +108,21 @@ class RedisBroker:
         self._enqueue("task", job_id)
 
     def statement_changed(self, statement_id: UUID) -> None:
-        """Wake all servers' calls that wait for the statement."""
-        if len(self._changed) < _MOST_UNSENT:
+        """Wake the calls of all servers that wait for the statement."""
+        if len(self._changed) < _MAX_UNSENT:
             self._changed[statement_id] = None
-            self._has_news.set()
+            self._has_messages.set()
 
     def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
-        """Call `changed` for each statement that other processes report, inside the context.
+        """Call `changed` for each statement that another process reports, while the context is open.
 
         Reconnects automatically.
         """
         return _background(self._listen(changed), "broker-changes")
 
     def _enqueue(self, function: str, job_id: str) -> None:
-        self._jobs.append(_Unsent(function, job_id))
-        self._has_news.set()
+        self._jobs.append(_UnsentJob(function, job_id))
+        self._has_messages.set()
 
     async def _send_all(self) -> None:
         while True:
@@ -132,12 +132,12 @@ class RedisBroker:
                         log.info("the broker answers")
                     self.is_reachable = True
                     while True:
-                        await self._has_news.wait()
-                        self._has_news.clear()
+                        await self._has_messages.wait()
+                        self._has_messages.clear()
                         await self._send(redis)
-            except _OUT_OF_REACH as error:
+            except _CONNECTION_ERRORS as error:
                 if self.is_reachable is not False:
-                    log.warning("the broker is out of reach; sweeps find what waits", reason=type(error).__name__)
+                    log.warning("the broker is out of reach; sweeps find waiting work", reason=type(error).__name__)
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()
@@ -150,12 +150,12 @@ class RedisBroker:
             job = self._jobs.popleft()
             async with asyncio.timeout(_CALL_WITHIN_S):
                 is_new = await redis.enqueue_job(
-                    job.function, job.job_id, _job_id=job.job_id, _defer_until=_DUE, _expires=_JOB_KEPT_S
+                    job.function, job.job_id, _job_id=job.job_id, _defer_until=_ALWAYS_DUE, _expires=_JOB_KEPT_S
                 )
                 if is_new:
                     async with redis.pipeline(transaction=False) as pipeline:
                         pipeline.lpush(self._tokens, 1)
-                        pipeline.ltrim(self._tokens, 0, _MOST_TOKENS - 1)
+                        pipeline.ltrim(self._tokens, 0, _MAX_TOKENS - 1)
                         await pipeline.execute()
         if self._changed:
             changed, self._changed = self._changed, {}
@@ -164,35 +164,33 @@ class RedisBroker:
 
     async def _listen(self, changed: Callable[[UUID], None]) -> None:
         while True:
-            with suppress(*_OUT_OF_REACH):
+            with suppress(*_CONNECTION_ERRORS):
                 async with self._connected() as redis, redis.pubsub(ignore_subscribe_messages=True) as channel:
                     await channel.subscribe(self._changes)
                     while True:
-                        message = await channel.get_message(timeout=_SILENCE_S)
+                        message = await channel.get_message(timeout=_IDLE_CHECK_S)
                         if message is None:
                             # A silently lost connection looks like an idle one.
                             async with asyncio.timeout(_CALL_WITHIN_S):
                                 await redis.echo("ping")
                             continue
-                        for statement_id in _ids(message["data"]):
+                        for statement_id in _statement_ids(message["data"]):
                             changed(statement_id)
             await asyncio.sleep(_RETRY_S)
 
-    async def serve(self, jobs: dict[str, Job], *, room: Callable[[], int]) -> None:
-        """Take and run jobs forever, but never more than there is `room` for. Resumes when the broker is available
-        again.
-        """
+    async def serve(self, jobs: dict[str, Job], *, free_slots: Callable[[], int]) -> None:
+        """Take and run jobs forever, at most `free_slots()` at a time. Resumes when the broker is available again."""
         while True:
-            with suppress(*_OUT_OF_REACH):  # `_send_all` logs it
+            with suppress(*_CONNECTION_ERRORS):  # `_send_all` logs it
                 async with self._connected() as redis:
-                    await self._serve(redis, jobs, room)
+                    await self._serve(redis, jobs, free_slots)
             # arq's worker exits at the first call without a response from the broker.
             await asyncio.sleep(_RETRY_S)
 
-    async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], room: Callable[[], int]) -> None:
+    async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], free_slots: Callable[[], int]) -> None:
         worker = _GatedWorker(
             [func(_guarded(name, job), name=name) for name, job in jobs.items()],
-            room=room,
+            free_slots=free_slots,
             tokens=self._tokens,
             redis_pool=redis,
             queue_name=self.queue,
@@ -209,7 +207,7 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            # Jobs take milliseconds. Canceling a job would leave an arq task behind whose exception nobody retrieves.
+            # Jobs take milliseconds. Canceling one at once would leave an arq task whose exception is never retrieved.
             jobs_left = list(worker.tasks.values())
             if jobs_left:
                 await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)
@@ -226,7 +224,7 @@ class RedisBroker:
                 await redis.ping()
             yield redis
         finally:
-            with suppress(*_OUT_OF_REACH):
+            with suppress(*_CONNECTION_ERRORS):
                 await pool.aclose()
 
 
@@ -247,24 +245,24 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes no more jobs than there is room for, and leaves the others to other processes."""
+    """Takes at most `free_slots()` jobs at a time, and leaves the others to other processes."""
 
-    def __init__(self, *arguments: Any, room: Callable[[], int], tokens: str, **options: Any) -> None:
+    def __init__(self, *arguments: Any, free_slots: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._room = room
+        self._free_slots = free_slots
         self._tokens = tokens
 
     async def _poll_iteration(self) -> None:
-        if self._room() > self.job_counter:
+        if self._free_slots() > self.job_counter:
             await self.pool.execute_command("BRPOP", self._tokens, _POLL_S)
         else:
-            await asyncio.sleep(_POLL_S)  # the token is for a worker with room
-        self.allow_pick_jobs = self._room() > self.job_counter
+            await asyncio.sleep(_POLL_S)  # the token is for a worker with a free slot
+        self.allow_pick_jobs = self._free_slots() > self.job_counter
         await super()._poll_iteration()
 
     async def start_jobs(self, job_ids: list[bytes]) -> None:
         for job_id in job_ids:
-            if self._room() <= self.job_counter:
+            if self._free_slots() <= self.job_counter:
                 return
             await super().start_jobs([job_id])
 
@@ -280,7 +278,7 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
     return do
 
 
-def _ids(data: object) -> Sequence[UUID]:
+def _statement_ids(data: object) -> Sequence[UUID]:
     """Return the ids in a message, or nothing for another program's message."""
     try:
         return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()

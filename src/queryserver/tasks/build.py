@@ -1,4 +1,4 @@
-"""Builds the fleet's services from the settings."""
+"""Builds the services of tasks, schedules and deliveries from the settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,13 +30,13 @@ from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskRunner
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.jobs import TaskJobs
-from queryserver.tasks.mail import CsvAttachments, Mails, Recipients
+from queryserver.tasks.mail import CsvAttachments, MailSender, Recipients
 from queryserver.tasks.repository import TaskRecords
 from queryserver.tasks.schedule_repository import ScheduleRecords
 from queryserver.tasks.schedule_runs import ScheduleRuns
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskBroker, TaskService
-from queryserver.tasks.webhooks import Webhooks
+from queryserver.tasks.webhooks import WebhookSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class ScheduleServices:
     schedules: Schedules
     beat: Beat
     deliveries: Deliveries
-    mails: Mails
+    mails: MailSender
     recipients: Recipients
 
 
@@ -131,18 +131,18 @@ def schedule_services(
     attachments = CsvAttachments(
         downloads=statements.downloads, callers=callers, threads=threads.rendering, settings=tasks
     )
-    mails = Mails(settings.desktop.smtp, recipients, attachments)
+    mails = MailSender(settings.desktop.smtp, recipients, attachments)
     beat = Beat(
         runs=ScheduleRuns(database, outbox),
         submissions=statements.submissions,
         callers=callers,
         connectors=connectors,
         metrics=metrics,
-        runs_kept=timedelta(days=settings.retention.tasks_days),
+        run_retention=timedelta(days=settings.retention.tasks_days),
     )
     deliveries = Deliveries(
         outbox,
-        {DeliveryKind.EMAIL: mails, DeliveryKind.WEBHOOK: Webhooks(rules, tasks.webhook_secret)},
+        {DeliveryKind.EMAIL: mails, DeliveryKind.WEBHOOK: WebhookSender(rules, tasks.webhook_secret)},
         {DeliveryKind.EMAIL: metrics.emails, DeliveryKind.WEBHOOK: metrics.webhooks},
         mailed_after=timedelta(seconds=tasks.email_after_s) if mails.are_configured and tasks.email_after_s else None,
     )

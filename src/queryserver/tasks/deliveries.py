@@ -1,5 +1,6 @@
-"""Emails and webhooks: an outbox that is written in the same transaction as the reported completion, and its loop
-(ADR 58).
+"""Sends emails and webhooks from an outbox (ADR 58).
+
+A delivery is added to the outbox in the transaction that records the completion which it reports.
 """
 
 import asyncio
@@ -24,15 +25,15 @@ from queryserver.tasks.schedule_model import Notify, RunStatus
 
 log = structlog.get_logger(__name__)
 
-MOST_TRIES = 5
+MAX_TRIES = 5
 _PAUSES_S = (10, 60, 300, 1800)
-_AT_ONCE = 4
+_CONCURRENT_DELIVERIES = 4
 _ROUND_EVERY_S = 1.0
-_FORGET_EVERY_S = 3600.0
+_CLEAN_UP_EVERY_S = 3600.0
 _SENT_WITHIN_S = 60.0
 _CLAIMED_FOR = timedelta(seconds=_SENT_WITHIN_S * 2)
 _RETENTION = timedelta(days=7)
-_LONGEST_ERROR = 500
+_MAX_ERROR_CHARACTERS = 500
 
 
 _redacted = Redactor()
@@ -40,7 +41,7 @@ _redacted = Redactor()
 
 def clean_message(text: str) -> str:
     """Reduce an engine's or server's text to one line of at most 500 characters, with secrets redacted."""
-    return escaped(" ".join(_redacted(text[: 10 * _LONGEST_ERROR]).split()))[:_LONGEST_ERROR]
+    return escaped(" ".join(_redacted(text[: 10 * _MAX_ERROR_CHARACTERS]).split()))[:_MAX_ERROR_CHARACTERS]
 
 
 class DeliveryKind(StrEnum):
@@ -49,7 +50,7 @@ class DeliveryKind(StrEnum):
 
 
 class DeliveryFailed(Exception):
-    """`reason` is shown to administrators. A `final` failure is not retried."""
+    """A delivery attempt failed. `reason` is logged and recorded; a `final` failure is not retried."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
@@ -109,7 +110,7 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivery that is due and claimed. `moment` is the claim time by the database clock."""
+    """A claimed delivery. `moment` is the claim time by the database clock."""
 
     key: str
     kind: DeliveryKind
@@ -127,19 +128,21 @@ class Sender(Protocol):
         ...
 
 
-def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
-    """Return the deliveries for one completion; `about` names the statement, or the run if it has none."""
+def new_deliveries(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
+    """Create the deliveries for one completion; `about` names the statement, or the run if it has none."""
     if message.event not in notify.on:
         return ()
     content = message.stored()
     mail = {**content, "attach_csv": notify.attach_csv}
-    deliveries = [_delivery(about, message.event, DeliveryKind.EMAIL, address, mail) for address in notify.to]
+    deliveries = [_new_delivery(about, message.event, DeliveryKind.EMAIL, address, mail) for address in notify.to]
     if notify.url:
-        deliveries.append(_delivery(about, message.event, DeliveryKind.WEBHOOK, notify.url, content))
+        deliveries.append(_new_delivery(about, message.event, DeliveryKind.WEBHOOK, notify.url, content))
     return deliveries
 
 
-def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
+def _new_delivery(
+    about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]
+) -> NewDelivery:
     normalized = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
     # A digest is used, because a webhook URL's path may be a secret, and keys are logged and sent.
     digest = hashlib.sha256(normalized.encode()).hexdigest()
@@ -197,32 +200,32 @@ order by s.history_id limit 200 for update of s skip locked
 
 
 class Outbox:
-    """The deliveries table. All calls raise DatabaseUnavailable."""
+    """The table of deliveries. All methods raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, connection: Connection, deliveries: Iterable[NewDelivery]) -> None:
-        """Add deliveries within the current transaction; existing keys are skipped."""
+        """Add deliveries in the transaction of `connection`; existing keys are skipped."""
         for delivery in deliveries:
             await connection.execute(_ADD, delivery.key, delivery.kind.value, delivery.recipient, delivery.content)
 
-    async def claim(self, kind: DeliveryKind, most: int) -> Sequence[Delivery]:
+    async def claim(self, kind: DeliveryKind, limit: int) -> Sequence[Delivery]:
         """Claim due deliveries, one per receiver, for two minutes."""
-        return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most, kind.value)]
+        return [_delivery_from_row(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, limit, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
         """Record an attempt's outcome, with an empty `error` for success; `pause=None` stops retries."""
         await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
-        """Add the deliveries about finished statements; `mailed_after=None` disables emails to owners."""
+        """Add the deliveries about statements that have ended; `mailed_after=None` disables emails to owners."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(_ENDED, mailed_after)
             added: list[UUID] = []
             for row in rows:
                 try:
-                    deliveries = _deliveries_of_statement(row, mails=mailed_after is not None)
+                    deliveries = _statement_deliveries(row, mails=mailed_after is not None)
                 except Exception:  # a row written by a newer version must not block the others
                     log.exception("nothing sent about a statement", operation_id=str(row["id"]))
                     continue
@@ -231,17 +234,17 @@ class Outbox:
             if added:
                 await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
-    async def forget(self) -> None:
+    async def delete_finished(self) -> None:
         """Delete deliveries created more than a week ago that were sent or abandoned."""
         await self._database.execute(
             "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _RETENTION
         )
 
 
-def _deliveries_of_statement(row: Row, *, mails: bool) -> Sequence[NewDelivery]:
-    is_good = row["state"] not in {"failed", "canceled", "timed_out"}
+def _statement_deliveries(row: Row, *, mails: bool) -> Sequence[NewDelivery]:
+    has_succeeded = row["state"] not in {"failed", "canceled", "timed_out"}
     message = Message(
-        event=RunStatus.FINISHED if is_good else RunStatus.FAILED,
+        event=RunStatus.FINISHED if has_succeeded else RunStatus.FAILED,
         name=f"statement {row['history_id']}",
         connector=row["connector"],
         state=row["state"],
@@ -249,14 +252,14 @@ def _deliveries_of_statement(row: Row, *, mails: bool) -> Sequence[NewDelivery]:
         duration_ms=round((row["ended"] - row["started"]) / timedelta(milliseconds=1)),
         rows=row["rows"],
         history_uuid=row["id"],
-        error="" if is_good else row["message"],
+        error="" if has_succeeded else row["message"],
         owner_id=row["user_id"],
     )
     to = (row["email"],) if mails and row["ran_long"] and row["email"] else ()
-    return deliveries_of(str(row["id"]), message, Notify(to=to, url=row["notify"].get("url")))
+    return new_deliveries(str(row["id"]), message, Notify(to=to, url=row["notify"].get("url")))
 
 
-def _delivery_of(row: Row) -> Delivery:
+def _delivery_from_row(row: Row) -> Delivery:
     return Delivery(
         key=row["key"],
         kind=DeliveryKind(row["kind"]),
@@ -267,7 +270,7 @@ def _delivery_of(row: Row) -> Delivery:
     )
 
 
-def _facts(delivery: Delivery) -> dict[str, str]:
+def _log_fields(delivery: Delivery) -> dict[str, str]:
     """Return the fields for log lines."""
     if delivery.kind is DeliveryKind.EMAIL:
         host = delivery.recipient.rpartition("@")[2]
@@ -292,15 +295,15 @@ class Deliveries:
         self._counters = counters
         self._mailed_after = mailed_after
         self._sending = Tasks()
-        self._slots = dict.fromkeys(senders, _AT_ONCE)
+        self._slots = dict.fromkeys(senders, _CONCURRENT_DELIVERIES)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Create and send deliveries inside the context. Deliveries canceled on exit are retried later."""
+        """Create and send deliveries while the context is open. Deliveries canceled on exit are retried later."""
         async with (
             self._sending.running(),
             background(every(_ROUND_EVERY_S, self.round), "deliveries"),
-            background(every(_FORGET_EVERY_S, self._outbox.forget), "deliveries-clean-up"),
+            background(every(_CLEAN_UP_EVERY_S, self._outbox.delete_finished), "deliveries-clean-up"),
         ):
             yield
 
@@ -327,24 +330,24 @@ class Deliveries:
             # The next delivery to this receiver may have waited for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
-            log.warning("the database is out of reach: a delivery may be repeated", **_facts(delivery))
+            log.warning("the database is out of reach: a delivery may be repeated", **_log_fields(delivery))
 
     async def _send_and_record(self, delivery: Delivery) -> None:
         try:
             reason, final = await self._try_to_send(delivery)
             pause = None
-            if reason and not final and delivery.tries < MOST_TRIES:
+            if reason and not final and delivery.tries < MAX_TRIES:
                 pause = timedelta(seconds=_PAUSES_S[delivery.tries - 1])
             self._counters[delivery.kind].labels("failed" if reason else "sent").inc()
             if reason:
-                log.warning("not delivered", **_facts(delivery), tries=delivery.tries, reason=reason)
+                log.warning("not delivered", **_log_fields(delivery), tries=delivery.tries, reason=reason)
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
             self._slots[delivery.kind] += 1
 
     async def _try_to_send(self, delivery: Delivery) -> tuple[str, bool]:
         """Try to send. Return the failure reason (empty for success) and whether the failure is final."""
-        if delivery.tries > MOST_TRIES:
+        if delivery.tries > MAX_TRIES:
             return "The worker that sent it died each time.", True
         try:
             async with asyncio.timeout(_SENT_WITHIN_S):
@@ -354,6 +357,6 @@ class Deliveries:
         except TimeoutError:
             return "It was not sent in time.", False
         except Exception as error:  # keeps the task alive: the delivery is retried
-            log.exception("delivery failed", **_facts(delivery))
+            log.exception("delivery failed", **_log_fields(delivery))
             return f"Internal error: {type(error).__name__}.", False
         return "", False

@@ -1,4 +1,4 @@
-"""Runs tasks in this process: claims them, reports progress, cancels them, and releases them on shutdown."""
+"""Runs tasks in this process: claims, progress, cancellation, and release on shutdown."""
 
 import asyncio
 import random
@@ -19,23 +19,23 @@ from queryserver.tasks.repository import TaskRecords
 log = structlog.get_logger(__name__)
 
 CANCEL = "task-cancel"
-"""The kind of notices that a task's record requests a cancel. Their subject is the task id."""
+"""Notice about a recorded cancel request; the subject is the task id."""
 
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
-"""A task's work. May be interrupted at any moment and restarted."""
+"""Does the work of a task. It may be interrupted at any moment and restarted."""
 
 _SWEEP_EVERY_S = 5.0
 _REPORT_EVERY_S = 1.0
 _RECORDED_WITHIN_S = 5.0
 
 _CANCELED = TaskEnd(TaskState.CANCELED, "Canceled.")
-_FAULT = TaskEnd(TaskState.FAILED, "Internal error.")
+_INTERNAL_ERROR = TaskEnd(TaskState.FAILED, "Internal error.")
 
 
-class _Run:
+class _TaskRun:
     """A task running in this process."""
 
-    def __init__(self, claimed: ClaimedTask, work: "asyncio.Task[TaskEnd]", report: "_Report") -> None:
+    def __init__(self, claimed: ClaimedTask, work: "asyncio.Task[TaskEnd]", report: "_ProgressReport") -> None:
         self.claimed = claimed
         self.work = work
         self.report = report
@@ -47,14 +47,14 @@ class _Run:
         self.is_canceled = True
         self.work.cancel()
 
-    def lose(self) -> None:
+    def abandon(self) -> None:
         """Stop the work because another process has taken over the task."""
         self.is_lost = True
         self.work.cancel()
 
 
-class _Report:
-    """The work's progress, for the next heartbeat."""
+class _ProgressReport:
+    """The progress of a task's work, which the next heartbeat stores."""
 
     def __init__(self) -> None:
         self.progress = 0
@@ -93,7 +93,7 @@ class TaskRunner:
         self._grace_s = shutdown_grace.total_seconds()
         self._sweep_every_s = sweep_every_s
         self._metrics = metrics
-        self._runs: dict[UUID, _Run] = {}
+        self._runs: dict[UUID, _TaskRun] = {}
         self._tasks = Tasks()
         self._is_stopping = False
         self._woken = asyncio.Event()
@@ -104,9 +104,9 @@ class TaskRunner:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Sweep for waiting tasks and run them one by one inside the context. Needs no broker.
+        """Find waiting tasks and run them one by one while the context is open. Needs no broker.
 
-        On exit, running tasks get the shutdown grace period and are then released.
+        On exit, running tasks get the shutdown grace period; after it, they are released.
         """
         self._is_stopping = False
         try:
@@ -116,7 +116,7 @@ class TaskRunner:
                 finally:
                     await self.drain()
         finally:
-            for run in self._runs.values():  # runs whose callers are still waiting
+            for run in self._runs.values():  # runs that `run_next` still waits for
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
 
@@ -148,7 +148,7 @@ class TaskRunner:
         return True
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle an instance's notice. Return False if it is not about a task."""
+        """Handle a notice of any instance. Return False if it is not about a task."""
         if kind != CANCEL:
             return False
         with suppress(ValueError):
@@ -157,7 +157,7 @@ class TaskRunner:
         return True
 
     def wake(self) -> None:
-        """Make `running` look for a waiting task immediately."""
+        """Check for waiting tasks immediately."""
         self._woken.set()
 
     async def _sweep(self) -> None:
@@ -169,19 +169,19 @@ class TaskRunner:
             try:
                 await self._run_waiting()
             except DatabaseUnavailable:
-                log.warning("tasks not looked for")
+                log.warning("waiting tasks not read")
             except Exception:  # keeps the task alive: the next round may succeed
-                log.exception("tasks not looked for")
+                log.exception("waiting tasks not read")
 
     async def _run_waiting(self) -> None:
         while await self.run_next():
             pass
 
     async def _run(self, claimed: ClaimedTask) -> None:
-        report = _Report()
+        report = _ProgressReport()
         work = self._tasks.start(self._work(claimed, report), f"task-{claimed.name}")
-        run = self._runs[claimed.id] = _Run(claimed, work, report)
-        recorded = self._tasks.start(self._follow(run), "task-followed")
+        run = self._runs[claimed.id] = _TaskRun(claimed, work, report)
+        recorded = self._tasks.start(self._supervise(run), "task-followed")
         try:
             await asyncio.shield(recorded)
         except asyncio.CancelledError:
@@ -189,8 +189,8 @@ class TaskRunner:
             await asyncio.shield(recorded)
             raise
 
-    async def _follow(self, run: _Run) -> None:
-        """Keep the lease until the work has ended, and record how it ended."""
+    async def _supervise(self, run: _TaskRun) -> None:
+        """Renew the lease until the work has ended, and record its end."""
         claimed, work = run.claimed, run.work
         try:
             async with background(self._renew_lease(run), "task-lease"):
@@ -202,21 +202,21 @@ class TaskRunner:
             elif run.is_canceled:
                 await self._record_end(claimed, _CANCELED)
             else:  # this process is stopping
-                await self._give_back(claimed)
+                await self._release(claimed)
         finally:
             del self._runs[claimed.id]
 
-    async def _work(self, claimed: ClaimedTask, report: _Report) -> TaskEnd:
+    async def _work(self, claimed: ClaimedTask, report: _ProgressReport) -> TaskEnd:
         try:
             return await self._job(claimed, report)
         except QueryServerError as error:
             log.warning("task failed", task=claimed.name, task_id=str(claimed.id), code=error.code)
             return TaskEnd(TaskState.FAILED, error.message)
-        except Exception:  # whatever the work raises, its record must be completed
+        except Exception:  # last resort of a task: its end must be recorded
             log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
-            return _FAULT
+            return _INTERNAL_ERROR
 
-    async def _renew_lease(self, run: _Run) -> None:
+    async def _renew_lease(self, run: _TaskRun) -> None:
         """Renew the lease at each heartbeat and soon after each progress report. Stop the work on request."""
         report = run.report
         while True:
@@ -225,16 +225,16 @@ class TaskRunner:
                     await report.changed.wait()
             report.changed.clear()
             try:
-                is_wanted = await self._records.renew(
+                cancel_requested = await self._records.renew(
                     run.claimed, lease=self._lease, progress=report.progress, message=report.message
                 )
             except DatabaseUnavailable:
                 log.warning("lease of a task not renewed", task_id=str(run.claimed.id))
             else:
-                if is_wanted is None:
-                    run.lose()
+                if cancel_requested is None:
+                    run.abandon()
                     return
-                if is_wanted:
+                if cancel_requested:
                     run.cancel()
                     return
             await asyncio.sleep(min(_REPORT_EVERY_S, self._heartbeat_s))
@@ -247,8 +247,8 @@ class TaskRunner:
         except DatabaseUnavailable:  # the lease expires, and the task is run again
             log.warning("end of a task not recorded", task=claimed.name, task_id=str(claimed.id))
 
-    async def _give_back(self, claimed: ClaimedTask) -> None:
+    async def _release(self, claimed: ClaimedTask) -> None:
         try:
-            await self._records.give_back(claimed)
+            await self._records.release(claimed)
         except DatabaseUnavailable:  # the lease expires
-            log.warning("task not given back", task_id=str(claimed.id))
+            log.warning("task not released", task_id=str(claimed.id))

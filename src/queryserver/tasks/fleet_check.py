@@ -1,6 +1,4 @@
-"""Checks the fleet for the doctor: live and dead processes, and whether the database has enough connections for
-them.
-"""
+"""Checks the fleet for the doctor: live and dead processes, and the number of database connections."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,12 +12,12 @@ from queryserver.tasks.instances import Instance, Instances
 
 INSTANCES, CONNECTIONS = "instances", "database"
 
-_NAMED = 5
+_MAX_LISTED_DEAD = 5
 _OTHER_CONNECTIONS = 2
-"""A process's connections besides its pool: one for listening, and one for its readiness checks."""
-_FULL, _NEARLY_FULL = 1.0, 0.8
+"""Connections of a process outside its pool: one for listening, and one for its readiness checks."""
+_ERROR_SHARE, _WARNING_SHARE = 1.0, 0.8
 
-_CONNECTIONS_LEFT = """
+_AVAILABLE_CONNECTIONS = """
     select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 """
 
@@ -29,15 +27,15 @@ async def examine_fleet(settings: Settings, database: Database) -> Sequence[Find
     heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
     instances = await Instances(database, heartbeat=heartbeat).recent()
     living = [instance for instance, lives in instances if lives]
-    connections = await database.value(_CONNECTIONS_LEFT)
+    connections = await database.value(_AVAILABLE_CONNECTIONS)
     return [
-        *_living(settings, living),
-        *_dead([one for one, lives in instances if not lives]),
+        *_live_findings(settings, living),
+        *_dead_findings([one for one, lives in instances if not lives]),
         connections_finding(len(living), settings.desktop.database.pool_max, connections),
     ]
 
 
-def _living(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]:
+def _live_findings(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]:
     tasks, count = settings.desktop.task_server, Counter(instance.kind for instance in living)
     yield Finding.ok(INSTANCES, f"{_count_text(count)} live.")
     if not count[Role.SERVER]:
@@ -62,15 +60,15 @@ def _count_text(count: Counter[Role]) -> str:
     return ", ".join(f"{count[role]} {role.value}{'' if count[role] == 1 else 's'}" for role in Role)
 
 
-def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
+def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
     """Report the newest dead processes by name, and count the others."""
     newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
-    for one in newest_first[:_NAMED]:
+    for one in newest_first[:_MAX_LISTED_DEAD]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
         what = f"The {one.kind.value} {one.name} ended without saying so; it was last alive at {at}."
         to_do = "Look at its log, and at the memory of its machine. This is shown for a day."
         yield Finding.warning(INSTANCES, what, to_do)
-    if more := newest_first[_NAMED:]:
+    if more := newest_first[_MAX_LISTED_DEAD:]:
         to_do = "Look at what ends them: a kill for want of memory, a time-out of the service manager."
         yield Finding.warning(INSTANCES, f"{len(more)} more ended so within a day.", to_do)
 
@@ -83,8 +81,8 @@ def connections_finding(processes: int, pool_max: int, connections: int) -> Find
         f"and PostgreSQL gives {connections}"
     )
     to_do = "Raise max_connections, lower desktop.database.pool_max, or run fewer processes."
-    if needed > _FULL * connections:
+    if needed > _ERROR_SHARE * connections:
         return Finding.error(CONNECTIONS, f"{what}: under load calls fail with database_unavailable.", to_do)
-    if needed > _NEARLY_FULL * connections:
+    if needed > _WARNING_SHARE * connections:
         return Finding.warning(CONNECTIONS, f"{what}: there is hardly room for one more.", to_do)
     return Finding.ok(CONNECTIONS, f"{what}.")

@@ -1,4 +1,4 @@
-"""The fleet's live processes, by the database clock (Contract platform 10.6)."""
+"""The registry of the fleet's live processes; all times are by the database clock (Contract platform 10.6)."""
 
 import asyncio
 import os
@@ -18,8 +18,8 @@ from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
-_GONE_AFTER_BEATS = 3
-_FORGOTTEN_AFTER = timedelta(days=1)
+_DEAD_AFTER_HEARTBEATS = 3
+_RECORD_RETENTION = timedelta(days=1)
 
 _BEAT = """
 with forgotten as (delete from instances where heartbeat_at < now() - $7::interval)
@@ -30,7 +30,7 @@ on conflict (id) do update set heartbeat_at = now(), running = excluded.running,
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One process in the fleet. `running` and `capacity` count statements and tasks."""
+    """One process of the fleet. `running` and `capacity` are as in `Load`."""
 
     id: str
     kind: Role
@@ -44,8 +44,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much a process runs, and how much it can run concurrently. With capacity 0 it takes nothing from the
-    queue.
+    """The number of statements and tasks that a process runs, and its maximum.
+
+    A process with capacity 0 takes no work from the queue.
     """
 
     running: int = 0
@@ -61,13 +62,13 @@ class Instances:
 
     @asynccontextmanager
     async def present(self, instance_id: str, role: Role, load: Callable[[], Load] = Load) -> AsyncGenerator[None]:
-        """Register this process as alive inside the context. Raises DatabaseUnavailable on entry only."""
+        """Register this process as alive while the context is open. Raises DatabaseUnavailable only on entry."""
 
         async def beat() -> None:
             now = load()
             name = f"{socket.gethostname()}-{os.getpid()}"
             await self._database.execute(
-                _BEAT, instance_id, role.value, name, __version__, now.running, now.capacity, _FORGOTTEN_AFTER
+                _BEAT, instance_id, role.value, name, __version__, now.running, now.capacity, _RECORD_RETENTION
             )
 
         await beat()
@@ -84,28 +85,28 @@ class Instances:
         rows = await self._database.fetch(
             """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
             order by started_at, id""",
-            self._heartbeat * _GONE_AFTER_BEATS,
+            self._heartbeat * _DEAD_AFTER_HEARTBEATS,
             role.value if role else None,
         )
-        return [_instance(row) for row in rows]
+        return [_instance_from_row(row) for row in rows]
 
     async def recent(self) -> Sequence[tuple[Instance, bool]]:
-        """Return live processes (with True) and those that died within a day (with False)."""
+        """Return the processes with a heartbeat within a day, each with whether it is alive."""
         rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
-            self._heartbeat * _GONE_AFTER_BEATS,
-            _FORGOTTEN_AFTER,
+            self._heartbeat * _DEAD_AFTER_HEARTBEATS,
+            _RECORD_RETENTION,
         )
-        return [(_instance(row), row["lives"]) for row in rows]
+        return [(_instance_from_row(row), row["lives"]) for row in rows]
 
     async def lives_here(self, role: Role) -> bool:
-        """Return whether a process with that role is alive on this host."""
+        """Return whether a process with the role is alive on this host."""
         host = socket.gethostname()
         return any(instance.name.rpartition("-")[0] == host for instance in await self.living(role))
 
 
-def _instance(row: Row) -> Instance:
+def _instance_from_row(row: Row) -> Instance:
     return Instance(
         id=row["id"],
         kind=Role(row["kind"]),

@@ -1,4 +1,4 @@
-"""The work of each task, which equals the command with the same name (Contract platform 10.6, 12.1, 12.2)."""
+"""Runs each task as the command of the same name does (Contract platform 10.6, 12.1, 12.2)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from queryserver.tasks.model import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskJobs:
-    """Does the tasks' work, which may be interrupted at any moment and restarted."""
+    """Does the work of tasks. It may be interrupted at any moment and restarted."""
 
     retention: RetentionSweep
     orphans: OrphanSweep
@@ -42,7 +42,7 @@ class TaskJobs:
     """Returns the keys of the connectors that a dialect refers to, or None for all."""
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
-        """Run a task. Raises QueryServerError if the work was not, or only partly, done."""
+        """Run a task. Raises QueryServerError if the work failed or is incomplete."""
         _, params = validate_task(task.name, task.params)
         known = cast(
             "DocumentCleanup | ResultCleanup | UploadCleanup | CloseQueries | CloseSessions | MetadataRefresh", params
@@ -56,7 +56,7 @@ class TaskJobs:
                 return await self._clean_uploads(known, progress)
             case CloseQueries():
                 age = timedelta(days=known.age_in_days)
-                return _closed("queries", await self.retention.close_queries(age, progress=progress))
+                return _close_end("queries", await self.retention.close_queries(age, progress=progress))
             case CloseSessions():
                 return await self._close_sessions(known, progress)
             case MetadataRefresh():
@@ -67,11 +67,11 @@ class TaskJobs:
     async def _clean_documents(self, params: DocumentCleanup, progress: Progress) -> TaskEnd:
         counts = await self.retention.clean_up(history=timedelta(days=params.keep_days), progress=progress)
         deleted = counts["history entries"]
-        return _finished(f"{deleted} documents deleted.", {"documents": deleted})
+        return _finished_end(f"{deleted} documents deleted.", {"documents": deleted})
 
     async def _clean_results(self, progress: Progress) -> TaskEnd:
         counts = await self.retention.clean_results(progress)
-        return _finished(f"{counts['results']} results deleted.", counts)
+        return _finished_end(f"{counts['results']} results deleted.", counts)
 
     async def _clean_uploads(self, params: UploadCleanup, progress: Progress) -> TaskEnd:
         age = timedelta(minutes=params.older_than_minutes)
@@ -79,14 +79,14 @@ class TaskJobs:
         progress(0.5, f"{sum(counts.values())} uploads deleted.")
         counts |= await self.area.clean_up(older_than=age)
         deleted = sum(counts.values())
-        return _finished(f"{deleted} uploads deleted.", {"uploads": deleted})
+        return _finished_end(f"{deleted} uploads deleted.", {"uploads": deleted})
 
     async def _close_sessions(self, params: CloseSessions, progress: Progress) -> TaskEnd:
         connectors = await self.matching_keys(params.dialect)
         if connectors == []:
             raise InvalidParameter(f"Unknown dialect: {params.dialect}")
         age = timedelta(days=params.age_in_days)
-        return _closed("sessions", await self.retention.close_sessions(connectors, age, progress=progress))
+        return _close_end("sessions", await self.retention.close_sessions(connectors, age, progress=progress))
 
     async def _refresh_metadata(self, params: MetadataRefresh, owner_id: int | None, progress: Progress) -> TaskEnd:
         """Refresh with the current permissions of the user who submitted the task."""
@@ -97,14 +97,14 @@ class TaskJobs:
             raise unknown_user("of the task")
         connector = self.connectors.resolve(owner, params.connector)
         tables = await self.refresh.refresh_now(owner, connector, progress)
-        return _finished(f"{tables} tables read.", {"tables": tables})
+        return _finished_end(f"{tables} tables read.", {"tables": tables})
 
 
-def _finished(message: str, result: Mapping[str, Any]) -> TaskEnd:
+def _finished_end(message: str, result: Mapping[str, Any]) -> TaskEnd:
     return TaskEnd(TaskState.FINISHED, message, result)
 
 
-def _closed(kind: str, report: CloseReport) -> TaskEnd:
+def _close_end(kind: str, report: CloseReport) -> TaskEnd:
     """Return the task's end. Raises the command's error if any statement or session could not be closed."""
     message = f"{report.closed} {kind} closed. {report.already_closed} {kind} already closed."
     result = {kind: report.closed, "already_closed": report.already_closed}

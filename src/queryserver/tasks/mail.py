@@ -26,20 +26,21 @@ from queryserver.platform.settings.tree import keeps_secrets
 from queryserver.statements.downloads import Downloads
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clean_message
 
-_LONGEST_ADDRESS = 254  # RFC 5321 4.5.3.1.3, without the brackets
-_LONGEST_URL = 2000
+_MAX_ADDRESS_CHARACTERS = 254  # RFC 5321 4.5.3.1.3, without the brackets
+_MAX_URL_CHARACTERS = 2000
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)", re.ASCII)
 
 
 class Recipients:
-    """Checks addresses when they are configured. Webhooks are checked again when they are sent, because DNS may
-    change.
+    """Checks the recipients of notifications when they are configured.
+
+    Webhook URLs are checked again for each delivery, because DNS records may change.
     """
 
     def __init__(self, database: Database, settings: TaskServerSettings, rules: AddressRules) -> None:
         self._database = database
         self._domains = frozenset(domain.lower().lstrip("@") for domain in settings.email_allowed_domains)
-        self._signs = bool(settings.webhook_secret.get_secret_value())
+        self._has_secret = bool(settings.webhook_secret.get_secret_value())
         self._rules = rules
 
     async def require_addresses(self, addresses: Sequence[str], field: str) -> None:
@@ -52,14 +53,16 @@ class Recipients:
             refused = [address for address in addresses if address.lower() not in account_addresses]
         if refused:
             reason = "its domain is not in email_allowed_domains" if self._domains else "no user has this address"
-            raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_LONGEST_ADDRESS]}: {reason}.")
+            raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_MAX_ADDRESS_CHARACTERS]}: {reason}.")
 
     async def require_url(self, url: str, field: str) -> None:
         """Raise InvalidParameter unless webhooks may be sent to the URL. Host names need not resolve yet."""
-        if not self._signs:
+        if not self._has_secret:
             raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
-        if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
-            raise InvalidParameter(f"{field} must be an address of at most {_LONGEST_URL} printable ASCII characters.")
+        if len(url) > _MAX_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
+            raise InvalidParameter(
+                f"{field} must be an address of at most {_MAX_URL_CHARACTERS} printable ASCII characters."
+            )
         if not keeps_secrets(url) or "@" in urlsplit(url).netloc or "#" in url:
             raise InvalidParameter(f"{field} must be https, or http on loopback, without login and fragment.")
         server = HttpServer(url)
@@ -83,27 +86,27 @@ class Recipients:
 def _domain(address: str, field: str) -> str:
     """Return an address's domain in lower case. Rejects line breaks and address lists. Raises InvalidParameter."""
     match = _ADDRESS.fullmatch(address)
-    if match is None or len(address) > _LONGEST_ADDRESS:
+    if match is None or len(address) > _MAX_ADDRESS_CHARACTERS:
         raise InvalidParameter(f"{field} must hold email addresses such as ana@example.org.")
     return match[1].lower()
 
 
 _TIMEOUT_S = 20.0
-_FINAL_CODES = range(500, 600)
-_NOT_LOGGED_IN = frozenset({530, 534, 535, 538})  # RFC 4954 6
+_PERMANENT_ERROR_CODES = range(500, 600)
+_LOGIN_ERROR_CODES = frozenset({530, 534, 535, 538})  # RFC 4954 6
 _LINE_BREAKS = frozenset("\r\n\0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvAttachments:
-    """Results as CSV files, within the settings' limits, read on behalf of their owners."""
+    """Reads results as CSV attachments with the rights of their owners, within the limits of the settings."""
 
     downloads: Downloads
     callers: CallerRepository
     threads: Executor
     settings: TaskServerSettings
 
-    async def of(self, message: Message) -> tuple[bytes | None, str]:
+    async def read(self, message: Message) -> tuple[bytes | None, str]:
         """Return the attachment, or None with the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
@@ -130,7 +133,7 @@ class CsvAttachments:
         return bytes(content), ""
 
 
-class Mails:
+class MailSender:
     """Sends emails through the configured server and verifies its certificate.
 
     `tls` creates the TLS context. aiosmtplib's own context would also verify, but would be created for each connection.
@@ -161,7 +164,7 @@ class Mails:
             raise DeliveryFailed(error.message, final=True) from error
         attached, reason = None, ""
         if message.attach_csv and message.event == "finished":
-            attached, reason = await self._attachments.of(message)
+            attached, reason = await self._attachments.read(message)
         mail = self._mail(delivery.recipient, f"[queryserver] {message.name}: {message.event}", _text(message, reason))
         mail["Date"] = format_datetime(delivery.moment)
         if attached is not None:
@@ -169,9 +172,7 @@ class Mails:
         await self._transmit(mail)
 
     async def test(self, to: str) -> str:
-        """Send a test email. Return the reason if the server rejects it, else an empty text. Raises
-        InvalidParameter.
-        """
+        """Send a test email. Return the failure reason, empty for success. Raises InvalidParameter."""
         await self._recipients.require_addresses([to], "to")
         mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
         try:
@@ -216,15 +217,14 @@ class Mails:
                 async with server:
                     await server.send_message(mail)
         except aiosmtplib.SMTPResponseException as error:
-            # If the server rejects the greeting, TLS or login, the cause is the service itself, and its settings or the
-            # server may get fixed.
-            is_about_mail = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
-            final = is_about_mail and error.code in _FINAL_CODES and error.code not in _NOT_LOGGED_IN
+            # A rejected greeting, TLS handshake or login is retried, since the settings or the server may get fixed.
+            is_message_error = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
+            final = is_message_error and error.code in _PERMANENT_ERROR_CODES and error.code not in _LOGIN_ERROR_CODES
             raise DeliveryFailed(clean_message(f"{error.code} {error.message}"), final=final) from error
         except aiosmtplib.SMTPRecipientsRefused as error:
             refused = error.recipients[0]
             reason = clean_message(f"{refused.code} {refused.message}")
-            final = refused.code in _FINAL_CODES and refused.code not in _NOT_LOGGED_IN
+            final = refused.code in _PERMANENT_ERROR_CODES and refused.code not in _LOGIN_ERROR_CODES
             raise DeliveryFailed(reason, final=final) from error
         except TimeoutError as error:
             raise DeliveryFailed("The mail server did not answer in time.") from error

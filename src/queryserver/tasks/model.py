@@ -16,7 +16,7 @@ STATEMENT = "statement"
 """The name of statement jobs in the task list."""
 
 _CENTURY_DAYS = 36_500
-_SHOWN = 100  # displayed characters of an unknown name in a message
+_MAX_SHOWN_CHARACTERS = 100  # of an unknown name in a message
 
 
 class TaskState(StrEnum):
@@ -27,7 +27,7 @@ class TaskState(StrEnum):
     CANCELED = "canceled"
 
 
-STATES_OF_STATEMENTS: Mapping[TaskState, tuple[StatementState, ...]] = {
+STATEMENT_STATES: Mapping[TaskState, tuple[StatementState, ...]] = {
     TaskState.QUEUED: (StatementState.WAITING,),
     TaskState.RUNNING: (StatementState.RUNNING,),
     # Expired and closed results belong to statements that succeeded.
@@ -52,27 +52,27 @@ class TaskName(StrEnum):
     METADATA_REFRESH = "metadata_refresh"
 
 
-def _no_flag(value: Any) -> Any:
+def _reject_boolean(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("is a boolean")  # noqa: TRY004 pydantic reports it as a problem of the value
     return value
 
 
-def _as_text(value: Any) -> Any:
+def _integer_as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
 # Integers may also be sent as decimal text (Contract platform 1.2).
-Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_no_flag)]
+Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_reject_boolean)]
 
 Name: TypeAlias = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_as_text)
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_integer_as_text)
 ]
 """A name, or a connector's id as an integer."""
 
 
 class TaskParameters(BaseModel):
-    """Parameters of tasks with the same name."""
+    """The parameters of one kind of task."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,7 +80,7 @@ class TaskParameters(BaseModel):
 class DocumentCleanup(TaskParameters):
     """Implements the command `cleanup`."""
 
-    keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_no_flag)] = 30
+    keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_reject_boolean)] = 30
 
 
 class ResultCleanup(TaskParameters):
@@ -88,9 +88,9 @@ class ResultCleanup(TaskParameters):
 
 
 class UploadCleanup(TaskParameters):
-    """Deletes upload leftovers. Uploads in progress have their own expiry."""
+    """Deletes orphaned files of uploads. Uploads in progress have their own expiry."""
 
-    older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_no_flag)] = 60
+    older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_reject_boolean)] = 60
 
 
 class CloseQueries(TaskParameters):
@@ -128,14 +128,14 @@ def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskP
     Raises InvalidParameter (also for an unknown name or parameter) and MissingParameter.
     """
     if name not in set(TaskName):
-        raise InvalidParameter(f"Unknown task: {name[:_SHOWN]}. Known: {', '.join(TaskName)}.")
+        raise InvalidParameter(f"Unknown task: {name[:_MAX_SHOWN_CHARACTERS]}. Known: {', '.join(TaskName)}.")
     task = TaskName(name)
     model = PARAMETERS[task]
     try:
         return task, model.model_validate({key: value for key, value in params.items() if value is not None})
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        parameter = f"params.{str(problem['loc'][0])[:_SHOWN]}"
+        parameter = f"params.{str(problem['loc'][0])[:_MAX_SHOWN_CHARACTERS]}"
         match problem["type"]:
             case "missing":
                 raise MissingParameter(f"{parameter} is required.") from None
@@ -143,10 +143,10 @@ def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskP
                 known = f" takes {', '.join(model.model_fields)}." if model.model_fields else " takes no parameters."
                 raise InvalidParameter(f"{parameter} is unknown: {task}{known}") from None
             case _:
-                raise InvalidParameter(f"{parameter} {_rule(model, str(problem['loc'][0]))}") from None
+                raise InvalidParameter(f"{parameter} {_constraint_text(model, str(problem['loc'][0]))}") from None
 
 
-def _rule(model: type[TaskParameters], name: str) -> str:
+def _constraint_text(model: type[TaskParameters], name: str) -> str:
     """Return the parameter's constraint in words."""
     schema = model.model_json_schema()["properties"][name]
     if schema["type"] == "integer":
@@ -174,7 +174,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks to list; None matches any."""
+    """Filter of the listed tasks; None matches all."""
 
     state: TaskState | None = None
     name: str | None = None

@@ -1,4 +1,4 @@
-"""Task records, which are listed together with statement jobs. All times are by the database clock."""
+"""Records of tasks, and the list of tasks and statement jobs. All times are by the database clock."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -8,7 +8,7 @@ from uuid import UUID
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.tasks.model import (
     STATEMENT,
-    STATES_OF_STATEMENTS,
+    STATEMENT_STATES,
     ActiveCounts,
     ClaimedTask,
     NewTask,
@@ -37,7 +37,7 @@ where id = (
 returning id, name, params, owner_id, fence, worker, cancel_requested_at is not null as cancel_requested
 """
 
-_CLAIMED = ("id", "params", "owner_id", "fence", "worker", "cancel_requested")
+_CLAIMED_FIELDS = ("id", "params", "owner_id", "fence", "worker", "cancel_requested")
 
 _FENCED = "id = $1 and worker = $2 and fence = $3 and state = 'running'"
 
@@ -52,8 +52,8 @@ update tasks set state = $4, ended_at = now(), message = $5, result = $6, lease_
 where {_FENCED}
 """
 
-# If a cancel has been requested since, no other worker needs to run the task.
-_GIVE_BACK = f"""
+# If a cancel is requested, the task ends instead.
+_RELEASE = f"""
 update tasks set worker = null, lease_until = null,
     state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
     ended_at = case when cancel_requested_at is null then null else now() end,
@@ -70,9 +70,9 @@ where id = $1 and state in ('queued', 'running')
 returning state
 """
 
-_FORGOTTEN = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
+_EXPIRED_TASKS = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
 
-# `state in` is the partial index's condition.
+# `state in` is the condition of the partial index.
 _COUNT_ACTIVE = """
 select
     (select count(*) from tasks where state = 'queued') as queued_tasks,
@@ -88,7 +88,7 @@ _COLUMNS = "id, name, params, state, owner_id, created_at, started_at, ended_at,
 
 _STATES = " ".join(
     f"when state in ({', '.join(repr(one.value) for one in states)}) then '{state}'"
-    for state, states in STATES_OF_STATEMENTS.items()
+    for state, states in STATEMENT_STATES.items()
 )
 # An engine's message may quote the statement, but its error code does not.
 _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
@@ -100,7 +100,7 @@ _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
 _RECENT = "recorded_at > now() - {keep}::interval"
 _ACTIVE = "state in ('waiting', 'running')"  # as in the partial indexes
 
-_SHOWN = """
+_LISTED = """
 select shown.*, coalesce(username, '') as owner from ({rows}) as shown left join users on users.id = owner_id
 """
 
@@ -131,11 +131,12 @@ class TaskRecords:
         row = await self._database.row(_CLAIM, worker, lease, [name.value for name in TaskName])
         if row is None:
             return None
-        return ClaimedTask(**{name: row[name] for name in _CLAIMED}, name=TaskName(row["name"]))
+        return ClaimedTask(**{name: row[name] for name in _CLAIMED_FIELDS}, name=TaskName(row["name"]))
 
     async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
-        """Renew the lease. Return whether a cancel is requested, or None if another worker has the task or it has
-        ended.
+        """Renew the lease, and return whether a cancel is requested.
+
+        Returns None if another worker has the task, or it has ended.
         """
         row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
         return None if row is None else row["cancel_requested"]
@@ -145,13 +146,14 @@ class TaskRecords:
         result = None if end.result is None else dict(end.result)
         return await self._database.execute(_FINISH, *_fence(claimed), end.state, end.message, result) == 1
 
-    async def give_back(self, claimed: ClaimedTask) -> bool:
+    async def release(self, claimed: ClaimedTask) -> bool:
         """Release the task for another worker immediately. Return False if another worker already has it."""
-        return await self._database.execute(_GIVE_BACK, *_fence(claimed)) == 1
+        return await self._database.execute(_RELEASE, *_fence(claimed)) == 1
 
     async def request_cancel(self, task_id: UUID) -> TaskState | None:
-        """Request a cancel and return the new state. Waiting tasks are canceled immediately. Return None if the task
-        has ended or is unknown.
+        """Request a cancel, and return the new state; a waiting task is canceled immediately.
+
+        Returns None if the task has ended or is unknown.
         """
         state = await self._database.value(_CANCEL, task_id)
         return None if state is None else TaskState(state)
@@ -160,8 +162,8 @@ class TaskRecords:
         """Return a task, or a statement job of any age."""
         rows = f"""select {_COLUMNS} from tasks where id = $1
             union all select {_STATEMENT_COLUMNS} from statements where id = $1"""
-        row = await self._database.row(_SHOWN.format(rows=rows), task_id)
-        return None if row is None else _task(row)
+        row = await self._database.row(_LISTED.format(rows=rows), task_id)
+        return None if row is None else _task_from_row(row)
 
     async def page(self, filters: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
         """Return tasks and recent statement jobs, newest first, and their total number."""
@@ -178,11 +180,11 @@ class TaskRecords:
             f"select * from ({' union all '.join(parts)}) as found {newest_first} offset {offset_at} limit {limit_at}"
         )
         counts = " + ".join(f"(select count(*) from {table} where {where})" for _, table, where, _ in sources)
-        page = await self._database.fetch(f"{_SHOWN.format(rows=rows)} {newest_first}", *arguments, offset, limit)
-        return [_task(row) for row in page], await self._database.value(f"select {counts}", *arguments)
+        page = await self._database.fetch(f"{_LISTED.format(rows=rows)} {newest_first}", *arguments, offset, limit)
+        return [_task_from_row(row) for row in page], await self._database.value(f"select {counts}", *arguments)
 
     def _sources(self, filters: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
-        """Return each source's columns, table, condition and time column, and the conditions' arguments."""
+        """Return columns, table, condition and time column of each source, and the arguments of the conditions."""
         arguments: list[Any] = []
         sources: list[tuple[str, str, str, str]] = []
         if filters.name != STATEMENT:
@@ -193,7 +195,7 @@ class TaskRecords:
                     conditions.append(f"{column} = ${len(arguments)}")
             sources.append((_COLUMNS, "tasks", " and ".join(conditions), "created_at"))
         if filters.name in (None, STATEMENT):
-            for condition in _statements_in(filters.state):
+            for condition in _statement_conditions(filters.state):
                 if "{keep}" in condition and self._keep not in arguments:
                     arguments.append(self._keep)
                 shown = condition.format(keep=f"${len(arguments)}")
@@ -208,24 +210,24 @@ class TaskRecords:
         return ActiveCounts(queued, running, queued_tasks=row["queued_tasks"])
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Delete tasks that ended long ago."""
+        """Delete the tasks that are no longer listed; returns their number. With `dry_run`, only counts them."""
         if dry_run:
-            count = f"select count(*) from ({_FORGOTTEN}) as forgotten"
+            count = f"select count(*) from ({_EXPIRED_TASKS}) as forgotten"
             return {"ended tasks": await self._database.value(count, self._keep, 2**31)}
         total, deleted = 0, _BATCH
         while deleted == _BATCH:
             deleted = await self._database.execute(
-                f"delete from tasks where id in ({_FORGOTTEN} for update skip locked)", self._keep, _BATCH
+                f"delete from tasks where id in ({_EXPIRED_TASKS} for update skip locked)", self._keep, _BATCH
             )
             total += deleted
         return {"ended tasks": total}
 
 
-def _statements_in(state: TaskState | None) -> Sequence[str]:
+def _statement_conditions(state: TaskState | None) -> Sequence[str]:
     """Return disjoint conditions for the listed statements, each served by a single index."""
     if state is None:
         return _RECENT, f"{_ACTIVE} and not {_RECENT}"
-    states = f"state in ({', '.join(repr(one.value) for one in STATES_OF_STATEMENTS[state])})"
+    states = f"state in ({', '.join(repr(one.value) for one in STATEMENT_STATES[state])})"
     return [f"{states} and {_ACTIVE if state in (TaskState.QUEUED, TaskState.RUNNING) else _RECENT}"]
 
 
@@ -233,7 +235,7 @@ def _fence(claimed: ClaimedTask) -> tuple[UUID, str, int]:
     return claimed.id, claimed.worker, claimed.fence
 
 
-def _task(row: Row) -> Task:
+def _task_from_row(row: Row) -> Task:
     return Task(
         id=row["id"],
         name=row["name"],

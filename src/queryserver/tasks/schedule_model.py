@@ -1,4 +1,4 @@
-"""When schedules fire, and the values in schedules and their runs (Contract platform 10.7)."""
+"""Schedules, their runs, and the times at which they fire (Contract platform 10.7)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from cronsim import CronSim, CronSimError
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.settings.desktop import time_zone
 
-_FIELDS = 5
-_LONGEST_CRON = 200
+_CRON_FIELDS = 5
+_MAX_CRON_CHARACTERS = 200
 _MINUTE = timedelta(minutes=1)
 
 
@@ -28,7 +28,7 @@ def require_zone(name: str) -> tzinfo:
 
 def require_cron(text: str) -> None:
     """Raise InvalidParameter unless the text has five fields and matches some future time."""
-    if len(text) > _LONGEST_CRON or len(text.split()) != _FIELDS:
+    if len(text) > _MAX_CRON_CHARACTERS or len(text.split()) != _CRON_FIELDS:
         raise InvalidParameter("schedule.cron must have five fields: minute, hour, day of month, month, day of week.")
     try:
         next(CronSim(text, datetime(2024, 1, 1)))  # noqa: DTZ001 a local time
@@ -41,12 +41,12 @@ def require_cron(text: str) -> None:
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first time after `after` that matches the cron text in the zone, in UTC, or None if there is none.
 
-    Each local time fires once. If it occurs twice because clocks are set back, the first occurrence counts. If it is
-    skipped because clocks are set forward, the next existing minute counts. CronSim itself only behaves this way if
-    neither minute nor hour starts with a star, so it is passed local times without a zone.
+    Each local time fires once: at its first occurrence if clocks are set back, and at the next existing minute if it is
+    skipped because clocks are set forward. CronSim itself only behaves this way if neither minute nor hour starts with
+    a star, so it gets local times without a zone.
     """
     for local in _local_times(text, after.astimezone(zone).replace(tzinfo=None)):
-        moment = _moment(local, zone)
+        moment = _first_utc_time(local, zone)
         if moment > after:
             return moment
     return None
@@ -65,7 +65,7 @@ def _local_times(text: str, after: datetime) -> Iterator[datetime]:
         raise ValueError(f"{text}: {error}") from None
 
 
-def _moment(local: datetime, zone: tzinfo) -> datetime:
+def _first_utc_time(local: datetime, zone: tzinfo) -> datetime:
     while True:
         moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
         if moment.astimezone(zone).replace(tzinfo=None, fold=0) == local:
@@ -79,7 +79,7 @@ class ScheduleKind(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a fire does while the previous run is still in progress."""
+    """The effect of a fire while the previous run is still in progress."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -96,7 +96,10 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Who is notified about which outcomes: `to` by email, `url` by a signed webhook."""
+    """The recipients of notifications, and the outcomes that they are notified about.
+
+    `to` are email addresses, `url` receives a signed webhook.
+    """
 
     on: tuple[str, ...] = (RunStatus.FINISHED, RunStatus.FAILED)
     to: tuple[str, ...] = ()
@@ -112,7 +115,7 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScheduleDefinition:
     """A schedule's definition by an administrator."""
 
     name: str
@@ -131,7 +134,7 @@ class Plan:
     expires_at: datetime | None = None
     notify: Notify | None = None
 
-    def times(self) -> tuple[object, ...]:
+    def timing(self) -> tuple[object, ...]:
         """Return the values that determine when the schedule fires."""
         return self.enabled, self.cron, self.interval_s, self.timezone, self.expires_at
 
@@ -157,7 +160,7 @@ class Schedule:
 
     id: int
     version: int
-    plan: Plan
+    definition: ScheduleDefinition
     owner_id: int
     next_run: datetime | None
     last_run: datetime | None
@@ -166,17 +169,17 @@ class Schedule:
     total_runs: int
 
     def job(self) -> dict[str, Any]:
-        """Return a snapshot of what a fire runs, which later changes to the schedule do not affect."""
-        plan = self.plan
+        """Return the part of the definition that a run needs; later changes of the schedule do not affect the run."""
+        definition = self.definition
         return {
-            "name": plan.name,
-            "kind": plan.kind.value,
-            "connector": plan.connector,
-            "database": plan.database,
-            "statement": plan.statement,
-            "task": plan.task,
-            "params": dict(plan.params),
-            "notify": plan.notify.stored() if plan.notify else None,
+            "name": definition.name,
+            "kind": definition.kind.value,
+            "connector": definition.connector,
+            "database": definition.database,
+            "statement": definition.statement,
+            "task": definition.task,
+            "params": dict(definition.params),
+            "notify": definition.notify.stored() if definition.notify else None,
         }
 
 
@@ -194,7 +197,7 @@ class DueRun:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended. `message` is the failure reason."""
+    """The end of a run. `message` is the failure reason."""
 
     fire_id: str
     status: RunStatus
@@ -204,7 +207,7 @@ class RunEnd:
     started: datetime | None = None
     duration_ms: int = 0
     rows: int = 0
-    switches_off: bool = False
+    disables_schedule: bool = False
     """Whether to disable the schedule, because its owner, connector or permission no longer exists."""
     was_submitted: bool = False
-    """Whether the statement or task ended. Otherwise submission was given up."""
+    """Whether the statement or task was submitted and has ended; False if its submission failed."""

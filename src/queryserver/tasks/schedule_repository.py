@@ -1,4 +1,4 @@
-"""Schedules in the service database."""
+"""The records of schedules in the service database."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,15 +7,16 @@ import asyncpg
 
 from queryserver import errors
 from queryserver.platform.database import Connection, Database, Row
-from queryserver.tasks.schedule_model import Notify, Overlap, Plan, Schedule, ScheduleKind
+from queryserver.tasks.schedule_model import Notify, Overlap, Schedule, ScheduleDefinition, ScheduleKind
 
-# Columns with the same name as a plan field. Enumerations and `notify` are converted separately.
-_PLAN = (
+# Columns with the same name as a definition field. Enumerations and `notify` are converted separately.
+_DEFINITION_FIELDS = (
     "name", "enabled", "connector", "database", "statement", "task", "params", "cron", "interval_s", "timezone",
     "expires_at",
 )  # fmt: skip
 COLUMNS = f"""s.id, s.version, s.owner_id, s.next_run_at, s.last_run_at, s.last_status, s.last_statement_id,
-    s.total_runs, {", ".join(f"s.{name}" for name in _PLAN)}, s.kind, s.overlap, s.notify, u.username as owner"""
+    s.total_runs, {", ".join(f"s.{name}" for name in _DEFINITION_FIELDS)},
+    s.kind, s.overlap, s.notify, u.username as owner"""
 SCHEDULES = "schedules s join users u on u.id = s.owner_id"
 _FILTER = "where ($1::bool is null or s.enabled = $1) and ($2::text is null or u.username_key = $2)"
 
@@ -23,13 +24,13 @@ FIRE_ID = "'beat:' || {schedule} || ':' || floor(extract(epoch from {due}) * 100
 
 
 class ScheduleRecords:
-    """The schedules table. All calls raise DatabaseUnavailable."""
+    """Accesses the table of schedules. All methods raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def now(self) -> datetime:
-        """Return the current time by the clock that fires schedules."""
+        """Return the current time by the database clock, which fires schedules."""
         return await self._database.value("select now()")
 
     async def page(
@@ -45,14 +46,14 @@ class ScheduleRecords:
             offset,
             limit,
         )
-        return count, [schedule_of(row) for row in rows]
+        return count, [schedule_from_row(row) for row in rows]
 
     async def read(self, schedule_id: int) -> Schedule:
         """Return a schedule. Raises schedule_not_found."""
         row = await self._database.row(f"select {COLUMNS} from {SCHEDULES} where s.id = $1", schedule_id)
         if row is None:
             raise errors.schedule_not_found(schedule_id)
-        return schedule_of(row)
+        return schedule_from_row(row)
 
     async def active_user(self, username_key: str) -> tuple[int, str] | None:
         """Return an active user's id and name, or None."""
@@ -61,27 +62,34 @@ class ScheduleRecords:
         )
         return (row["id"], row["username"]) if row else None
 
-    async def insert(self, plan: Plan, owner_id: int, next_run: datetime | None) -> int:
+    async def insert(self, definition: ScheduleDefinition, owner_id: int, next_run: datetime | None) -> int:
         """Insert a schedule and return its id. Raises NameTaken."""
-        names = ("owner_id", "next_run_at", *_columns(plan))
+        names = ("owner_id", "next_run_at", *_columns(definition))
         placeholders = ", ".join(f"${number}" for number in range(1, len(names) + 1))
         schedule_id = await self._write(
-            plan,
+            definition,
             f"insert into schedules ({', '.join(names)}) values ({placeholders}) returning id",
             owner_id,
             next_run,
-            *_columns(plan).values(),
+            *_columns(definition).values(),
         )
         assert schedule_id is not None  # noqa: S101 an insert returns its row
         return schedule_id
 
     async def update(
-        self, schedule_id: int, version: int, plan: Plan, owner_id: int, next_run: datetime | None, *, new_times: bool
+        self,
+        schedule_id: int,
+        version: int,
+        definition: ScheduleDefinition,
+        owner_id: int,
+        next_run: datetime | None,
+        *,
+        new_times: bool,
     ) -> bool:
         """Update the schedule. Return False if it no longer has this version. Raises NameTaken."""
-        changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(plan), 6))
+        changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(definition), 6))
         changed = await self._write(
-            plan,
+            definition,
             f"""update schedules set owner_id = $3, {changes}, version = version + 1, changed_at = now(),
                 next_run_at = case when $5 then $4::timestamptz else next_run_at end
             where id = $1 and version = $2 returning id""",
@@ -90,7 +98,7 @@ class ScheduleRecords:
             owner_id,
             next_run,
             new_times,
-            *_columns(plan).values(),
+            *_columns(definition).values(),
         )
         return changed is not None
 
@@ -100,8 +108,7 @@ class ScheduleRecords:
             raise errors.schedule_not_found(schedule_id)
 
     async def fire_now(self, schedule_id: int) -> str:
-        """Record a run that is due immediately, and return its fire id. If a run is already queued, return its id
-        instead.
+        """Record a run that is due immediately, and return its fire id, or the fire id of a run that is already queued.
 
         Raises schedule_not_found, schedule_running.
         """
@@ -111,14 +118,14 @@ class ScheduleRecords:
             )
             if row is None:
                 raise errors.schedule_not_found(schedule_id)
-            schedule = schedule_of(row)
+            schedule = schedule_from_row(row)
             waiting = await connection.fetch(
                 """select fire_id, statement_id is null and task_id is null as waits from schedule_runs
                 where schedule_id = $1 and status = '' order by due_at""",
                 schedule_id,
             )
-            if waiting and schedule.plan.overlap is Overlap.SKIP:
-                raise errors.schedule_running(f"The last run of {schedule.plan.name} has not ended.")
+            if waiting and schedule.definition.overlap is Overlap.SKIP:
+                raise errors.schedule_running(f"The last run of {schedule.definition.name} has not ended.")
             if queued := [run["fire_id"] for run in waiting if run["waits"]]:
                 return queued[0]
             fire_id = await insert_run(connection, schedule, await connection.fetchval("select now()"))
@@ -129,13 +136,13 @@ class ScheduleRecords:
             )
             return fire_id
 
-    async def _write(self, plan: Plan, sql: str, *arguments: object) -> int | None:
+    async def _write(self, definition: ScheduleDefinition, sql: str, *arguments: object) -> int | None:
         try:
             return await self._database.value(sql, *arguments)
         except asyncpg.UniqueViolationError:
-            raise errors.NameTaken(f"A schedule named {plan.name} exists already.") from None
+            raise errors.NameTaken(f"A schedule named {definition.name} exists already.") from None
         except asyncpg.ForeignKeyViolationError:
-            raise errors.unknown_user(plan.owner) from None
+            raise errors.unknown_user(definition.owner) from None
 
 
 async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
@@ -155,22 +162,22 @@ async def insert_run(connection: Connection, schedule: Schedule, due: datetime, 
     return fire_id
 
 
-def _columns(plan: Plan) -> dict[str, object]:
-    same = {name: getattr(plan, name) for name in _PLAN}
+def _columns(definition: ScheduleDefinition) -> dict[str, object]:
+    same = {name: getattr(definition, name) for name in _DEFINITION_FIELDS}
     return {
         **same,
-        "params": dict(plan.params),
-        "kind": plan.kind.value,
-        "overlap": plan.overlap.value,
-        "notify": plan.notify.stored() if plan.notify else None,
+        "params": dict(definition.params),
+        "kind": definition.kind.value,
+        "overlap": definition.overlap.value,
+        "notify": definition.notify.stored() if definition.notify else None,
     }
 
 
-def schedule_of(row: Row) -> Schedule:
-    """Convert a row with the columns in COLUMNS."""
+def schedule_from_row(row: Row) -> Schedule:
+    """Build the schedule from a row with COLUMNS."""
     notify = row["notify"]
-    plan = Plan(
-        **{name: row[name] for name in _PLAN},
+    definition = ScheduleDefinition(
+        **{name: row[name] for name in _DEFINITION_FIELDS},
         owner=row["owner"],
         kind=ScheduleKind(row["kind"]),
         overlap=Overlap(row["overlap"]),
@@ -179,7 +186,7 @@ def schedule_of(row: Row) -> Schedule:
     return Schedule(
         id=row["id"],
         version=row["version"],
-        plan=plan,
+        definition=definition,
         owner_id=row["owner_id"],
         next_run=row["next_run_at"],
         last_run=row["last_run_at"],

@@ -1,4 +1,4 @@
-"""Schedule runs in the service database: claim, submit, end. All times are by the database clock."""
+"""The records of schedule runs in the service database. All times are by the database clock."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -9,20 +9,20 @@ import structlog
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.database import Connection, Database, Row
-from queryserver.tasks.deliveries import Message, Outbox, deliveries_of
+from queryserver.tasks.deliveries import Message, Outbox, new_deliveries
 from queryserver.tasks.model import NewTask, TaskName
 from queryserver.tasks.repository import submit_with
 from queryserver.tasks.schedule_model import DueRun, Notify, Overlap, RunEnd, RunStatus, Schedule
-from queryserver.tasks.schedule_repository import COLUMNS, SCHEDULES, insert_run, schedule_of
+from queryserver.tasks.schedule_repository import COLUMNS, SCHEDULES, insert_run, schedule_from_row
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 50
 _LATE_AFTER = timedelta(minutes=10)
 # Idempotency keys are kept for 24 hours; later, a retry would submit the statement a second time.
-_SUBMITTED_WITHIN = timedelta(hours=20)
+_SUBMIT_WITHIN = timedelta(hours=20)
 
-# Schedules waiting for their previous run are excluded, or 50 of them would block all others.
+# Excludes schedules that wait for their previous run; otherwise 50 of them would block all others.
 _DUE = f"""
 select {COLUMNS}, now() as read_at from {SCHEDULES}
 where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists (
@@ -31,8 +31,8 @@ where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists
 order by s.next_run_at limit {_BATCH} for update of s skip locked
 """
 
-# The first run of each schedule that has no run in progress, least recently tried first. Otherwise 50 runs that always
-# fail would block all others.
+# The first run of each schedule without a run in progress. The least recently tried ones come first; otherwise 50 runs
+# that always fail would block all others.
 _UNSUBMITTED = f"""
 with first as (
     select distinct on (schedule_id) fire_id, due_at, tried_at from schedule_runs r
@@ -68,24 +68,24 @@ where fire_id = $1 and status = '' and ($4 or (statement_id is null and task_id 
 returning schedule_id, owner_id, job, statement_id, fired_at
 """
 
-_GOOD = frozenset({"available", "success", "expired", "closed", "finished"})
+_SUCCESS_STATES = frozenset({"available", "success", "expired", "closed", "finished"})
 
 
 class ScheduleRuns:
-    """The runs that beats process. Any number of beats may call each method concurrently."""
+    """Accesses the table of schedule runs. Any number of beats may call each method concurrently."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
         self._outbox = outbox
 
     async def claim_due(self) -> Sequence[RunStatus]:
-        """Record a run for each due schedule and set its next time. Return the recorded runs' statuses.
+        """Record a run for each due schedule and set its next time. Return the statuses of the recorded runs.
 
-        A single run, at the time of the first missed fire, makes up for all missed fires.
+        All missed fires of a schedule result in a single run, with the time of the first missed fire.
         """
         async with self._database.transaction() as connection:
             due = await connection.fetch(_DUE)
-            # Read once the rows are locked, because a call may have started a run since.
+            # Read after the rows are locked, because a call may have started a run in the meantime.
             running = {
                 row["schedule_id"]
                 for row in await connection.fetch(
@@ -99,7 +99,7 @@ class ScheduleRuns:
     async def _claim_row(self, connection: Connection, row: Row, *, is_running: bool) -> RunStatus | None:
         try:
             async with connection.transaction():  # a savepoint
-                return await self._claim(connection, schedule_of(row), row["read_at"], is_running=is_running)
+                return await self._claim(connection, schedule_from_row(row), row["read_at"], is_running=is_running)
         except (asyncpg.InterfaceError, OSError):  # the connection failed, not the row
             raise
         except Exception:  # a row written by a newer version must not prevent other schedules from firing
@@ -109,18 +109,18 @@ class ScheduleRuns:
     async def _claim(
         self, connection: Connection, schedule: Schedule, now: datetime, *, is_running: bool
     ) -> RunStatus | None:
-        plan, due = schedule.plan, schedule.next_run
-        if due is None or (is_running and plan.overlap is Overlap.QUEUE):
+        definition, due = schedule.definition, schedule.next_run
+        if due is None or (is_running and definition.overlap is Overlap.QUEUE):
             return None
         try:
-            next_time = plan.next_time(now, due=due)
+            next_time = definition.next_time(now, due=due)
         except (ValueError, InvalidParameter) as error:  # a time zone that this system no longer knows
             log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
             await connection.execute(
                 "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
             )
             return None
-        is_over = plan.expires_at is not None and due > plan.expires_at
+        is_over = definition.expires_at is not None and due > definition.expires_at
         status = RunStatus.SKIPPED if is_running else RunStatus.OPEN
         if not is_over:
             await insert_run(connection, schedule, due, status.value)
@@ -145,20 +145,18 @@ class ScheduleRuns:
         rows = await self._database.fetch(_UNSUBMITTED, _LATE_AFTER)
         return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
 
-    async def begin(self, fire_id: str) -> bool:
-        """Return whether the run may be submitted. False if its first attempt is so old that its idempotency key has
-        expired.
-        """
+    async def may_submit(self, fire_id: str) -> bool:
+        """Return whether the run may be submitted: False if the idempotency key of its first attempt has expired."""
         return bool(
             await self._database.value(
                 """update schedule_runs set submitting_at = coalesce(submitting_at, now())
                 where fire_id = $1 and status = '' returning submitting_at > now() - $2::interval""",
                 fire_id,
-                _SUBMITTED_WITHIN,
+                _SUBMIT_WITHIN,
             )
         )
 
-    async def submitted(self, fire_id: str, statement_id: UUID) -> bool:
+    async def record_statement(self, fire_id: str, statement_id: UUID) -> bool:
         """Record the run's statement. Return False if another beat has already recorded the same statement."""
         return bool(
             await self._database.execute(
@@ -189,7 +187,7 @@ class ScheduleRuns:
 
     async def find_ended(self) -> Sequence[RunEnd]:
         """Return the ends of statements and tasks whose runs are still open."""
-        return [_end_of(row) for row in await self._database.fetch(_ENDED)]
+        return [_run_end_from_row(row) for row in await self._database.fetch(_ENDED)]
 
     async def end(self, end: RunEnd) -> bool:
         """Record an end and its notifications in one transaction. Return False if already recorded."""
@@ -204,7 +202,7 @@ class ScheduleRuns:
                 where id = $1""",
                 run["schedule_id"],
                 end.status.value,
-                end.switches_off,
+                end.disables_schedule,
             )
             notify = run["job"]["notify"]
             if notify:
@@ -221,23 +219,23 @@ class ScheduleRuns:
                     owner_id=run["owner_id"],
                 )
                 about = str(run["statement_id"] or end.fire_id)
-                await self._outbox.add(connection, deliveries_of(about, message, Notify.of(notify)))
+                await self._outbox.add(connection, new_deliveries(about, message, Notify.of(notify)))
         return True
 
-    async def forget(self, *, older_than: timedelta) -> None:
+    async def delete_ended(self, *, older_than: timedelta) -> None:
         """Delete the records of runs that ended more than `older_than` ago."""
         await self._database.execute(
             "delete from schedule_runs where status <> '' and ended_at < now() - $1::interval", older_than
         )
 
 
-def _end_of(row: Row) -> RunEnd:
+def _run_end_from_row(row: Row) -> RunEnd:
     state = row["state"] or row["task_state"] or ""
     if row["is_gone"]:
         return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run is gone.", was_submitted=True)
     return RunEnd(
         row["fire_id"],
-        RunStatus.FINISHED if state in _GOOD else RunStatus.FAILED,
+        RunStatus.FINISHED if state in _SUCCESS_STATES else RunStatus.FAILED,
         message=row["message"] or "",
         state=state,
         started=row["started"],

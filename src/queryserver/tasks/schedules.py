@@ -14,18 +14,18 @@ from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.mail import Recipients
 from queryserver.tasks.model import validate_task
-from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind, require_cron, require_zone
+from queryserver.tasks.schedule_model import Schedule, ScheduleDefinition, ScheduleKind, require_cron, require_zone
 from queryserver.tasks.schedule_repository import ScheduleRecords
 
 _MAX_NAME_CHARACTERS = 100
-_LEAST_INTERVAL_S = 10
-_LONGEST_INTERVAL_S = 365 * 24 * 3600
+_MIN_INTERVAL_S = 10
+_MAX_INTERVAL_S = 365 * 24 * 3600
 _CHANGE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes schedules: a user, who owns the new schedules, or the system account that runs a command."""
+    """The author of a change: a user, who owns the new schedules, or the system account that runs a command."""
 
     name: str
     is_user: bool = True
@@ -38,7 +38,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """Schedule operations for calls and commands. All raise DatabaseUnavailable."""
+    """Administers schedules for calls and commands. All methods raise DatabaseUnavailable."""
 
     records: ScheduleRecords
     callers: CallerRepository
@@ -69,7 +69,7 @@ class Schedules:
         return await self.records.read(schedule_id)
 
     async def create(self, by: Author, fields: Mapping[str, Any]) -> Schedule:
-        """Create a schedule from `fields`, which are named like Plan's fields.
+        """Create a schedule from `fields`, which are named as in ScheduleDefinition.
 
         Raises MissingParameter, InvalidParameter, UnknownDialect, NameTaken.
         """
@@ -81,15 +81,15 @@ class Schedules:
                 raise errors.MissingParameter("schedule.owner is required.")
             members: dict[str, Any] = {"owner": by.name, "timezone": self.time_zone}
             members |= {name: value for name, value in fields.items() if value is not None}
-            plan, owner_id = await self._checked(Plan(**members))
+            definition, owner_id = await self._validated(ScheduleDefinition(**members))
             now = await self.records.now()
-            schedule_id = await self.records.insert(plan, owner_id, plan.next_time(now))
+            schedule_id = await self.records.insert(definition, owner_id, definition.next_time(now))
             return await self.records.read(schedule_id)
 
     async def update(
         self, by: Author, schedule_id: int, changes: Mapping[str, Any], *, version: int | None = None
     ) -> Schedule:
-        """Apply `changes` and keep other members unchanged. None resets an optional member.
+        """Apply `changes` to the fields of a schedule. None resets an optional field.
 
         Raises schedule_not_found, VersionConflict, and the errors of `create`.
         """
@@ -119,82 +119,86 @@ class Schedules:
 
     async def _apply_changes(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
         """Apply the changes. Return False if the version is outdated."""
-        before = stored.plan
-        plan = _merge(before, changes, self.time_zone)
+        before = stored.definition
+        definition = _with_changes(before, changes, self.time_zone)
         owner_id = stored.owner_id
         # A schedule whose owner or connector no longer exists can still be disabled and renamed.
-        if plan.enabled or changes.keys() & {"owner", "connector", "kind"}:
-            plan, owner_id = await self._checked(plan)
+        if definition.enabled or changes.keys() & {"owner", "connector", "kind"}:
+            definition, owner_id = await self._validated(definition)
         else:
-            await self._require_rules(plan)
+            await self._require_rules(definition)
             if changes.keys() & {"task", "params"}:
-                plan = _with_parameters(plan)
-        new_times = plan.times() != before.times()
-        next_run = plan.next_time(await self.records.now()) if new_times else None
-        return await self.records.update(stored.id, stored.version, plan, owner_id, next_run, new_times=new_times)
+                definition = _with_parameters(definition)
+        new_times = definition.timing() != before.timing()
+        next_run = definition.next_time(await self.records.now()) if new_times else None
+        return await self.records.update(stored.id, stored.version, definition, owner_id, next_run, new_times=new_times)
 
-    async def _checked(self, plan: Plan) -> tuple[Plan, int]:
-        """Return the plan in its stored form, and its owner's id. Raises the errors of `create`."""
-        await self._require_rules(plan)
+    async def _validated(self, definition: ScheduleDefinition) -> tuple[ScheduleDefinition, int]:
+        """Return the definition in its stored form, and its owner's id. Raises the errors of `create`."""
+        await self._require_rules(definition)
         try:
-            owner = await self.records.active_user(self.usernames.read(plan.owner).key)
+            owner = await self.records.active_user(self.usernames.read(definition.owner).key)
         except errors.InvalidUsername:
             owner = None
         user = await self.callers.user(owner[0]) if owner else None
         if owner is None or user is None:
             raise errors.InvalidParameter("schedule.owner must be an active user.")
-        plan = replace(plan, owner=owner[1])
-        if plan.kind is ScheduleKind.STATEMENT:
-            if not plan.connector:
+        definition = replace(definition, owner=owner[1])
+        if definition.kind is ScheduleKind.STATEMENT:
+            if not definition.connector:
                 raise errors.MissingParameter("schedule.connector is required.")
             await self.connectors.at_least(user.connectors_version)
             try:
-                key = self.connectors.resolve(user, plan.connector).key
+                key = self.connectors.resolve(user, definition.connector).key
             except errors.UnknownDialect:
                 raise errors.InvalidParameter("schedule.connector must be one that the owner may use.") from None
-            return _with_parameters(replace(plan, connector=key)), owner[0]
+            return _with_parameters(replace(definition, connector=key)), owner[0]
         if not user.is_admin:
             raise errors.InvalidParameter("schedule.owner must be an administrator, for tasks are theirs alone.")
-        return _with_parameters(replace(plan, connector=None, database=None, statement=None)), owner[0]
+        return _with_parameters(replace(definition, connector=None, database=None, statement=None)), owner[0]
 
-    async def _require_rules(self, plan: Plan) -> None:
-        """Check the rules that do not involve other objects."""
-        if not plan.name.strip() or len(plan.name) > _MAX_NAME_CHARACTERS or not plan.name.isprintable():
+    async def _require_rules(self, definition: ScheduleDefinition) -> None:
+        """Check the rules that do not depend on other objects. Raises the errors of `create`."""
+        if (
+            not definition.name.strip()
+            or len(definition.name) > _MAX_NAME_CHARACTERS
+            or not definition.name.isprintable()
+        ):
             raise errors.InvalidParameter(
                 f"schedule.name must have 1 to {_MAX_NAME_CHARACTERS} characters that print, and no line break."
             )
-        if (plan.cron is None) == (plan.interval_s is None):
+        if (definition.cron is None) == (definition.interval_s is None):
             raise errors.InvalidParameter("schedule must have exactly one of cron and interval_s.")
-        if plan.interval_s is not None and not _LEAST_INTERVAL_S <= plan.interval_s <= _LONGEST_INTERVAL_S:
-            raise errors.InvalidParameter(f"schedule.interval_s must be {_LEAST_INTERVAL_S} to {_LONGEST_INTERVAL_S}.")
-        require_zone(plan.timezone)
-        if plan.cron is not None:
-            require_cron(plan.cron)
-        if plan.kind is ScheduleKind.STATEMENT and not (plan.statement or "").strip():
+        if definition.interval_s is not None and not _MIN_INTERVAL_S <= definition.interval_s <= _MAX_INTERVAL_S:
+            raise errors.InvalidParameter(f"schedule.interval_s must be {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S}.")
+        require_zone(definition.timezone)
+        if definition.cron is not None:
+            require_cron(definition.cron)
+        if definition.kind is ScheduleKind.STATEMENT and not (definition.statement or "").strip():
             raise errors.MissingParameter("schedule.statement is required.")
-        if len((plan.statement or "").encode()) > self.statement_max_bytes:
+        if len((definition.statement or "").encode()) > self.statement_max_bytes:
             raise errors.PayloadTooLarge(f"schedule.statement: above the limit of {self.statement_max_bytes} bytes.")
-        if plan.notify is not None:
-            if not plan.notify.on or not (plan.notify.to or plan.notify.url):
+        if definition.notify is not None:
+            if not definition.notify.on or not (definition.notify.to or definition.notify.url):
                 raise errors.InvalidParameter("schedule.notify must name at least one of `on`, and `to` or `url`.")
-            await self.recipients.require_addresses(plan.notify.to, "schedule.notify.to")
-            if plan.notify.url is not None:
-                await self.recipients.require_url(plan.notify.url, "schedule.notify.url")
+            await self.recipients.require_addresses(definition.notify.to, "schedule.notify.to")
+            if definition.notify.url is not None:
+                await self.recipients.require_url(definition.notify.url, "schedule.notify.url")
 
 
-def _with_parameters(plan: Plan) -> Plan:
-    """Return the plan with all of its task's parameters, if it has a task. Raises InvalidParameter."""
-    if plan.kind is not ScheduleKind.TASK:
-        return replace(plan, task=None, params={})
-    return replace(plan, params=validate_task(plan.task or "", plan.params)[1].model_dump())
+def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:
+    """Return the definition with all of its task's parameters, if it has a task. Raises InvalidParameter."""
+    if definition.kind is not ScheduleKind.TASK:
+        return replace(definition, task=None, params={})
+    return replace(definition, params=validate_task(definition.task or "", definition.params)[1].model_dump())
 
 
-_MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
+_OPTIONAL_FIELDS = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
 
 
-def _merge(before: Plan, changes: Mapping[str, Any], time_zone: str) -> Plan:
-    """Return the plan with `changes` applied. None resets optional members and keeps others unchanged."""
-    members = {name: value for name, value in changes.items() if value is not None or name in _MAY_BE_ABSENT}
+def _with_changes(before: ScheduleDefinition, changes: Mapping[str, Any], time_zone: str) -> ScheduleDefinition:
+    """Return the definition with `changes` applied. None resets optional fields, and leaves required ones unchanged."""
+    members = {name: value for name, value in changes.items() if value is not None or name in _OPTIONAL_FIELDS}
     if "timezone" in changes and changes["timezone"] is None:
         members["timezone"] = time_zone
     return replace(before, **members)

@@ -1,4 +1,4 @@
-"""Task administration (submit, list, show, cancel) and the fleet's state (Contract platform 10.6)."""
+"""Submits, lists, shows and cancels tasks, and returns the state of the fleet (Contract platform 10.6)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from queryserver.tasks.instances import Instance, Instances
 from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, job_id, validate_task
 from queryserver.tasks.repository import TaskRecords
 
-_LARGEST_OFFSET = 2**62  # offsets are 64-bit signed in the database
+_MAX_OFFSET = 2**62  # offsets are 64-bit signed in the database
 
 
 class TaskBroker(Protocol):
@@ -30,7 +30,7 @@ class TaskBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """The task server's state. Counts cover all processes."""
+    """The state of the task server. The counts include all processes."""
 
     enabled: bool
     beat_enabled: bool
@@ -43,7 +43,7 @@ class FleetStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskService:
-    """Callers must check that the user is an administrator."""
+    """Administers tasks. Callers must check that the user is an administrator."""
 
     records: TaskRecords
     instances: Instances
@@ -51,7 +51,7 @@ class TaskService:
     statements: StatementAdministration
     settings: TaskServerSettings
     cancel_wait_s: float
-    """How long to wait for a canceled statement to end."""
+    """Maximum wait for the end of a canceled statement."""
     broker: TaskBroker | None
     """None if the task server is off."""
     ping: Callable[[], Awaitable[None]]
@@ -59,7 +59,7 @@ class TaskService:
     metrics: Metrics
 
     def require_enabled(self) -> None:
-        """Raise task_server_disabled."""
+        """Raise task_server_disabled unless the task server is enabled."""
         if not self.settings.enabled:
             raise task_server_disabled("The task server is switched off.")
 
@@ -78,7 +78,7 @@ class TaskService:
 
     async def page(self, filters: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
         """Return tasks and recent statement jobs, newest first, and their total number."""
-        return await self.records.page(filters, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
+        return await self.records.page(filters, offset=min((page - 1) * limit, _MAX_OFFSET), limit=limit)
 
     async def show(self, task_id: str) -> Task:
         """Return a task. Raises task_not_found."""

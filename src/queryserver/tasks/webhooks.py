@@ -1,4 +1,4 @@
-"""Signed webhooks about finished runs and statements."""
+"""Sends signed webhooks about runs and statements that have ended."""
 
 import hashlib
 import hmac
@@ -13,8 +13,8 @@ from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.settings.sections import Secret
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed
 
-_WITHIN = timedelta(seconds=10)
-_MOST_ANSWER_BYTES = 64 * 1024
+_TIMEOUT = timedelta(seconds=10)
+_MAX_RESPONSE_BYTES = 64 * 1024
 _SUCCESS = range(200, 300)
 
 
@@ -24,7 +24,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
     return f"t={timestamp},v1={digest}"
 
 
-class Webhooks:
+class WebhookSender:
     """POSTs JSON to permitted addresses. Redirects are not followed, and any status except 2xx is a failure."""
 
     def __init__(self, rules: AddressRules, secret: Secret) -> None:
@@ -55,24 +55,24 @@ class Webhooks:
             {
                 "Content-Type": "application/json",
                 "User-Agent": "queryserver",
-                "X-Queryserver-Delivery": _header(delivery.key),
+                "X-Queryserver-Delivery": _ascii_header(delivery.key),
                 "X-Queryserver-Signature": signature(self._secret, int(delivery.moment.timestamp()), body),
             },
             body,
-            max_bytes=_MOST_ANSWER_BYTES,
-            within_s=_WITHIN.total_seconds(),
+            max_bytes=_MAX_RESPONSE_BYTES,
+            within_s=_TIMEOUT.total_seconds(),
         )
         try:
             # Each webhook uses a new connection, because calls are rare and the receiver may restart in between.
-            async with HttpClient(self._rules) as exchanges:
-                answer = await exchanges.send(request)
+            async with HttpClient(self._rules) as client:
+                response = await client.send(request)
         except HostRefused as error:
             raise DeliveryFailed(error.message, final=True) from error
         except EngineUnavailable as error:
             raise DeliveryFailed(error.message) from error
-        if answer.status not in _SUCCESS:
-            raise DeliveryFailed(f"The receiver answered {answer.status}.")
+        if response.status not in _SUCCESS:
+            raise DeliveryFailed(f"The receiver answered {response.status}.")
 
 
-def _header(key: str) -> str:
+def _ascii_header(key: str) -> str:
     return key.encode("ascii", "replace").decode()

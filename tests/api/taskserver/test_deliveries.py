@@ -16,7 +16,7 @@ from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbo
 from tests.engines.certificates import Authority
 from tests.timing import TRIES
 
-from queryserver.tasks.deliveries import Delivery, DeliveryKind, Message, NewDelivery, _facts, deliveries_of
+from queryserver.tasks.deliveries import Delivery, DeliveryKind, Message, NewDelivery, _log_fields, new_deliveries
 from queryserver.tasks.schedule_model import Notify
 
 Fleets = Callable[..., Any]
@@ -329,7 +329,7 @@ def _message() -> Message:
 def test_logs_never_contain_webhook_paths():
     message = _message()
     url = "https://hooks.example/s3cret"
-    (new,) = deliveries_of("about", message, Notify(url=url))
-    facts = _facts(Delivery(new.key, new.kind, url, message, 1, message.started))
+    (new,) = new_deliveries("about", message, Notify(url=url))
+    facts = _log_fields(Delivery(new.key, new.kind, url, message, 1, message.started))
     assert facts == {"key": new.key, "kind": "webhook", "outcome": "failed", "host": "hooks.example"}
     assert "s3cret" not in str(facts)

@@ -391,10 +391,10 @@ async def test_last_place_of_a_worker_is_reserved_for_users_without_running_stat
     )
     many = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(4)]
     async with worker.running():
-        assert worker.queue.room == 2
+        assert worker.queue.unreserved_slots == 2
         await worker.queue.take(10)
         await until(lambda: fleet.engine.running == 2)
-        assert worker.queue.room == 0
+        assert worker.queue.unreserved_slots == 0
         assert await worker.queue.take(10) == 0
         # No wake-up arrives: messages go to workers with other free places.
         late = fleet.leases.add("sleep 30", owner=None, user_id=2)

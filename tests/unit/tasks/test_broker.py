@@ -47,7 +47,7 @@ class Taker:
     @asynccontextmanager
     async def at_work(self, settings: TaskServerSettings) -> AsyncIterator[None]:
         broker = RedisBroker(settings)
-        serving = asyncio.create_task(broker.serve({"statement": self.take}, room=lambda: self.room))
+        serving = asyncio.create_task(broker.serve({"statement": self.take}, free_slots=lambda: self.room))
         try:
             yield
         finally:
@@ -163,7 +163,7 @@ async def test_failed_job_is_logged_and_not_repeated(broker: RedisBroker, task_s
         await taker.take(job)
         raise RuntimeError("planted")
 
-    serving = asyncio.create_task(RedisBroker(task_server).serve({"statement": fail}, room=lambda: 1))
+    serving = asyncio.create_task(RedisBroker(task_server).serve({"statement": fail}, free_slots=lambda: 1))
     with capture_logs() as logs:
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: bool(taker.jobs))

@@ -6,7 +6,7 @@ import pytest
 
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
-from queryserver.tasks.model import PARAMETERS, STATES_OF_STATEMENTS, TaskName, TaskState, job_id, validate_task
+from queryserver.tasks.model import PARAMETERS, STATEMENT_STATES, TaskName, TaskState, job_id, validate_task
 
 ACCEPTED = [
     ("document_cleanup", {}, {"keep_days": 30}),
@@ -63,8 +63,8 @@ def test_close_sessions_requires_both_parameters(given: dict[str, object], param
 
 def test_every_task_has_parameters_and_every_statement_state_a_task_state():
     assert set(PARAMETERS) == set(TaskName)
-    assert set(STATES_OF_STATEMENTS) == set(TaskState)
-    mapped = [state for states in STATES_OF_STATEMENTS.values() for state in states]
+    assert set(STATEMENT_STATES) == set(TaskState)
+    mapped = [state for states in STATEMENT_STATES.values() for state in states]
     assert sorted(mapped) == sorted(StatementState)
 
 

@@ -130,7 +130,7 @@ async def _require_scope(
         return
     kinds = {given.get("kind")}
     if schedule_id is not None:
-        kinds.add((await schedules.get(schedule_id)).plan.kind)
+        kinds.add((await schedules.get(schedule_id)).definition.kind)
     if ScheduleKind.STATEMENT in kinds:
         raise InsufficientScope(Scope.QUERY)
 
@@ -140,27 +140,27 @@ def _one(found: Schedule) -> Response:
 
 
 def shown_schedule(found: Schedule) -> wire.Schedule:
-    plan = found.plan
-    notify = wire.ScheduleNotice.model_validate(plan.notify.stored()) if plan.notify else None
+    definition = found.definition
+    notify = wire.ScheduleNotice.model_validate(definition.notify.stored()) if definition.notify else None
     return model_from(
         wire.Schedule,
         found,
         next_run=utc_text(found.next_run),
         last_run=utc_text(found.last_run),
         last_history_uuid=str(found.last_history_uuid) if found.last_history_uuid else None,
-        name=plan.name,
-        enabled=plan.enabled,
-        owner=plan.owner,
-        kind=plan.kind.value,
-        connector=plan.connector,
-        database=plan.database,
-        statement=plan.statement,
-        task=plan.task,
-        params=dict(plan.params),
-        cron=plan.cron,
-        interval_s=plan.interval_s,
-        timezone=plan.timezone,
-        overlap=plan.overlap.value,
-        expires_at=utc_text(plan.expires_at),
+        name=definition.name,
+        enabled=definition.enabled,
+        owner=definition.owner,
+        kind=definition.kind.value,
+        connector=definition.connector,
+        database=definition.database,
+        statement=definition.statement,
+        task=definition.task,
+        params=dict(definition.params),
+        cron=definition.cron,
+        interval_s=definition.interval_s,
+        timezone=definition.timezone,
+        overlap=definition.overlap.value,
+        expires_at=utc_text(definition.expires_at),
         notify=notify,
     )
