@@ -15,7 +15,7 @@ from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, LongOperationState, Scheme
-from queryserver.formats.cell_types.analysis import Oddity
+from queryserver.formats.cell_types.analysis import WarningCode
 from queryserver.formats.columns import ResultType
 from queryserver.formats.table_files import FileType
 from queryserver.formats.unpacking import Codec
@@ -51,7 +51,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "OperationProgress.state": tuple(LongOperationState),
     "ConfigProblem.level": tuple(Level),
     "Preview.type": tuple(FileType),
-    "PreviewWarning.code": tuple(Oddity),
+    "PreviewWarning.code": tuple(WarningCode),
     "Connector.category": tuple(Category),
     "ConnectorType.category": tuple(Category),
     "ConnectorGroup.category": tuple(Category),

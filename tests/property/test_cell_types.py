@@ -14,7 +14,7 @@ from queryserver.formats.cell_types.analysis import (
     analyse_records,
     sample_width,
 )
-from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
+from queryserver.formats.cell_types.classes import ColumnFacts, array_facts, classify, column_facts, column_type
 from queryserver.formats.cell_types.header import has_header, header_names
 from queryserver.formats.delimited.records import BlockReader, RecordReader
 from queryserver.formats.table_files import BLANKS, MAX_COLUMNS, CellKind, Delimiters, QuotedText
@@ -98,7 +98,7 @@ def _known(facts: ColumnFacts) -> ColumnFacts:
 def test_whole_columns_have_the_facts_of_their_cells(column: list[str], nulls: int, at: int, repeated: int) -> None:
     filled: list[str | None] = [*column[:at], *[None] * nulls, *column[at:]] * repeated
     array = pa.array(["x", *filled], pa.string())[1:]
-    exact, fast = _one_by_one(filled), facts_of_array(array)
+    exact, fast = _one_by_one(filled), array_facts(array)
     assert _known(fast) == _known(exact)
     for is_whole in (True, False):
         assert column_type(fast, is_whole=is_whole) == column_type(exact, is_whole=is_whole)
@@ -110,7 +110,7 @@ def test_record_columns_have_the_facts_of_their_cells(column: list[str], quoted:
     mixed = [QuotedText(cell) if position in quoted else cell for position, cell in enumerate(column)]
     exact = ColumnFacts()
     exact.add_all(mixed)
-    assert _known(facts_of_cells(mixed)) == _known(exact)
+    assert _known(column_facts(mixed)) == _known(exact)
 
 
 @examples(200)

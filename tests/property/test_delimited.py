@@ -10,8 +10,8 @@ from tests.property.delimited_reference import records_of
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter, InvalidRequest
-from queryserver.formats.delimited.cutting import PlainReader
-from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
+from queryserver.formats.delimited.cutting import ArrowCsvReader
+from queryserver.formats.delimited.records import BlockReader, RecordReader, build_block
 from queryserver.formats.detection import detect_delimiters, detect_file_type, parse_delimiters
 from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType, QuotedText
 
@@ -105,14 +105,14 @@ def test_records_follow_contract_for_any_chunks(text, places, delimiters):
 def test_arrow_result_matches_exact_reader(text, delimiters, more_columns):
     width = max(map(len, exactly(text, delimiters)[0]), default=1) + more_columns
     encoded = text.encode()
-    plain = PlainReader(delimiters, width)
+    plain = ArrowCsvReader(delimiters, width)
     end = plain.end(encoded, 0)
     batch = plain.batch(encoded[:end]) if end else None
     if batch is not None and not batch.num_rows:
         assert not exactly(encoded[:end].decode(), delimiters)[0]
     elif batch is not None:
         records, unclosed = exactly(encoded[:end].decode(), delimiters)
-        block = block_of(records, 1, width, unclosed)
+        block = build_block(records, 1, width, unclosed)
         assert batch.to_pydict() == block.columns.to_pydict()
         assert batch.schema == block.columns.schema
         assert not [*block.long_rows, *block.short_rows, *block.unclosed]
@@ -150,7 +150,7 @@ def assert_same(blocks, records, unclosed, width):
     if not records:
         assert not blocks
         return
-    whole = block_of(records, 1, width, [number - 1 for number in unclosed])
+    whole = build_block(records, 1, width, [number - 1 for number in unclosed])
     assert pa.Table.from_batches([block.columns for block in blocks]).to_pydict() == whole.columns.to_pydict()
     following = 1
     for block in blocks:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from queryserver.formats.arrow import kernels
-from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
-from queryserver.formats.cell_types.written_forms import rewritten, without_words
+from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, match_form, text_facts
+from queryserver.formats.cell_types.value_formats import normalize_cells, null_words_to_null
 from queryserver.formats.columns import BaseType, Column, ColumnType, ResultType
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
@@ -155,7 +155,7 @@ class RowConverter:
         texts = block.columns.slice(skip)
         bad = {row - skip: _BadRowCause(None, _TOO_MANY_FIELDS) for row in block.long_rows if row >= skip}
         cells = [
-            without_words(texts.column(one.source), one.null_words) if one.null_words else texts.column(one.source)
+            null_words_to_null(texts.column(one.source), one.null_words) if one.null_words else texts.column(one.source)
             for one in self._columns
         ]
         converted = [convert(own, one.type, one.format) for own, one in zip(cells, self._columns, strict=True)]
@@ -232,7 +232,7 @@ class RowConverter:
 def _reason(column: TargetColumn, cell: str) -> str:
     try:
         if column.format is not None:
-            plain: str | None = rewritten(pa.array([cell.strip(BLANKS)], pa.string()), column.format)[0].as_py()
+            plain: str | None = normalize_cells(pa.array([cell.strip(BLANKS)], pa.string()), column.format)[0].as_py()
             if plain is None:
                 raise _not_a(cell, f"in the format {column.format}")
             cell = plain
@@ -277,7 +277,7 @@ def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) 
         return limit_length(null_cells_to_null(cells, is_text=True), column)
     texts = null_cells_to_null(cells, is_text=False)
     if form is not None:
-        plain = rewritten(texts, form)
+        plain = normalize_cells(texts, form)
         unreadable = kernels.and_(kernels.is_valid(texts), kernels.is_null(plain))
         converted = convert(plain, column)
         return ConvertedColumn(
@@ -437,7 +437,7 @@ def cell_converter(column: ColumnType) -> Callable[[str], Value]:
 
 
 def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:
-    if form_of(text) != "integer":
+    if match_form(text) != "integer":
         raise _not_a(text, "an integer")
     if len(text) > MAX_INTEGER_DIGITS or not least <= (value := int(text)) <= greatest:
         raise InvalidCell(f"{_quoted_start(text)} is out of the range of {base.value}")
@@ -446,15 +446,15 @@ def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:
 
 def _number(text: str) -> str:
     """Check that a text is a finite number of at most MAX_INTEGER_DIGITS digits, and return it."""
-    if form_of(text) not in _NUMBERS:
+    if match_form(text) not in _NUMBERS:
         raise _not_a(text, "a number")
-    if facts_of_text(text).kind is CellKind.TEXT:
+    if text_facts(text).kind is CellKind.TEXT:
         raise InvalidCell(f"{_quoted_start(text)} has more than {MAX_INTEGER_DIGITS} digits")
     return text
 
 
 def _double(text: str) -> float:
-    if form_of(text) == "non_finite":
+    if match_form(text) == "non_finite":
         return float(text)
     value = float(_number(text))
     if math.isinf(value):
@@ -481,21 +481,21 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
 
 
 def _boolean(text: str) -> bool:
-    if form_of(text) != "boolean":
+    if match_form(text) != "boolean":
         raise _not_a(text, "true or false")
     return text.lower() == "true"
 
 
 def _date(text: str) -> date:
-    if form_of(text) != "date":
+    if match_form(text) != "date":
         raise _not_a(text, "a date")
     return date(int(text[:4]), int(text[5:7]), int(text[8:]))
 
 
 def _timestamp(text: str) -> datetime:
-    if form_of(text) == "date":
+    if match_form(text) == "date":
         return datetime.combine(_date(text), time())
-    found = _TIMESTAMP.fullmatch(text) if form_of(text) == "timestamp" else None
+    found = _TIMESTAMP.fullmatch(text) if match_form(text) == "timestamp" else None
     if found is None:
         raise _not_a(text, "a timestamp")
     *parts, fraction, sign, hours, minutes = found.groups()
@@ -511,7 +511,7 @@ def _timestamp(text: str) -> datetime:
 
 
 def _time(text: str) -> time:
-    found = _TIME.fullmatch(text) if form_of(text) == "time" else None
+    found = _TIME.fullmatch(text) if match_form(text) == "time" else None
     if found is None:
         raise _not_a(text, "a time")
     return time(int(found[1]), int(found[2]), int(found[3] or 0), _microseconds(found[4]))

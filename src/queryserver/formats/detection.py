@@ -9,9 +9,9 @@ from typing import Any, Self
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
-from queryserver.formats.cell_types.written_forms import NO_FORMATS, ValueFormats
+from queryserver.formats.cell_types.value_formats import NO_FORMATS, ValueFormats
 from queryserver.formats.columns import BaseType
-from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
+from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded, parse_encoding
 from queryserver.formats.delimited.records import NO_LINES, Record, RecordReader
 from queryserver.formats.layout import SEPARATOR_LINE, Layout, count_lines_above, detect_layout
@@ -272,7 +272,7 @@ def detect_delimiters(sample: bytes, *, is_whole: bool, encoding: str | None = N
         shown,
         found.name,
         round(min(confidence, found.confidence), 2),
-        is_encoding_certain=found.confidence >= SURE,
+        is_encoding_certain=found.confidence >= CERTAIN_CONFIDENCE,
         skipped=skipped,
     )
 

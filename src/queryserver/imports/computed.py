@@ -8,8 +8,8 @@ from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
-    Oddity,
     SampleWarning,
+    WarningCode,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
@@ -18,8 +18,8 @@ from queryserver.formats.cell_types.analysis import (
 )
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
-from queryserver.formats.cell_types.written_forms import ValueFormats
-from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
+from queryserver.formats.cell_types.value_formats import ValueFormats
+from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import Decoder, decoded
 from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
 from queryserver.formats.detection import (
@@ -213,7 +213,7 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         elif not blocks.read(text.rest(), most):
             blocks.end()
     if not form.is_encoding_certain:
-        analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
+        analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(WarningCode.ENCODING_UNCERTAIN, 1)])
     comments = (first if blocks is None else blocks).comments
     read = {"encoding": form.encoding, "delimiters": asdict(form.delimiters), "skipped": asdict(form.skipped)}
     warnings = [asdict(warning) for warning in (*analysis.warnings, *skipped_lines(form.skipped, comments))]
@@ -234,7 +234,7 @@ def _analysis(
     common: dict[str, Any] = {
         "has_header": options["has_header"],
         "is_whole": text.is_whole,
-        "given": reading.formats,
+        "formats": reading.formats,
         "null_words": reading.null_words,
     }
     if blocks is not None:
@@ -299,7 +299,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
         form.delimiters,
         encoding,
         is_encoding_given=reading.encoding is not None,
-        is_encoding_certain=detected.confidence >= SURE,
+        is_encoding_certain=detected.confidence >= CERTAIN_CONFIDENCE,
         skipped=form.skipped,
     )
 

@@ -18,7 +18,7 @@ from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.analysis import PreviewColumn
-from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
+from queryserver.formats.cell_types.value_formats import DateFormat, NumberFormat, UnknownFormat, parse_value_format
 from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
@@ -224,7 +224,7 @@ def _type_of_format(request: ColumnRequest, name: str, form: str, dialect: str) 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
     try:
-        return value_format(text)
+        return parse_value_format(text)
     except UnknownFormat as error:
         raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarning, analyse_records, skipped_lines
+from queryserver.formats.cell_types.analysis import Analysis, SampleWarning, WarningCode, analyse_records, skipped_lines
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import DetectedFormat, ReadingOptions, type_by_signature
 from queryserver.formats.layout import count_rows_above
@@ -214,10 +214,10 @@ class Previews:
 
 def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
     """Analyze the rows of a sheet. Raises file_empty."""
-    analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
+    analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, formats=options.formats)
     count, rows = sheet.without_value
     skipped = SkippedLines(sheet.skipped)
-    warnings_found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
+    warnings_found = [*analysis.warnings, SampleWarning(WarningCode.FORMULAS_WITHOUT_VALUES, count, list(rows))]
     warnings = [warning for warning in (*warnings_found, *skipped_lines(skipped)) if warning.count]
     return replace(analysis, warnings=warnings, skipped=skipped)
 

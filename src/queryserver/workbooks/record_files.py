@@ -17,8 +17,8 @@ from pyarrow import types
 
 from queryserver import errors
 from queryserver.formats.avro import AvroFile
-from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn, SampleWarning
-from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
+from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, SampleWarning, WarningCode
+from queryserver.formats.cell_types.classes import column_facts, column_type, text_facts
 from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.download.texts import texts
@@ -246,14 +246,14 @@ def typed_cell(value: Any) -> TypedText:
         case bool():
             return TypedText(_text(value) or "", CellKind.BOOLEAN)
         case int():
-            return TypedText(str(value), facts_of_text(str(value)).kind)
+            return TypedText(str(value), text_facts(str(value)).kind)
         case float():
             # Doubles have up to 17 digits in JSON. In delimited text, more than 15 digits would be a decimal.
             text = _text(value) or ""
-            is_finite = facts_of_text(text).kind is not CellKind.NON_FINITE
+            is_finite = text_facts(text).kind is not CellKind.NON_FINITE
             return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
         case str():
-            kind = facts_of_text(value).kind
+            kind = text_facts(value).kind
             return TypedText(value, kind if kind in _TIMES else CellKind.TEXT)
         case _:
             return TypedText(_text(value) or "", CellKind.TEXT)
@@ -380,7 +380,7 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
             rows.append([cell or "" for cell in row])
         if len(rows) == PREVIEW_ROWS or size > SAMPLE_TEXT_BYTES:
             break
-    warnings = [SampleWarning(Oddity.TRUNCATED_SAMPLE, 1)] if size > SAMPLE_TEXT_BYTES else []
+    warnings = [SampleWarning(WarningCode.TRUNCATED_SAMPLE, 1)] if size > SAMPLE_TEXT_BYTES else []
     columns = [
         PreviewColumn(name, column.type)
         for name, column in zip(header_names(names, len(names)), records.columns, strict=True)
@@ -413,7 +413,7 @@ def _preview_lines(file: BinaryIO) -> Analysis:
         for name, cell in record.items():
             cells[name].append(cell)
     columns = [
-        PreviewColumn(header, column_type(facts_of_cells(cells[name]), is_whole=is_whole))
+        PreviewColumn(header, column_type(column_facts(cells[name]), is_whole=is_whole))
         for header, name in zip(header_names(names, len(names)), names, strict=True)
     ]
     rows = [[str(record.get(name, "")) for name in names] for record in found[:PREVIEW_ROWS]]

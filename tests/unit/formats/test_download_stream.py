@@ -19,7 +19,7 @@ from queryserver.errors.files import StorageError
 from queryserver.formats.arrow import unpack_zstandard
 from queryserver.formats.columns import ResultType as R
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
-from queryserver.formats.download.stream import Ahead, download, preferred_coding
+from queryserver.formats.download.stream import BackgroundEncoder, download, preferred_coding
 
 ALL = list(DownloadFormat)
 COLUMNS = [column("n", R.BIGINT), column("text", R.STRING)]
@@ -125,7 +125,7 @@ class SlowEncoder:
 
 async def test_encoder_is_closed_after_its_thread_finishes(threads):
     encoder = SlowEncoder()
-    work = Ahead(encoder, threads)
+    work = BackgroundEncoder(encoder, threads)
     assert await asyncio.to_thread(encoder.begun.wait, 60)
     work.close()
     assert not encoder.closed

@@ -29,8 +29,8 @@ from queryserver.api.service_dependencies import (
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import QueryServerError
 from queryserver.files.model import repaired
-from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
-from queryserver.formats.cell_types.written_forms import ValueFormats
+from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, WarningCode
+from queryserver.formats.cell_types.value_formats import ValueFormats
 from queryserver.formats.delimited.encodings import parse_encoding
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
@@ -258,7 +258,7 @@ async def guess_file_metadata(
             confidence=found.confidence,
             warnings=None
             if found.is_encoding_certain
-            else [wire.PreviewWarning(code=Oddity.ENCODING_UNCERTAIN, count=1, rows=[])],
+            else [wire.PreviewWarning(code=WarningCode.ENCODING_UNCERTAIN, count=1, rows=[])],
             escape=found.delimiters.escape,
             **_skipped(found.skipped),
         )

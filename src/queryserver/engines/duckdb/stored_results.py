@@ -24,7 +24,7 @@ from queryserver.engines.process.calls import CalledResult
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.arrow import is_binary, is_text, is_text_union, member_types, text_union_value_type
 from queryserver.formats.columns import Column
-from queryserver.formats.download.columnar import common_schema, fitted
+from queryserver.formats.download.columnar import cast_batch, common_schema
 from queryserver.platform.lru_cache import LruCache
 
 MAGIC = b"ARROW1"
@@ -216,7 +216,7 @@ class StoredResultTable:
         sink = pa.BufferOutputStream()
         with pa.ipc.open_stream(stored) as rows, pa.ipc.new_stream(sink, self.schema) as writer:
             for batch in rows:
-                writer.write_batch(fitted(batch, self._result.columns, self.schema))
+                writer.write_batch(cast_batch(batch, self._result.columns, self.schema))
         return sink.getvalue().to_pybytes()
 
 

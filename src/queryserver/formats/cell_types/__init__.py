@@ -1,1 +1,1 @@
-"""The types of cells and columns of text files."""
+"""Detection of the types of cells and columns."""

@@ -1,8 +1,7 @@
-"""The class of a cell by its text (Contract importer 12.1), and the type of a column by its cells (12.4).
+"""The class of a cell according to its text (Contract importer 12.1), and the type of a column (12.4).
 
-The patterns are plain enough for Python's `re` and for RE2 to read them alike, so that cells that are classified one
-by one and whole columns of them cannot come out differently. Digits are 0-9 and nothing else; the calendar is in the
-pattern of dates.
+The patterns have the same meaning in Python's `re` and in RE2, so classifying single cells and whole columns gives the
+same result. Digits are only 0-9. The pattern of dates contains the calendar.
 """
 
 import re
@@ -20,7 +19,7 @@ from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedT
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15
-"""How many significant digits a decimal can hold, and how many a double keeps as they are."""
+"""Maximum numbers of significant digits that a decimal and a double represent exactly."""
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -48,10 +47,10 @@ PATTERNS: Mapping[str, str] = MappingProxyType(
         "null_word": "[nN][uU][lL][lL]",
     }
 )
-"""Patterns of a whole trimmed cell, by form; no cell has two forms."""
+"""Patterns of whole trimmed cells, by form. The patterns are mutually exclusive."""
 
 _FORM = re.compile("|".join(f"(?P<{form}>{pattern})" for form, pattern in PATTERNS.items()))
-# The first character alone shows that most cells are text.
+# Most text cells can be recognised by their first character.
 _FIRST_CHARACTERS = frozenset("-+.0123456789tTfFnNiI\\")
 
 _INT32 = range(-(2**31), 2**31)
@@ -59,10 +58,10 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class CellFacts(NamedTuple):
-    """The class of a cell, and of numbers what the type of a column depends on.
+    """The class of a cell, and the properties of a number that determine the type of its column.
 
-    `integer_digits` and `fraction_digits` stand before and after the point, a lone 0 before it left out; numbers with
-    an exponent have none. `is_wide`: an integer beyond 32 bits.
+    `integer_digits` and `fraction_digits` are the digits before and after the point, without a single 0 before it;
+    they are 0 for numbers with an exponent. `is_wide` marks integers beyond 32 bits.
     """
 
     kind: CellKind
@@ -75,7 +74,7 @@ class CellFacts(NamedTuple):
 NULL = CellFacts(CellKind.NULL)
 TEXT = CellFacts(CellKind.TEXT)
 
-FACTS_OF_FORM: Mapping[str | None, CellFacts] = {
+FORM_FACTS: Mapping[str | None, CellFacts] = {
     None: TEXT,
     "exponent": CellFacts(CellKind.DOUBLE, has_exponent=True),
     "date": CellFacts(CellKind.DATE),
@@ -86,46 +85,46 @@ FACTS_OF_FORM: Mapping[str | None, CellFacts] = {
     "missing": NULL,
     "null_word": NULL,
 }
-"""Of the forms whose cells are all alike; None is text."""
+"""Facts of the forms that need no further inspection; None stands for text."""
 _NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
 
 
 def classify(cell: str) -> CellKind:
-    """The class of a cell; a cell of a workbook has the one that the workbook gave it."""
-    return cell.kind if isinstance(cell, TypedText) else facts_of(cell).kind
+    """Return the class of a cell. The class of a workbook's cell comes from the workbook."""
+    return cell.kind if isinstance(cell, TypedText) else cell_facts(cell).kind
 
 
-def facts_of(cell: str) -> CellFacts:
+def cell_facts(cell: str) -> CellFacts:
     text = cell.strip(BLANKS)
     if type(cell) is str:
-        return facts_of_text(text)
+        return text_facts(text)
     if isinstance(cell, TypedText):
         if cell.kind not in _NUMBERS:
             return CellFacts(cell.kind)
-        read = facts_of_text(text)
+        read = text_facts(text)
         return read._replace(kind=cell.kind) if read.kind in _NUMBERS else CellFacts(cell.kind)
-    return facts_of_text(text, is_quoted=isinstance(cell, QuotedText))
+    return text_facts(text, is_quoted=isinstance(cell, QuotedText))
 
 
 def is_null_word(cell: str) -> bool:
-    """Whether this is the word null, and was not quoted."""
+    """Whether the cell is the unquoted word null."""
     return type(cell) is str and cell.strip(BLANKS).lower() == "null"
 
 
-def facts_of_text(text: str, *, is_quoted: bool = False) -> CellFacts:
-    """As `facts_of`, of text without blanks around it. `is_quoted`: the word null is a text like any other."""
+def text_facts(text: str, *, is_quoted: bool = False) -> CellFacts:
+    """Return the facts of a trimmed text. With `is_quoted`, the word null is a text."""
     if not text:
         return NULL
-    form = form_of(text)
+    form = match_form(text)
     if form == "integer":
         return _integer(text)
     if form == "fraction":
         return _fraction(text)
-    return TEXT if is_quoted and form == "null_word" else FACTS_OF_FORM[form]
+    return TEXT if is_quoted and form == "null_word" else FORM_FACTS[form]
 
 
-def form_of(text: str) -> str | None:
-    """The key of the one pattern that all of the text matches; None if it is just text."""
+def match_form(text: str) -> str | None:
+    """Return the form whose pattern matches the whole text; None if no pattern matches."""
     if text[:1] not in _FIRST_CHARACTERS:
         return None
     match = _FORM.fullmatch(text)
@@ -144,11 +143,11 @@ def _integer(text: str) -> CellFacts:
 
 
 _SHORT_INTEGERS = [CellFacts(CellKind.INTEGER, digits) for digits in range(10)]
-"""Those of at most 9 digits fit 32 bits; 0 has none."""
+"""Facts of integers by their number of digits: up to 9 digits fit 32 bits. 0 counts as having no digits."""
 
 
 def _fraction(text: str) -> CellFacts:
-    """A double as far as it keeps all digits: those from the first that is not 0 on count."""
+    """Classify a fraction as a double if a double keeps all significant digits, else as a decimal or text."""
     whole, _, fraction = text.lstrip("-0").partition(".")
     significant = len(whole) + len(fraction) if whole else len(fraction.lstrip("0"))
     if significant > MAX_INTEGER_DIGITS:
@@ -158,7 +157,7 @@ def _fraction(text: str) -> CellFacts:
 
 
 _NUMERIC = _NUMBERS | {CellKind.NON_FINITE}
-_ALONE = {
+_TYPES_OF_KINDS = {
     frozenset({CellKind.BOOLEAN}): ColumnType(BaseType.BOOLEAN),
     frozenset({CellKind.DATE}): ColumnType(BaseType.DATE),
     frozenset({CellKind.TIMESTAMP}): ColumnType(BaseType.DATETIME),
@@ -170,10 +169,10 @@ _ALONE = {
 
 @dataclass(slots=True)
 class ColumnFacts:
-    """What is known of a column; null cells leave no trace.
+    """The combined facts of a column's cells. NULL cells are ignored.
 
-    Digits are maxima: `integer_digits` and `fraction_digits` of all numbers without an exponent, `longest_integer` of
-    the integers within 64 bits. After a text cell nothing else matters, and nothing else is kept up.
+    `integer_digits` and `fraction_digits` are maxima over all numbers without an exponent, and `longest_integer` is the
+    maximum over the integers of at most 64 bits. After a text cell, the other facts are no longer updated.
     """
 
     kinds: set[CellKind] = field(default_factory=set[CellKind])
@@ -185,16 +184,16 @@ class ColumnFacts:
 
     @property
     def is_text(self) -> bool:
-        """Whether one cell is text: then the column is text, whatever else it holds."""
+        """Whether a cell is text, which makes the whole column text."""
         return CellKind.TEXT in self.kinds
 
     def add(self, cell: str) -> None:
-        self.add_facts(facts_of(cell))
+        self.add_facts(cell_facts(cell))
 
     def add_all(self, cells: Iterable[str]) -> None:
-        """Count cells until one is text."""
+        """Add cells up to the first text cell."""
         for cell in cells:
-            self.add_facts(facts_of(cell))
+            self.add_facts(cell_facts(cell))
             if self.is_text:
                 return
 
@@ -212,15 +211,15 @@ class ColumnFacts:
 
 
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
-    """The type of the column. `is_whole`: there are no cells but those counted."""
+    """Return the type of a column. `is_whole` means that all its cells were counted."""
     if not facts.kinds:
         return NULL_TYPE
     if not facts.kinds <= _NUMERIC:
-        return _ALONE.get(frozenset(facts.kinds), STRING)
+        return _TYPES_OF_KINDS.get(frozenset(facts.kinds), STRING)
     if not facts.kinds & _NUMBERS:
         return STRING
     if facts.kinds == {CellKind.INTEGER}:
-        # The rest of a file may hold larger numbers than its beginning.
+        # The rest of the file may have larger numbers.
         return ColumnType(BaseType.INT32 if is_whole and not facts.is_wide else BaseType.INT64)
     needs_decimal = CellKind.DECIMAL in facts.kinds or (
         CellKind.DOUBLE in facts.kinds and facts.longest_integer > MAX_DOUBLE_DIGITS
@@ -233,43 +232,43 @@ def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     return ColumnType(BaseType.DECIMAL, precision, facts.fraction_digits)
 
 
-_FEW = 24
-"""Below this a loop is faster than the kernels."""
+_MIN_BULK_CELLS = 24
+"""For fewer cells, a Python loop is faster than the kernels."""
 
-_PROBED, _REPEATING = 400, 40
-"""A column with at most so many different cells among the first that are probed is reduced to its different cells."""
+_PROBED_CELLS, _MAX_DISTINCT_PROBED = 400, 40
+"""A column with at most 40 distinct values among its first 400 cells is reduced to its distinct values."""
 
 _DIGITS = "0123456789"
 
 
-def facts_of_cells(cells: Sequence[str]) -> ColumnFacts:
-    """The facts of a column of cells of any kind."""
-    if len(cells) > _FEW and not any(isinstance(cell, TypedText) for cell in cells):
-        return facts_of_array(pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string()))
+def column_facts(cells: Sequence[str]) -> ColumnFacts:
+    """Return the facts of a column of text or workbook cells."""
+    if len(cells) > _MIN_BULK_CELLS and not any(isinstance(cell, TypedText) for cell in cells):
+        return array_facts(pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string()))
     facts = ColumnFacts()
     facts.add_all(cells)
     return facts
 
 
-def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
-    """The facts of a column of a Block: null cells are nulls, all others are taken as if they had been quoted."""
+def array_facts(cells: pa.StringArray) -> ColumnFacts:
+    """Return the facts of a column of a Block, in which a cell with the word null can only be quoted text."""
     facts = ColumnFacts()
     rest = cells.drop_null()
-    # A few cells from all over the column may show already that it is text.
+    # Probes a few cells from the whole column, which often suffice to recognise text.
     probes = (rest[place].as_py().strip(BLANKS) for place in range(0, len(rest), max(1, len(rest) // 8)))
-    if any(facts_of_text(text, is_quoted=True).kind is CellKind.TEXT for text in probes):
+    if any(text_facts(text, is_quoted=True).kind is CellKind.TEXT for text in probes):
         facts.add_facts(TEXT)
         return facts
     rest = kernels.ascii_trim_whitespace(rest)
-    if len(rest) > _PROBED and len(kernels.unique(rest[:_PROBED])) <= _REPEATING:
+    if len(rest) > _PROBED_CELLS and len(kernels.unique(rest[:_PROBED_CELLS])) <= _MAX_DISTINCT_PROBED:
         rest = kernels.unique(rest)
     tried: set[str] = set()
-    while len(rest) > _FEW and not facts.is_text:
-        form = form_of(rest[0].as_py()) or "text" if rest[0].as_py() else "missing"
+    while len(rest) > _MIN_BULK_CELLS and not facts.is_text:
+        form = match_form(rest[0].as_py()) or "text" if rest[0].as_py() else "missing"
         if form in tried or form not in _ANCHORED:
             break
         tried.add(form)
-        rest = _measure(facts, form, rest)
+        rest = _count_form(facts, form, rest)
     _add_one_by_one(facts, rest)
     return facts
 
@@ -278,16 +277,16 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
     for text in kernels.unique(cells).to_pylist():
         if facts.is_text:
             return
-        facts.add_facts(facts_of_text(text, is_quoted=True))
+        facts.add_facts(text_facts(text, is_quoted=True))
 
 
-def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
-    """Count the cells of a form; the others are left."""
+def _count_form(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
+    """Add the facts of all cells with a form, and return the other cells."""
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
     if fits.true_count:
-        count = _COUNTED_BY_DIGITS.get(form)
+        count = _DIGIT_COUNTERS.get(form)
         if count is None:
-            facts.add_facts(FACTS_OF_FORM[form])
+            facts.add_facts(FORM_FACTS[form])
         else:
             count(facts, cells.filter(fits))
     return cells.filter(kernels.invert(fits))
@@ -298,13 +297,13 @@ _ANCHORED = {
     for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})", "missing": r"(?:\\N)?"}.items()
     if form != "null_word"
 }
-"""Longer integers than of 19 digits are beyond 64 bits: they are left to be classified one by one."""
+"""Patterns for kernels. Integers of more than 19 digits exceed 64 bits and are classified one by one."""
 
 
 def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> None:
     try:
         values = kernels.cast(cells, pa.int64())
-    except pa.ArrowInvalid:  # one is beyond 64 bits
+    except pa.ArrowInvalid:  # an integer exceeds 64 bits
         _add_one_by_one(facts, cells)
         return
     for value in kernels.min_max(values).as_py().values():
@@ -317,7 +316,7 @@ def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> None:
     behind = kernels.subtract(kernels.binary_length(kernels.ascii_ltrim(unsigned, characters=_DIGITS)), 1)
     stripped = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0"))
     before = kernels.subtract(kernels.subtract(stripped, behind), 1)
-    # Zeros between the point and the first other digit do not count.
+    # Zeros between the point and the first nonzero digit are not significant.
     bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
     significant = kernels.if_else(kernels.equal(before, 0), bare, kernels.add(before, behind))
     ends = kernels.min_max(significant).as_py()
@@ -330,7 +329,7 @@ def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> None:
         facts.add_facts(CellFacts(CellKind.DOUBLE, *digits))
 
 
-_COUNTED_BY_DIGITS: Mapping[str, Callable[[ColumnFacts, pa.StringArray], None]] = {
+_DIGIT_COUNTERS: Mapping[str, Callable[[ColumnFacts, pa.StringArray], None]] = {
     "integer": _count_integers,
     "fraction": _count_fractions,
 }

@@ -1,4 +1,4 @@
-"""Whether the first record is a header (Contract importer 11), and names of columns."""
+"""Detection of a header in the first record (Contract importer 11), and column names."""
 
 import re
 import unicodedata
@@ -9,8 +9,8 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import Self
 
-from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of
-from queryserver.formats.cell_types.written_forms import measured
+from queryserver.formats.cell_types.classes import ColumnFacts, cell_facts, classify, column_type
+from queryserver.formats.cell_types.value_formats import profile_column
 from queryserver.formats.columns import BaseType
 from queryserver.formats.table_files import BLANKS, CellKind, Cells
 
@@ -72,7 +72,7 @@ _GREEK = """
     αριθμός κωδικός κωδικος περιγραφή περιγραφη τμήμα τμημα ημερομηνία ημερομηνια έτος μήνας σχολείο σημειώσεις τίτλος
     συγγραφέας
 """
-_WHOLE = """
+_UNSPACED = """
     姓名 名字 姓氏 名称 名稱 编号 編號 编码 地址 城市 省份 国家 國家 地区 地區 街道 公司 客户 客戶 职业 邮箱
     电话 電話 手机 颜色 状态 狀態
     类别 類別 类型 分类 产品 產品 商品 部门 部門 数量 價格 价格 单价 金额 日期 时间 备注 備註 单位 性别 年龄
@@ -83,23 +83,23 @@ _WHOLE = """
     이름 성명 고객 주소 도시 지역 국가 회사 직업 이메일 전화 색상 상태 분류 상품 제품 부서 수량 가격 금액 날짜
     번호 비고 성별 나이 코드
 """
-"""Of scripts without blanks between words: a cell has one if it holds it."""
+"""Words of scripts without spaces between words, which are searched for anywhere in a cell."""
 
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
 _LOWER_TO_UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def common_words(cell: str) -> float:
-    """The share of its words that name columns. An upper case letter behind a lower case one begins a word, too."""
+def column_word_share(cell: str) -> float:
+    """Return the share of a cell's words that are common column names. Splits camel case into words."""
     words, parts = _words()
     if any(part in cell for part in parts):
         return 1.0
-    found = [part.lower() for run in _LETTER_RUN.findall(unfolded(cell)) for part in _LOWER_TO_UPPER.split(run)]
+    found = [part.lower() for run in _LETTER_RUN.findall(without_accents(cell)) for part in _LOWER_TO_UPPER.split(run)]
     return sum(word in words for word in found) / len(found) if found else 0.0
 
 
-def unfolded(text: str) -> str:
-    """The text with Latin letters that have no accents."""
+def without_accents(text: str) -> str:
+    """Replace accented Latin letters by plain ones."""
     if text.isascii():
         return text
     text = text.replace("ß", "ss").replace("\u0131", "i").replace("ł", "l").replace("Ł", "L").replace("ø", "o")
@@ -108,68 +108,68 @@ def unfolded(text: str) -> str:
 
 @cache
 def _words() -> tuple[frozenset[str], tuple[str, ...]]:
-    return frozenset(f"{_ENGLISH} {_LATIN} {_CYRILLIC} {_GREEK}".split()), tuple(dict.fromkeys(_WHOLE.split()))
+    return frozenset(f"{_ENGLISH} {_LATIN} {_CYRILLIC} {_GREEK}".split()), tuple(dict.fromkeys(_UNSPACED.split()))
 
 
-_FEWEST = 3
-"""Cells below: of fewer, nothing is a rule."""
-_MOST = 0.9
-"""The share of cells that follow a rule."""
-_CHANCE = 4
-"""So many different cells may be alike by chance."""
+_MIN_CELLS = 3
+"""Minimum number of cells below the header for most rules."""
+_MIN_RULE_SHARE = 0.9
+"""Minimum share of cells that must follow a rule."""
+_MAX_CHANCE = 4
+"""Up to this number of distinct cells may be similar by chance."""
 _WORDS = re.compile(r"(?=.{4})[^\W\d_]+(?:[ -][^\W\d_]+)*")
 _UPPER_OF_TWO = re.compile(r"[^\W\d_]{2}")
 _SIGNS = " @.-/:,&+"
-_FEWEST_REPEATED = 4
+_MIN_REPEATED_CELLS = 4
 _REPEATED_SHARE = 0.5
 
 
-def evidence(header: str, cells: Sequence[str]) -> float:
-    """How much the form of a column of text speaks for a name above it (above 0) or against it.
+def header_evidence(header: str, cells: Sequence[str]) -> float:
+    """Return the evidence that `header` is a name above a text column, from the form of the cells; negative if against.
 
-    `cells` have values, without blanks at their ends; `header` is none of them.
+    `cells` are trimmed and not NULL, and do not contain `header`.
     """
-    found = _length(header, cells)
-    if len(cells) < _FEWEST:
+    found = _length_evidence(header, cells)
+    if len(cells) < _MIN_CELLS:
         return found
-    found += _case(header, cells) + _characters(header, cells) + _repetition(cells)
+    found += _case_evidence(header, cells) + _character_evidence(header, cells) + _repetition_evidence(cells)
     return found
 
 
-def _length(header: str, cells: Sequence[str]) -> float:
+def _length_evidence(header: str, cells: Sequence[str]) -> float:
     lengths = [len(cell) for cell in cells]
     shortest, longest = min(lengths), max(lengths)
     if len(cells) > 1 and shortest == longest:
         if len(header) == shortest:
             return -0.5
-        # A few words of one length are chance, codes are not.
-        return 0.2 if len(set(cells)) <= _CHANCE and all(map(_are_words, cells)) else 0.5
-    if len(cells) < _FEWEST or shortest <= len(header) <= longest:
+        # A few words may have the same length by chance; codes have it by design.
+        return 0.2 if len(set(cells)) <= _MAX_CHANCE and all(map(_are_words, cells)) else 0.5
+    if len(cells) < _MIN_CELLS or shortest <= len(header) <= longest:
         return 0.0
     spread = max(longest - shortest, 1)
     far = max(len(header) - longest, shortest - len(header)) / spread
-    return 0.5 if far >= 0.5 and len(cells) > _CHANCE else 0.25
+    return 0.5 if far >= 0.5 and len(cells) > _MAX_CHANCE else 0.25
 
 
 def _are_words(cell: str) -> bool:
     return _WORDS.fullmatch(cell) is not None and cell != cell.upper()
 
 
-def _case(header: str, cells: Sequence[str]) -> float:
-    styles = Counter(filter(None, map(_style, cells)))
-    own = _style(header)
-    if own is None or not styles or styles.total() < _FEWEST:
+def _case_evidence(header: str, cells: Sequence[str]) -> float:
+    styles = Counter(filter(None, map(_letter_case, cells)))
+    own = _letter_case(header)
+    if own is None or not styles or styles.total() < _MIN_CELLS:
         return 0.0
     style, count = styles.most_common(1)[0]
-    if count < _MOST * styles.total():
+    if count < _MIN_RULE_SHARE * styles.total():
         return 0.0
     if own == style:
         return -0.1
     return 0.25 if "mixed" in {own, style} else 0.75
 
 
-def _style(cell: str) -> str | None:
-    """How the letters are written; None: in a script without cases, or a single letter."""
+def _letter_case(cell: str) -> str | None:
+    """Return the letter case of a cell; None for scripts without case and for single letters."""
     if not _UPPER_OF_TWO.search(cell) or cell.lower() == cell.upper():
         return None
     if cell == cell.lower():
@@ -179,14 +179,16 @@ def _style(cell: str) -> str | None:
     return "title" if cell[0].isupper() or not cell[0].isalpha() else "mixed"
 
 
-def _characters(header: str, cells: Sequence[str]) -> float:
-    """Digits, signs and letters of another script that are in most cells and not in the header, or only there."""
+def _character_evidence(header: str, cells: Sequence[str]) -> float:
+    """Return evidence from digits, signs and non-Latin letters that occur only in the cells or only in the header."""
     found = 0.0
-    if _share(cells, _has_digit) >= _MOST and not _has_digit(header):
+    if _share(cells, _has_digit) >= _MIN_RULE_SHARE and not _has_digit(header):
         found += 0.75
-    elif any(_share(cells, lambda cell, sign=sign: sign in cell) >= _MOST and sign not in header for sign in _SIGNS):
+    elif any(
+        _share(cells, lambda cell, sign=sign: sign in cell) >= _MIN_RULE_SHARE and sign not in header for sign in _SIGNS
+    ):
         found += 0.5
-    if _share(cells, _is_foreign) >= _MOST and not _is_foreign(header):
+    if _share(cells, _is_foreign) >= _MIN_RULE_SHARE and not _is_foreign(header):
         found += 0.75
     if "_" in header and _share(cells, lambda cell: "_" in cell) == 0:
         found += 0.5
@@ -198,7 +200,7 @@ def _has_digit(cell: str) -> bool:
 
 
 def _is_foreign(cell: str) -> bool:
-    """Whether it has letters of another script than Latin."""
+    """Whether the cell has non-Latin letters."""
     return any(character.isalpha() and character > "\u024f" for character in cell)
 
 
@@ -206,9 +208,9 @@ def _share(cells: Sequence[str], rule: Callable[[str], bool]) -> float:
     return sum(map(rule, cells)) / len(cells)
 
 
-def _repetition(cells: Sequence[str]) -> float:
-    """A value of a column of few values comes again: what comes once, above all of them, is none."""
-    if len(cells) < _FEWEST_REPEATED:
+def _repetition_evidence(cells: Sequence[str]) -> float:
+    """Return evidence from repeated values: in a column with few distinct values, a unique first cell is a header."""
+    if len(cells) < _MIN_REPEATED_CELLS:
         return 0.0
     once = sum(count == 1 for count in Counter(cells).values())
     distinct = len(set(cells))
@@ -218,7 +220,7 @@ def _repetition(cells: Sequence[str]) -> float:
 
 
 COMPARED_RECORDS = 100
-"""How many records with a value are compared with the first one."""
+"""Number of non-blank records that are compared with the first record."""
 
 MAX_NAME_CHARACTERS = 255
 
@@ -226,23 +228,25 @@ _LINE_BREAKS = re.compile("[\\n\\v\\f\\r\x85\u2028\u2029]+")
 _YEARS = range(1500, 2200)
 _NAME = re.compile(r"(?!.*(?:@[\w-]+\.|://))(?:[^\w]{0,3}[^\W\d][^\x00-\x1f\x7f-\x9f]{0,63}|[#%\u2116])")
 _TEMPORAL = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
-_NAMING = frozenset({CellKind.NULL, CellKind.TEXT, CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE}) | _TEMPORAL
+_HEADER_KINDS = (
+    frozenset({CellKind.NULL, CellKind.TEXT, CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE}) | _TEMPORAL
+)
 _NUMBERS = frozenset({BaseType.INT64, BaseType.FLOAT64, BaseType.DECIMAL, BaseType.BOOLEAN})
-_ENOUGH = 0.5
-"""Evidence of all columns together that makes a header."""
-_STEPS = 3
-_MOST_WITH_WORDS = 0.5
-_MANY_WORDS = 0.6
+_MIN_EVIDENCE = 0.5
+"""Minimum sum of the evidence of all columns for a header."""
+_MIN_STEPS = 3
+_MAX_WORD_CELL_SHARE = 0.5
+_MIN_WORD_SHARE = 0.6
 
 
 def has_header(records: Iterable[Cells]) -> bool:
-    """Whether the first record is a header. Reads on until COMPARED_RECORDS records with a value are found."""
+    """Whether the first record is a header. Reads up to COMPARED_RECORDS non-blank records after it."""
     source = iter(records)
     header = next(source, None)
     if header is None:
         return False
     kinds = [classify(cell) for cell in header]
-    if set(kinds) <= {CellKind.NULL} or set(kinds) - _NAMING:
+    if set(kinds) <= {CellKind.NULL} or set(kinds) - _HEADER_KINDS:
         return False
     data = list(
         islice(
@@ -254,7 +258,7 @@ def has_header(records: Iterable[Cells]) -> bool:
     is_unique = len({name.lower() for name in named}) == len(named)
     if any(kind not in {CellKind.NULL, CellKind.TEXT} for kind in kinds):
         columns = [_Column.below(data, position) for position in range(len(header))]
-        return bool(data) and is_unique and _are_names(header, kinds, columns)
+        return bool(data) and is_unique and _are_header_values(header, kinds, columns)
     if not data:
         return len(header) > 1 and len(named) == len(header) and is_unique and all(map(_NAME.fullmatch, named))
     found = 0.0
@@ -263,15 +267,15 @@ def has_header(records: Iterable[Cells]) -> bool:
             continue
         if column.type is not BaseType.STRING:
             return True
-        found += _weight(cell.strip(BLANKS), column.cells)
+        found += _column_evidence(cell.strip(BLANKS), column.cells)
     # A title has fewer cells than the table below it.
     widths = Counter(map(len, data))
-    return is_unique and found >= _ENOUGH and len(header) * 2 >= widths.most_common(1)[0][0]
+    return is_unique and found >= _MIN_EVIDENCE and len(header) * 2 >= widths.most_common(1)[0][0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What stands below a cell of the first record: the cells with a value, and their type."""
+    """The cells below a cell of the first record, without NULL cells, and their type."""
 
     cells: Sequence[str]
     type: BaseType
@@ -281,39 +285,43 @@ class _Column:
         facts = ColumnFacts()
         cells: list[str] = []
         for cell in (record[position] for record in data if len(record) > position):
-            known = facts_of(cell)
+            known = cell_facts(cell)
             facts.add_facts(known)
             if known.kind is not CellKind.NULL:
                 cells.append(cell)
         base = column_type(facts, is_whole=False).base
         if base is BaseType.STRING:
-            # By a format, or without words that mean NULL.
-            base = column_type(measured(cells).facts, is_whole=False).base
+            # Also considers formats and null words.
+            base = column_type(profile_column(cells).facts, is_whole=False).base
         return cls([cell.strip(BLANKS) for cell in cells], base)
 
 
-def _are_names(header: Cells, kinds: Sequence[CellKind], columns: Sequence[_Column]) -> bool:
-    """Whether the dates, times and numbers of a first record are names of columns (Contract importer 11.2)."""
+def _are_header_values(header: Cells, kinds: Sequence[CellKind], columns: Sequence[_Column]) -> bool:
+    """Whether the dates, times and numbers in the first record are column names (Contract importer 11.2)."""
     by_kind = [place for place, kind in enumerate(kinds) if kind not in {CellKind.NULL, CellKind.TEXT}]
     dates = [place for place in by_kind if kinds[place] in _TEMPORAL]
     if dates:
-        return len(dates) == len(by_kind) and _are_dates_of_columns(header, dates, columns)
+        return len(dates) == len(by_kind) and _are_header_dates(header, dates, columns)
     texts = [place for place, kind in enumerate(kinds) if kind is CellKind.TEXT]
     if not texts and not (header and kinds[0] is CellKind.NULL and columns[0].type is BaseType.STRING):
         return False
     if any(kinds[place] is not CellKind.INTEGER for place in by_kind):
         return False
-    return _names_years([header[place] for place in by_kind], [columns[place] for place in by_kind]) or (
-        _are_steps([int(header[place]) for place in by_kind])
+    return _are_header_years([header[place] for place in by_kind], [columns[place] for place in by_kind]) or (
+        _have_equal_steps([int(header[place]) for place in by_kind])
         and any(
-            columns[place].type is BaseType.STRING and _weight(header[place].strip(BLANKS), columns[place].cells) > 0
+            columns[place].type is BaseType.STRING
+            and _column_evidence(header[place].strip(BLANKS), columns[place].cells) > 0
             for place in texts
         )
     )
 
 
-def _are_dates_of_columns(header: Cells, dates: Sequence[int], columns: Sequence[_Column]) -> bool:
-    """Over columns of numbers one is enough; over texts, several that rise or fall. Empty columns say nothing."""
+def _are_header_dates(header: Cells, dates: Sequence[int], columns: Sequence[_Column]) -> bool:
+    """Whether dates are column names: at least one above numbers, or several in sequence above texts.
+
+    Empty columns are ignored.
+    """
     types = {columns[place].type for place in dates}
     if types <= _NUMBERS | {BaseType.NULL} and types & _NUMBERS:
         return True
@@ -324,51 +332,51 @@ def _are_dates_of_columns(header: Cells, dates: Sequence[int], columns: Sequence
     return len(dates) > 1 and not is_dated and (texts == sorted(texts) or texts == sorted(texts, reverse=True))
 
 
-def _names_years(names: Sequence[str], columns: Sequence[_Column]) -> bool:
-    """Whether integers of a first record are years that rise or fall, over columns of values that are no years.
+def _are_header_years(names: Sequence[str], columns: Sequence[_Column]) -> bool:
+    """Whether integers of the first record are years in ascending or descending order, above values that are not years.
 
-    One year is not enough: it may be a value.
+    Requires two years, because a single one may be a value.
     """
     years = [int(name) for name in names]
     if len(years) < 2 or not all(year in _YEARS for year in years):
         return False
     steps = [later - earlier for earlier, later in pairwise(years)]
-    return (min(steps) > 0 or max(steps) < 0) and all(_are_no_years(column.cells) for column in columns)
+    return (min(steps) > 0 or max(steps) < 0) and all(_are_mostly_not_years(column.cells) for column in columns)
 
 
-def _are_no_years(values: Sequence[str]) -> bool:
+def _are_mostly_not_years(values: Sequence[str]) -> bool:
     years = sum(len(value) == 4 and value.isdecimal() and int(value) in _YEARS for value in values)
     return years * 2 <= len(values)
 
 
-def _are_steps(numbers: Sequence[int]) -> bool:
-    """Whether they rise by equal steps: hours, ages, days of a month."""
+def _have_equal_steps(numbers: Sequence[int]) -> bool:
+    """Whether the numbers ascend by equal steps, such as hours, ages or days of a month."""
     steps = {later - earlier for earlier, later in pairwise(numbers)}
-    return len(numbers) >= _STEPS and len(steps) == 1 and min(steps) > 0
+    return len(numbers) >= _MIN_STEPS and len(steps) == 1 and min(steps) > 0
 
 
-def _weight(header: str, cells: Sequence[str]) -> float:
-    """How much a column of text speaks for a header (above 0) or against it."""
+def _column_evidence(header: str, cells: Sequence[str]) -> float:
+    """Return the evidence of a text column for a header; negative if against."""
     if header in cells:
         return -1
-    words = common_words(header)
+    words = column_word_share(header)
     if words:
-        below = sum(common_words(cell) > 0 for cell in cells) / len(cells)
-        if below <= _MOST_WITH_WORDS:
-            return 1 if words >= _MANY_WORDS else max(0.5 - below, evidence(header, cells))
-    return evidence(header, cells)
+        below = sum(column_word_share(cell) > 0 for cell in cells) / len(cells)
+        if below <= _MAX_WORD_CELL_SHARE:
+            return 1 if words >= _MIN_WORD_SHARE else max(0.5 - below, header_evidence(header, cells))
+    return header_evidence(header, cells)
 
 
 def numbered_names(width: int) -> Sequence[str]:
-    """`column_1`, `column_2` and so on: names of columns without a header."""
+    """Return the names `column_1`, `column_2` and so on, for files without a header."""
     return [f"column_{position}" for position in range(1, width + 1)]
 
 
 def header_names(header: Cells, width: int) -> Sequence[str]:
-    """Names from a header: one per column, all different even if case does not count.
+    """Derive one name per column from a header. The names differ even when compared without case.
 
-    The first column of a name keeps it; the others get the first of `_2`, `_3`, … that no column has, be it further
-    right.
+    The first column with a name keeps it. Others get the lowest suffix `_2`, `_3`, … that gives an unused name, also
+    considering columns further right.
     """
     cells = [*header[:width], *[""] * (width - len(header))]
     cleaned = [_LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip() for cell in cells]
@@ -384,7 +392,7 @@ def header_names(header: Cells, width: int) -> Sequence[str]:
 
 
 def _free_name(name: str, taken: set[str], tried: dict[str, int]) -> str:
-    """The name with the lowest number that is free; takes it. `tried`: the highest number of each name so far."""
+    """Find and reserve the name with the lowest free suffix. `tried` has the highest suffix so far of each name."""
     number = tried.get(name.lower(), 1)
     while True:
         number += 1

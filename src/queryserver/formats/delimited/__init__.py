@@ -1,1 +1,1 @@
-"""Delimited text: encoding, separators, records."""
+"""Reading delimited text: encodings and records."""

@@ -1,4 +1,4 @@
-"""Patterns of delimited text (Contract importer 8.2) and readers of records: field by field, and by Arrow."""
+"""Patterns of delimited text (Contract importer 8.2), and two readers of records: field by field, and with Arrow."""
 
 import re
 from dataclasses import dataclass
@@ -20,56 +20,55 @@ from queryserver.formats.table_files import (
 )
 
 LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
-"""A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""
+"""A quote counts as unclosed if it is not closed within this many characters, enough for a field of doubled quotes."""
 MAX_PIECE_BYTES = MAX_FIELD_CHARACTERS
-"""No field of a piece of this size is too long."""
+"""A piece of this size cannot contain a field that is too long."""
 
 _NULL_WORDS = tuple(map("".join, product("nN", "uU", "lL", "lL")))
 _SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1, 9), *range(0x0E, 0x1C)))
-"""Control characters that may stand for separators of several characters; few texts hold any."""
+"""Control characters that replace a separator of several characters for Arrow; few texts contain any."""
 
 _BLANKS = " \t\f\v"
 _NULL_MARK = r"\N"
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Patterns over text. They go back over nothing but blanks, so all of them are linear."""
+    """Patterns of the fields of a text. They backtrack over blanks only, so they take linear time."""
 
     field: re.Pattern[str]
-    """One whole field and what ends it; groups are the quoted content, the unquoted text, the end.
+    """A whole field and its end.
 
-    The third group, before the end, is the text of fields whose closing quote is followed by something else.
+    The groups are the content of a quoted field, the text of an unquoted field, the text of a field whose closing quote
+    is followed by other text, and the end.
     """
     end: re.Pattern[str]
-    """What ends an unquoted field, the group; with an escape the whole field before it, too.
+    """The end of an unquoted field, as a group; with an escape character, the whole field and its end.
 
-    CR and LF are one end where records end at LF.
+    CR LF is a single end if records end at LF.
     """
     opening: re.Pattern[str]
     blanks: re.Pattern[str]
     closing: re.Pattern[str]
-    """From behind the opening quote to behind the closing one; the group is the content, quotes still doubled."""
+    """The content of a quoted field as a group, with doubled quotes, and the closing quote."""
     after: re.Pattern[str]
-    """From behind the closing quote to behind the end of the field; the group is the end."""
+    """The text after a closing quote, up to and including the end of the field, which is the group."""
     longest_end: int
     special: re.Pattern[str] | None
-    """What stands for one other character in a field: doubled quotes, and escapes in the second group. None: nothing
-    but the quotes.
-    """
+    """Doubled quotes and, in the second group, escape sequences; None without an escape character."""
     splits: bool
-    """Text without quotes may be split at record ends first, then at separators: the two never overlap."""
+    """Whether text without quotes may be split at record ends and then at separators, because these never overlap."""
 
 
 @lru_cache(maxsize=256)
-def grammar_of(delimiters: Delimiters) -> Grammar:
+def compile_grammar(delimiters: Delimiters) -> Grammar:
     separator = re.escape(delimiters.field)
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
     ends_by_character = len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
     escape = re.escape(delimiters.escape or "")
-    # The text up to an end; where CR and LF are one end, a CR before LF is still in it.
+    # The text up to an end. If CR LF is an end, the text still contains the CR.
     one = f"(?:{escape}.|[^{escape}])" if escape else "."
     plain = f"[^{re.escape(delimiters.field + delimiters.record)}{escape}]*+"
     by_character = f"{plain}(?:{escape}.{plain})*+" if escape else plain
@@ -88,7 +87,7 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
         followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
         broken = f"(?={opening}{inside}{quote}{followed})({unquoted})"
         field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted})|{broken})({end})"
-    # A field separator may end with what a record end begins with, where both are longer than a character.
+    # If both have several characters, a field separator may end with the beginning of a record end.
     is_overlap = min(len(delimiters.field), len(delimiters.record)) > 1 and any(
         delimiters.field.endswith(delimiters.record[:length]) for length in range(1, len(delimiters.record))
     )
@@ -133,30 +132,39 @@ def whole_record_too_long() -> InvalidRequest:
 
 
 class _UnfinishedError(Exception):
-    """The text ends too early."""
+    """The text ends within a record."""
 
 
 class RecordCutter:
-    __slots__ = ("_delimiters", "_final", "_grammar", "_max_columns", "_text", "broken", "cells", "quoted")
+    __slots__ = (
+        "_delimiters",
+        "_final",
+        "_grammar",
+        "_max_columns",
+        "_text",
+        "cells",
+        "quoted_fields",
+        "unclosed_fields",
+    )
 
     def __init__(self, delimiters: Delimiters, *, max_columns: int = MAX_COLUMNS) -> None:
         self._delimiters = delimiters
         self._max_columns = max_columns
-        self._grammar: Grammar = grammar_of(delimiters)
+        self._grammar: Grammar = compile_grammar(delimiters)
         self._text = ""
         self._final = False
         self.cells: list[str] = []
-        self.quoted = 0
-        self.broken = 0
-        """Its fields with a quote that opens and does not close."""
+        self.quoted_fields = 0
+        self.unclosed_fields = 0
+        """Number of fields with an unclosed quote in the last record."""
 
     def cut(self, text: str, start: int, *, final: bool) -> int | None:
-        """Where the record at `start` ends; None: more text is needed, which is never so with `final`.
+        """Cut the record at `start` and return its end. Without `final`, returns None if more text is needed.
 
-        Raises record_too_long, too_many_columns.
+        Raises record_too_long or too_many_columns.
         """
         self._text, self._final = text, final
-        self.cells, self.quoted, self.broken = [], 0, 0
+        self.cells, self.quoted_fields, self.unclosed_fields = [], 0, 0
         try:
             end = self._read(start)
         except _UnfinishedError:
@@ -168,12 +176,12 @@ class RecordCutter:
         return end
 
     def _read(self, start: int) -> int:
-        """Reads fields in good order by one pattern, the others and those beyond the first MiB one by one."""
+        """Read regular fields with one pattern, and irregular fields or fields after the first MiB one by one."""
         separator = self._delimiters.field
         match_field = self._grammar.field.match
         text, position = self._text, start
         limit = start + MAX_FIELD_CHARACTERS
-        # What the pattern takes for a separator just before its limit may be the beginning of a record end.
+        # An apparent separator just before the limit may be the beginning of a record end.
         trusted = limit - self._grammar.longest_end if limit < len(text) else len(text)
         is_end = False
         while not is_end:
@@ -188,29 +196,29 @@ class RecordCutter:
             elif unquoted is not None:
                 self._add(unquoted, end)
             else:
-                self.broken += 1
+                self.unclosed_fields += 1
                 self._add(broken, end)
             is_end = end != separator
         return position
 
     def _read_field(self, position: int) -> tuple[int, bool]:
-        """Reads one field; returns where the next one begins, and whether the record ends there."""
+        """Read one field. Returns the start of the next field, and whether the record ends there."""
         opened = self._grammar.opening.match(self._text, position)
         if opened is not None:
             end = self._read_quoted(opened.end())
             if end is not None:
                 return end
-            self.broken += 1
+            self.unclosed_fields += 1
         return self._read_unquoted(position)
 
     def _read_quoted(self, start: int) -> tuple[int, bool] | None:
-        """Reads a field from behind its opening quote; None: it does not close, or not in good order."""
+        """Read a field after its opening quote; None if the quote is unclosed or followed by other text."""
         text, limit = self._text, start + LOOK_AHEAD_CHARACTERS
         closed = self._grammar.closing.match(text, start, limit)
         if closed is None:
-            self._need(limit)
+            self._require_length(limit)
             return None
-        self._need(closed.end() + 1)
+        self._require_length(closed.end() + 1)
         if closed.end() == limit and text[limit : limit + 1] == self._delimiters.quote:
             return None
         after = self._grammar.after.match(text, closed.end())
@@ -219,7 +227,7 @@ class RecordCutter:
             return after.end(), after[1] != self._delimiters.field
         blanks = self._grammar.blanks.match(text, closed.end())
         blanks_end = closed.end() if blanks is None else blanks.end()
-        self._need(blanks_end + self._grammar.longest_end)
+        self._require_length(blanks_end + self._grammar.longest_end)
         if blanks_end < len(text):
             return None
         self._add_quoted(closed[1])
@@ -230,20 +238,20 @@ class RecordCutter:
         find_end = self._grammar.end.search if self._delimiters.escape is None else self._grammar.end.match
         end = find_end(text, position)
         if end is None:
-            self._need(len(text) + 1)
+            self._require_length(len(text) + 1)
             self._add(text[position:], "")
             return len(text), True
         self._add(text[position : end.start(1)], end[1])
         return end.end(), end[1] != self._delimiters.field
 
-    def _need(self, length: int) -> None:
-        """Raises _UnfinishedError if more text may come and what is there is shorter than this."""
+    def _require_length(self, length: int) -> None:
+        """Raise _UnfinishedError if the text is shorter than `length` and more text may follow."""
         if len(self._text) < length and not self._final:
             raise _UnfinishedError
 
     def _add(self, text: str, end: str) -> None:
         if end == "\n" == self._delimiters.record and text.endswith("\r"):
-            # Where single characters end fields, the pattern takes the CR before LF for part of the field.
+            # The pattern for single-character ends includes the CR before LF in the field.
             text = text[:-1]
         escape = self._delimiters.escape
         self._append(self._unescaped(text) if escape is not None and escape in text else text)
@@ -256,10 +264,10 @@ class RecordCutter:
             text = content.replace(quote * 2, quote)
         bare = text.strip(BLANKS)
         self._append(QuotedText(text) if not bare or bare.lower() == "null" else text)
-        self.quoted += 1
+        self.quoted_fields += 1
 
     def _unescaped(self, text: str, *, is_quoted: bool = False) -> str:
-        """The text that escapes stand for; a lone `\\N` stays. An escape before another character is text."""
+        """Replace escape sequences. `\\N` stays, and so does an escape before an ordinary character."""
         special = self._grammar.special
         if special is None or text == _NULL_MARK:
             return text
@@ -280,8 +288,8 @@ class RecordCutter:
         cells.append(cell)
 
 
-def _regular(delimiters: Delimiters) -> re.Pattern[bytes] | None:
-    """Matches as many whole regular records as follow one another; None: a record with quotes may be read otherwise."""
+def _regular_records_pattern(delimiters: Delimiters) -> re.Pattern[bytes] | None:
+    """Return a pattern of consecutive regular records; None if Arrow may read quoted fields differently."""
     field, quote = delimiters.field, delimiters.quote or ""
     is_simple = len(field) == 1 and field.isascii() and field not in "\r\0" and delimiters.record == "\n"
     if not (is_simple and quote and quote.isascii() and quote not in " \r\0"):
@@ -294,8 +302,8 @@ def _regular(delimiters: Delimiters) -> re.Pattern[bytes] | None:
     return re.compile(rf"(?:[^{quote}\n]*+(?:(?:{whole}|{within})[^{quote}\n]*+)*+\n)*+".encode())
 
 
-class PlainReader:
-    """Reads pieces of UTF-8 text of one set of delimiters and one width. Records end at LF, or at CR."""
+class ArrowCsvReader:
+    """Reads pieces of UTF-8 text with Arrow's CSV reader, for fixed delimiters and width. Records end at LF or CR."""
 
     def __init__(self, delimiters: Delimiters, width: int, *, comment: str = "") -> None:
         self._escape = (delimiters.escape or "").encode()
@@ -304,10 +312,10 @@ class PlainReader:
         self._record = delimiters.record.encode()
         self._quote = (delimiters.quote or "").encode()
         self._quote_char = delimiters.quote
-        self._regular = _regular(delimiters)
+        self._regular_records = _regular_records_pattern(delimiters)
         self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
-        self._is_able = (
-            grammar_of(delimiters).splits
+        self._is_supported = (
+            compile_grammar(delimiters).splits
             and delimiters.record in {"\n", "\r"}
             and not {"\n", "\r"} & set(delimiters.field)
         )
@@ -321,7 +329,7 @@ class PlainReader:
         self._blank_line = re.compile(rf"^[{_BLANKS}]+\r?$".encode(), re.MULTILINE) if width == 1 else None
         self._width = width
         self._blank_ends = 0
-        """How many fields behind the last column the records of the last batch had, all of them empty."""
+        """Number of empty fields after the last column in the records of the last batch."""
         self._names = [str(position) for position in range(width + 1)]
         self._convert = pyarrow_csv.ConvertOptions(
             check_utf8=False,
@@ -332,24 +340,24 @@ class PlainReader:
         )
 
     def end(self, text: bytes, start: int) -> int:
-        """Where the records end that begin at `start` and that `batch` may be able to read; `start` if there are none.
+        """Return the end of the records from `start` that `batch` may be able to read; `start` if there are none.
 
-        What is between is whole records, at most MAX_PIECE_BYTES.
+        The records have at most MAX_PIECE_BYTES.
         """
-        if not self._is_able:
+        if not self._is_supported:
             return start
         limit = min(start + MAX_PIECE_BYTES, len(text))
         if self._escape and (escaped := text.find(self._escape, start, limit)) >= 0:
             limit = escaped
         quote = text.find(self._quote, start, limit) if self._quote else -1
-        if quote >= 0 and self._regular is not None:
-            found = self._regular.match(text, start, limit)
+        if quote >= 0 and self._regular_records is not None:
+            found = self._regular_records.match(text, start, limit)
             return start if found is None else found.end()
         return text.rfind(self._record, start, limit if quote < 0 else quote) + 1 or start
 
     def batch(self, text: bytes) -> pa.RecordBatch | None:
-        """The records as columns; None if Arrow would read them otherwise than they are, or their widths differ."""
-        if text.startswith(_MARK) or not self._is_plain(text):
+        """Read records as columns; None if Arrow would read them incorrectly or their widths differ."""
+        if text.startswith(_BYTE_ORDER_MARK) or not self._is_plain(text):
             return None
         if self._comment and (text.startswith(self._comment) or self._record + self._comment in text):
             return None
@@ -386,13 +394,13 @@ class PlainReader:
                 self._convert,
             )
         except pa.ArrowInvalid:
-            # Records of another width, or nothing but blank lines.
+            # Records have another width, or all lines are blank.
             return None
         batches = table.combine_chunks().to_batches()
         return batches[0] if len(batches) == 1 else None
 
     def _is_plain(self, text: bytes) -> bool:
-        """Whether Arrow finds the same lines, blank lines and nulls as RecordReader."""
+        """Whether Arrow recognises the same lines, blank lines and nulls as RecordReader."""
         if self._record == b"\r":
             if b"\n" in text:
                 return False

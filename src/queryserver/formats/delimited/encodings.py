@@ -1,4 +1,4 @@
-"""The encoding of text that comes in, and decoding it in pieces (Contract importer 8.1, 9.2)."""
+"""Encodings of text files: names, decoding in pieces, and text excerpts (Contract importer 8.1, 9.2)."""
 
 import codecs
 import threading
@@ -33,13 +33,13 @@ ENCODINGS = (
     "koi8-r",
     "koi8-u",
 )
-"""Names on the wire, in lower case; Python calls them the same."""
+"""Names of the encodings in the API, in lower case; Python uses the same names."""
 
 _ALIASES = {f"cp125{digit}": f"windows-125{digit}" for digit in range(9)}
 
 
 def python_codec(name: str) -> str:
-    """Python's name of an encoding, whatever the case. Raises InvalidParameter."""
+    """Return Python's name of an encoding, ignoring case. Raises InvalidParameter."""
     codec = name.strip().lower()
     codec = _ALIASES.get(codec, codec)
     if codec not in ENCODINGS:
@@ -48,7 +48,7 @@ def python_codec(name: str) -> str:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """The text as bytes. Raises InvalidParameter: an unknown encoding, or text that it cannot write."""
+    """Encode a text. Raises InvalidParameter for an unknown encoding or for characters that it does not contain."""
     try:
         return text.encode(python_codec(encoding))
     except UnicodeEncodeError:
@@ -56,26 +56,26 @@ def encoded(text: str, encoding: str) -> bytes:
 
 
 UTF_8_WITH_MARK = "utf-8-sig"
-"""Detected of files with a byte order mark; it counts as a given encoding as well."""
+"""The encoding detected for files with a byte order mark. Clients may also declare it."""
 
-_MARK = "\ufeff"
+_BYTE_ORDER_MARK = "\ufeff"
 _MAX_UNDECODABLE = 0.1
 
 _SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "big5": "cp950"}
-"""Files are read by these, as browsers do (WHATWG Encoding Standard): Windows writes them under the narrower name."""
+"""Encodings used for decoding, as in browsers (WHATWG Encoding Standard), because Windows uses the narrower names."""
 
 _END_OF_FILE = "\x1a"
-_MOST_ENDS = 128
-"""DOS marks the end of a text by U+001A; CP/M fills a block of so many bytes with it."""
+_MAX_END_MARKS = 128
+"""DOS ends a text with U+001A; CP/M fills the last block of 128 bytes with it."""
 
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _UTF16 = frozenset({"utf-16-le", "utf-16-be"})
-_LONG_CHARACTERS = _UTF16 | {
+_MULTIBYTE_ENCODINGS = _UTF16 | {
     "utf-8", "shift_jis", "cp932", "euc-jp", "euc-kr", "cp949", "gbk", "gb18030", "big5", "big5-hkscs",
 }  # fmt: skip
-_ALWAYS_WHOLE = 0x30
-"""No byte below it is part of a longer character, in any of these encodings but UTF-16."""
-_LONGEST_CHARACTER = 4
+_MIN_TRAIL_BYTE = 0x30
+"""No lower byte is part of a multibyte character in any of these encodings, except UTF-16."""
+_MAX_CHARACTER_BYTES = 4
 
 _counted = threading.local()
 
@@ -91,7 +91,7 @@ codecs.register_error("queryserver-count", _replace_and_count)
 
 
 def parse_encoding(name: str) -> str:
-    """An encoding as clients name it, in any case. Raises InvalidParameter."""
+    """Parse the name of an encoding, ignoring case. Raises InvalidParameter."""
     lowered, names = name.lower(), (UTF_8_WITH_MARK, *ENCODINGS)
     lowered = _ALIASES.get(lowered, lowered)
     if lowered not in names:
@@ -100,14 +100,14 @@ def parse_encoding(name: str) -> str:
 
 
 def decoded(sample: bytes, encoding: str, *, is_whole: bool) -> str:
-    """The text of a sample; a character that its end cuts is left out unless the sample is the whole file."""
+    """Decode a sample. Unless it is the whole file, a cut last character is left out."""
     return Decoder(encoding).decode(sample, final=is_whole)
 
 
 class _Utf16Decoder:
-    """UTF-16 whose mark decides the order of bytes. Without one the low byte comes first, as most programs write it.
+    """Decodes UTF-16 in the byte order of its mark, or as little-endian without a mark, as most programs write it.
 
-    Python's own refuses text without a mark.
+    Python's decoder rejects text without a mark.
     """
 
     def __init__(self, errors: str) -> None:
@@ -128,62 +128,62 @@ class _Utf16Decoder:
 
 
 class Decoder:
-    """Decodes one file in pieces; a byte order mark at its beginning and U+001A at its end are left out."""
+    """Decodes one file in pieces, without a byte order mark at its beginning and U+001A at its end."""
 
     def __init__(self, encoding: str) -> None:
         codec = "utf-8" if encoding == UTF_8_WITH_MARK else _SUPERSETS.get(encoding, encoding)
         made = _Utf16Decoder if codec == "utf-16" else codecs.getincrementaldecoder(codec)
         self._decoder = made("queryserver-count")
         self._is_begun = False
-        self._ends = ""
+        self._end_marks = ""
         self.characters = 0
         self.undecodable = 0
-        """U+FFFD characters that replace bytes without a meaning in the encoding."""
+        """Number of U+FFFD characters that replace invalid bytes."""
 
     def decode(self, piece: bytes, *, final: bool = False) -> str:
-        """The characters that are complete so far; with `final` also what is left of the last one."""
+        """Decode the complete characters so far; with `final`, also an incomplete last one."""
         _counted.undecodable = 0
         text = self._decoder.decode(piece, final)
         self.undecodable += _counted.undecodable
         if not self._is_begun and text:
             self._is_begun = True
-            text = text.removeprefix(_MARK)
-        text = self._without_ends(text, final=final)
+            text = text.removeprefix(_BYTE_ORDER_MARK)
+        text = self._without_end_marks(text, final=final)
         self.characters += len(text)
         return text
 
-    def _without_ends(self, text: str, *, final: bool) -> str:
-        """The text but for U+001A at its end, which is kept for the case that more text follows."""
-        if self._ends:
-            text = self._ends + text
+    def _without_end_marks(self, text: str, *, final: bool) -> str:
+        """Hold back U+001A at the end of the text until more text follows; with `final`, drop it."""
+        if self._end_marks:
+            text = self._end_marks + text
         if not text.endswith(_END_OF_FILE):
-            self._ends = ""
+            self._end_marks = ""
             return text
-        kept = max(len(text.rstrip(_END_OF_FILE)), len(text) - _MOST_ENDS)
-        self._ends = "" if final else text[kept:]
+        kept = max(len(text.rstrip(_END_OF_FILE)), len(text) - _MAX_END_MARKS)
+        self._end_marks = "" if final else text[kept:]
         return text[:kept]
 
     def check(self) -> None:
-        """Raises encoding_failed if more than a tenth of what was decoded is undecodable."""
+        """Raise encoding_failed if more than a tenth of the decoded characters are invalid."""
         if self.undecodable > _MAX_UNDECODABLE * self.characters:
             raise encoding_failed("The file is not in the given encoding.")
 
 
 @dataclass(frozen=True, slots=True)
 class TextWindow:
-    """The text of a part of a file. `end` is where the next part begins, an offset in the shown stream."""
+    """The text of a part of a file. `end` is the offset of the next part in the decompressed stream."""
 
     text: str
     end: int
     is_valid: bool
-    """False: bytes that are no text of the encoding are shown as U+FFFD."""
+    """False if invalid bytes were replaced by U+FFFD."""
 
 
 def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
-    """The characters that begin in the requested bytes; `encoding` is one of ENCODINGS.
+    """Decode the characters that begin in the requested bytes. `encoding` is one of ENCODINGS.
 
-    A character that goes on behind the requested bytes is left to the next window, unless no other character is in this
-    one: reading on at `end` comes to the end. A byte order mark at the beginning is left out. U+0000 is no text.
+    A character that continues after the requested bytes is left to the next window, unless it is the only one; so
+    repeated reading at `end` reaches the end. A byte order mark at the beginning is left out. U+0000 counts as invalid.
     """
     if not excerpt.length:
         return TextWindow("", excerpt.offset, is_valid=True)
@@ -195,8 +195,8 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
             skipped = len(codecs.BOM_UTF8)
         elif encoding == "utf-16" and excerpt.content[:2] in _UTF16_MARKS:
             skipped = 2
-    elif codec in _LONG_CHARACTERS:
-        skipped = _cut_bytes(excerpt, codec)
+    elif codec in _MULTIBYTE_ENCODINGS:
+        skipped = _count_cut_bytes(excerpt, codec)
     skipped = min(skipped, len(excerpt.content))
     try:
         text, used = _decoded(excerpt, codec, skipped, "strict")
@@ -208,7 +208,7 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
 
 
 def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
-    """The text, and how many bytes of the content it takes, the skipped ones included."""
+    """Decode the text, and return it with the number of bytes that it takes, including the skipped ones."""
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
     text = decoder.decode(content, final=excerpt.is_last)
@@ -223,19 +223,19 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
     return text, len(excerpt.content)
 
 
-def _cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
-    """How many bytes belong to a character that begins before the window: it is decoded from a certain begin on.
+def _count_cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
+    """Count the leading bytes that belong to a character before the window, by decoding from a known character start.
 
-    Without one, or where it is broken, only the second byte of a unit of UTF-16 is left out.
+    If there is none or the text is invalid, returns 1 for the second byte of a UTF-16 unit, else 0.
     """
     half = excerpt.offset & 1 if codec in _UTF16 else 0
-    known = _whole_from(excerpt, codec)
+    known = _character_start(excerpt, codec)
     if known is None:
         return half
     decoder = codecs.getincrementaldecoder(codec)("strict")
     try:
         decoder.decode(excerpt.before[known:])
-        for skipped in range(_LONGEST_CHARACTER):
+        for skipped in range(_MAX_CHARACTER_BYTES):
             if not decoder.getstate()[0]:
                 return skipped
             decoder.decode(excerpt.content[skipped : skipped + 1])
@@ -244,13 +244,13 @@ def _cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
     return half
 
 
-def _whole_from(excerpt: ByteExcerpt, codec: str) -> int | None:
-    """The last place before the window where a character surely begins; None: there is none in reach."""
+def _character_start(excerpt: ByteExcerpt, codec: str) -> int | None:
+    """Return the last position before the window where a character certainly begins; None if it is out of reach."""
     before = excerpt.before
     if codec in _UTF16:
         return max(len(before) - 2 + (excerpt.offset & 1), 0)
     places = range(len(before) - 1, -1, -1)
     if codec == "utf-8":
-        return next((place for place in places[:_LONGEST_CHARACTER] if before[place] & 0xC0 != 0x80), None)
-    known = next((place + 1 for place in places if before[place] < _ALWAYS_WHOLE), None)
+        return next((place for place in places[:_MAX_CHARACTER_BYTES] if before[place] & 0xC0 != 0x80), None)
+    known = next((place + 1 for place in places if before[place] < _MIN_TRAIL_BYTE), None)
     return 0 if known is None and len(before) == excerpt.offset else known

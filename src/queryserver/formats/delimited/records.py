@@ -1,8 +1,7 @@
-"""Records of delimited text, exactly as Contract importer 8 cuts them, whatever the pieces in which the text comes.
+"""Reading the records of delimited text in pieces (Contract importer 8). The result does not depend on the pieces.
 
-Text without quotes is split in bulk; a record that holds a quote is cut field by field. Every text is read a bounded
-number of times: a quote that does not close is known not to close before the next quote that stands alone, so no two
-broken fields search the same text.
+Text without quotes is split in bulk; a record with a quote is cut field by field. The reader takes linear time: the
+search for a closing quote ends at the next single quote, so two fields with unclosed quotes never search the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,19 +22,19 @@ from queryserver.formats.table_files import (
 )
 
 _WAIT_CHARACTERS = 64 * 1024
-"""Unfinished text longer than this is read again only when a quarter of it has been added."""
+"""Unfinished text longer than this is read again only after it has grown by a quarter."""
 
 _SPLIT_CHARACTERS = 256 * 1024
-"""How much is split at once, except for the rest of the last record."""
+"""Number of characters split at once, except for the rest of the last record."""
 
 _PART_RECORDS = 16 * 1024
-"""A part of so many records is complete."""
+"""Maximum number of records in a part, approximately."""
 
 _EXACT_BYTES = 64 * 1024
-"""How much is cut record by record before Arrow is tried again."""
+"""Size of text that is cut record by record before the next attempt with Arrow."""
 
 _MIN_PLAIN_BYTES = 4 * 1024
-"""Less is cut faster record by record: a call of Arrow takes 0.1 ms."""
+"""Minimum size for Arrow, because a call takes 0.1 ms. Cutting shorter text record by record is faster."""
 
 NO_LINES = SkippedLines()
 
@@ -43,9 +42,9 @@ Record = list[str]
 
 
 class RecordReader:
-    """Cuts text that is fed in pieces. One reader reads one text; it is used by one thread at a time.
+    """Cuts a text, fed in pieces, into records. Use one reader per text, and from one thread at a time.
 
-    Raises record_too_long and too_many_columns; after that it is of no use.
+    Raises record_too_long and too_many_columns; after an error the reader cannot be used again.
     """
 
     def __init__(
@@ -56,13 +55,13 @@ class RecordReader:
         counts_quotes: bool = False,
         max_columns: int = MAX_COLUMNS,
     ) -> None:
-        """`counts_quotes`: keep `quotes`."""
+        """With `counts_quotes`, fills `quotes`."""
         self._delimiters = delimiters
         self._lines_to_skip = skipped.first
         self._comment = skipped.comment
         self.comments = 0
-        """Comment lines that were left out so far."""
-        self._grammar: cutting.Grammar = cutting.grammar_of(delimiters)
+        """Number of comment lines skipped so far."""
+        self._grammar: cutting.Grammar = cutting.compile_grammar(delimiters)
         self._cutter = cutting.RecordCutter(delimiters, max_columns=max_columns)
         self._max_columns = max_columns
         self._counts_quotes = counts_quotes
@@ -70,14 +69,14 @@ class RecordReader:
         self._waiting_characters = 0
         self._retry_at = 0
         self.records = 0
-        """Records read so far; blank lines do not count."""
+        """Number of records read so far, without blank lines."""
         self.unclosed: list[int] = []
-        """Numbers (from 1 for the whole text) of the last feed's records with a quote that opens and does not close."""
+        """Numbers, from 1 in the whole text, of the last feed's records with an unclosed quote."""
         self.quotes: dict[int, tuple[int, int]] = {}
-        """Of records, by number: how many fields are quoted, and how many are broken: their quote does not close."""
+        """By record number: the number of quoted fields, and the number of fields with an unclosed quote."""
 
     def feed(self, text: str, *, final: bool = False) -> list[Record]:
-        """The records that end in the text so far; with `final` also the last one."""
+        """Return the records completed by this text; with `final`, also the last record."""
         found: list[Record] = []
         unclosed: list[int] = []
         for records in self.parts(text, final=final):
@@ -87,9 +86,10 @@ class RecordReader:
         return found
 
     def parts(self, text: str, *, final: bool = False) -> Iterator[list[Record]]:
-        """What `feed` gives, in parts that take little memory, with their `unclosed`. The last call may be left early.
+        """Yield the records of `feed` in small parts; `unclosed` describes the last part.
 
-        Once a quote turns out not to close, megabytes of short records come at once.
+        Saves memory, because an unclosed quote may delay megabytes of short records. Only the iterator of the last call
+        may be abandoned.
         """
         self.unclosed = []
         if text:
@@ -109,12 +109,12 @@ class RecordReader:
         self._keep(whole[position:])
 
     def _skip_lines(self, text: str) -> int:
-        """Where the first line begins that is read; the end of the text, if more lines have to be skipped."""
+        """Return the start of the first line to read; the end of the text if more lines must be skipped."""
         position, record = 0, self._delimiters.record
         while self._lines_to_skip:
             found = text.find(record, position)
             if found < 0:
-                # A longer record separator may be cut by the end of the text.
+                # The end of the text may cut a record separator of several characters.
                 return max(position, len(text) - len(record) + 1)
             position = found + len(record)
             self._lines_to_skip -= 1
@@ -125,7 +125,7 @@ class RecordReader:
         return bool(self._waiting)
 
     def take_rest(self) -> str:
-        """The text after the last record, which the reader drops."""
+        """Remove and return the text after the last record."""
         rest = "".join(self._waiting)
         self._keep("")
         return rest
@@ -138,7 +138,7 @@ class RecordReader:
             raise cutting.whole_record_too_long()
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
+        """Add some of the next records to `found`. Returns the start of the next one, and whether none is left."""
         while position < len(text):
             if len(found) >= _PART_RECORDS:
                 return position, False
@@ -156,7 +156,7 @@ class RecordReader:
         return position, True
 
     def _split(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Adds the next records before a quote; returns where it stopped, and whether nothing is left to do."""
+        """Add the records before the next quote to `found`. Returns the end position, and whether the text is done."""
         quote, record = self._delimiters.quote, self._delimiters.record
         far = text.find(record, position + _SPLIT_CHARACTERS)
         end = len(text) if far < 0 else far + len(record)
@@ -198,7 +198,7 @@ class RecordReader:
             found += kept
 
     def _cut(self, text: str, start: int, final: bool, found: list[Record]) -> int | None:
-        """Adds the record at `start`; returns where the next one begins, None if the record is not finished."""
+        """Add the record at `start` to `found`. Returns the start of the next one; None if the record is incomplete."""
         cutter = self._cutter
         if self._comment:
             if text.startswith(self._comment, start):
@@ -211,10 +211,10 @@ class RecordReader:
         if len(cutter.cells) > 1 or not _is_blank(cutter.cells):
             self.records += 1
             found.append(cutter.cells)
-            if cutter.broken:
+            if cutter.unclosed_fields:
                 self.unclosed.append(self.records)
             if self._counts_quotes:
-                self.quotes[self.records] = cutter.quoted, cutter.broken
+                self.quotes[self.records] = cutter.quoted_fields, cutter.unclosed_fields
         return end
 
     def _skip_comment(self, text: str, start: int, final: bool) -> int | None:
@@ -226,36 +226,37 @@ class RecordReader:
 
 
 def _is_blank(cells: Record) -> bool:
-    """Whether a record of one cell is a blank line; `""` is none."""
+    """Whether a record of one cell is a blank line. A quoted empty cell is not."""
     return not cells or (type(cells[0]) is not QuotedText and not cells[0].strip(BLANKS))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records one after the other, about 1 MiB of text.
+    """Consecutive records, about 1 MiB of text.
 
-    `columns` has one `string` column per cell position. Null is a cell that is missing, or unquoted and empty, or the
-    unquoted word null in any case (blanks around it do not count); `""` is a quoted empty cell. All else is the cell's
-    text untouched: blanks and `\\N` are still text.
-    `long_rows`, `short_rows` and `unclosed` are row numbers within the block, from 0: rows cut to the width that lose
-    cells which are not blank, rows filled with null, rows with a quote that opens and does not close.
+    `columns` has one `string` column per cell position. A cell is null if it is missing, unquoted and empty, or the
+    unquoted word null in any case, ignoring blanks. A quoted empty cell is `""`. Other cells are unchanged, even blanks
+    and `\\N`.
+
+    `long_rows`, `short_rows` and `unclosed` are row indexes in the block: rows that lost non-blank cells after the last
+    column, rows filled up with null, and rows with an unclosed quote.
     """
 
     first_record: int
-    """Number in the file, from 1, of the first record; a header counts, blank lines do not."""
+    """Number of the first record in the file, from 1, including a header but not blank lines."""
     columns: pa.RecordBatch
     long_rows: Sequence[int] = ()
     short_rows: Sequence[int] = ()
     unclosed: Sequence[int] = ()
     wider_rows: Sequence[int] = ()
-    """`long_rows`, and the rows cut to the width that lose blank cells only; Arrow's blocks do not count these."""
+    """`long_rows`, and rows that lost only blank cells. Blocks read by Arrow do not list the latter."""
 
 
 class BlockReader:
-    """Cuts a file that is fed in pieces into blocks of `width` columns.
+    """Cuts a file, fed in pieces, into blocks of `width` columns.
 
-    Arrow reads the runs of regular records, RecordReader all else; the result is always that of RecordReader.
-    Raises record_too_long, too_many_columns. It is used by one thread at a time; each iterator must be used up.
+    Arrow reads runs of regular records, and RecordReader all others; the result is the same as with RecordReader alone.
+    Raises record_too_long and too_many_columns. Use from one thread at a time, and exhaust each iterator.
     """
 
     def __init__(self, delimiters: Delimiters, encoding: str, width: int, *, skipped: SkippedLines = NO_LINES) -> None:
@@ -263,12 +264,12 @@ class BlockReader:
         """Counts the characters that could not be decoded."""
         self._width = width
         self._reader = RecordReader(delimiters, skipped=SkippedLines(comment=skipped.comment))
-        self._plain = cutting.PlainReader(delimiters, width, comment=skipped.comment)
+        self._plain = cutting.ArrowCsvReader(delimiters, width, comment=skipped.comment)
         self._record = delimiters.record.encode()
         self._lines_to_skip = skipped.first
         self._reader_waits = False
         self._text = b""
-        """UTF-8 that has gone nowhere yet."""
+        """Decoded text, as UTF-8, that is not yet processed."""
         self._retry_at = 0
         self._records = 0
 
@@ -279,13 +280,13 @@ class BlockReader:
 
     @property
     def comments(self) -> int:
-        """Comment lines that were left out so far."""
+        """Number of comment lines skipped so far."""
         return self._reader.comments
 
     def finish(self) -> Iterator[Block]:
         self._text += self.decoder.decode(b"", final=True).encode()
         yield from self._drain(final=True)
-        yield from self._exact("", final=True)
+        yield from self._cut_exactly("", final=True)
 
     def _drain(self, *, final: bool) -> Iterator[Block]:
         text, position = self._text, self._skip_lines()
@@ -296,13 +297,13 @@ class BlockReader:
                 position = end
             elif final or self._reader_waits or len(text) - position >= _EXACT_BYTES:
                 piece = _first_piece(text, position)
-                yield from self._exact(piece.decode())
+                yield from self._cut_exactly(piece.decode())
                 position += len(piece)
                 if not self._reader_waits:
-                    # Arrow may go on behind the last record.
+                    # Arrow may continue after the last record.
                     position -= len(self._reader.take_rest().encode())
             elif end > position:
-                yield from self._exact(text[position:end].decode())
+                yield from self._cut_exactly(text[position:end].decode())
                 position = end
             else:
                 break
@@ -311,19 +312,19 @@ class BlockReader:
         self._retry_at = rest + rest // 4 if rest > _MIN_PLAIN_BYTES else 0
 
     def _skip_lines(self) -> int:
-        """Where the first line begins that is read; the end of the text, if more lines have to be skipped."""
+        """Return the start of the first line to read; the end of the text if more lines must be skipped."""
         position, text = 0, self._text
         while self._lines_to_skip:
             found = text.find(self._record, position)
             if found < 0:
-                # A longer record separator may be cut by the end of the text.
+                # The end of the text may cut a record separator of several characters.
                 return max(position, len(text) - len(self._record) + 1)
             position = found + len(self._record)
             self._lines_to_skip -= 1
         return position
 
     def _regular(self, text: bytes) -> Iterator[Block]:
-        """The block, or the blocks, of whole records that Arrow may be able to read."""
+        """Yield the blocks of whole records, read by Arrow if possible."""
         batch = self._plain.batch(text)
         if batch is not None:
             if batch.num_rows:
@@ -333,22 +334,22 @@ class BlockReader:
         position = 0
         while position < len(text):
             piece = _first_piece(text, position)
-            yield from self._exact(piece.decode())
+            yield from self._cut_exactly(piece.decode())
             position += len(piece)
         self._reader_waits = False
 
-    def _exact(self, text: str, *, final: bool = False) -> Iterator[Block]:
+    def _cut_exactly(self, text: str, *, final: bool = False) -> Iterator[Block]:
         before = self._records
         for records in self._reader.parts(text, final=final):
             first = self._reader.records - len(records) + 1
             unclosed = [number - first for number in self._reader.unclosed]
-            yield block_of(records, self._records + 1, self._width, unclosed)
+            yield build_block(records, self._records + 1, self._width, unclosed)
             self._records += len(records)
         self._reader_waits = self._records == before and self._reader.is_waiting
 
 
 def _first_piece(text: bytes, start: int) -> bytes:
-    """Some text from `start` on, in whole characters; up to an end of a line, if there is one."""
+    """Return a piece of text from `start` that ends at a line end if possible, else between characters."""
     end = min(start + _EXACT_BYTES, len(text))
     if end < len(text):
         end = text.rfind(b"\n", start, end) + 1 or end
@@ -357,12 +358,12 @@ def _first_piece(text: bytes, start: int) -> bytes:
     return text[start:end]
 
 
-def block_of(records: list[Record], first_record: int, width: int, unclosed: Sequence[int]) -> Block:
+def build_block(records: list[Record], first_record: int, width: int, unclosed: Sequence[int]) -> Block:
     wider_rows = [row for row, cells in enumerate(records) if len(cells) > width]
     long_rows = [row for row in wider_rows if not all(map(_is_blank_cell, records[row][width:]))]
     short_rows = [row for row, cells in enumerate(records) if len(cells) < width]
     rows = [[*cells[:width], *[""] * (width - len(cells))] for cells in records]
-    arrays = [pa.array(map(_value, column), pa.string(), size=len(rows)) for column in zip(*rows, strict=True)]
+    arrays = [pa.array(map(_cell_or_null, column), pa.string(), size=len(rows)) for column in zip(*rows, strict=True)]
     names = [str(position) for position in range(width)]
     columns = pa.RecordBatch.from_arrays(arrays, names=names)
     return Block(first_record, columns, long_rows, short_rows, unclosed, wider_rows)
@@ -372,7 +373,7 @@ def _is_blank_cell(cell: str) -> bool:
     return not cell.strip(BLANKS)
 
 
-def _value(cell: str) -> str | None:
+def _cell_or_null(cell: str) -> str | None:
     if type(cell) is not QuotedText and (not cell or cell.strip(BLANKS).lower() == "null"):
         return None
     return cell

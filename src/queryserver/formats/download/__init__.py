@@ -1,1 +1,1 @@
-"""Results as files: csv, tsv, xlsx, JSON Lines, Parquet, Arrow, Feather."""
+"""Downloads of results as csv, tsv, xlsx, JSON Lines, Parquet, Arrow and Feather files."""

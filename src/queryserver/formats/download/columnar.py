@@ -1,4 +1,4 @@
-"""Parquet and both forms of Arrow IPC: files with types (Contract editor 8.2)."""
+"""Typed download formats: Parquet, and Arrow IPC streams and files (Contract editor 8.2)."""
 
 import io
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from queryserver.formats.arrow import (
     with_members,
 )
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.formats.download.encoder import Drain, Encoder, unique_names
+from queryserver.formats.download.encoder import Encoder, WriteBuffer, unique_names
 from queryserver.formats.download.texts import texts
 from queryserver.formats.text_forms import text_form
 
@@ -33,19 +33,19 @@ _DECLARED = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 
 
 def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """A schema that all rows of a result fit into without loss, and that Parquet can hold. Work for a thread.
+    """Return a schema that can hold all rows without loss, and that Parquet supports. Blocking.
 
-    Text stands for what has no common type: for it every value has a text form. Names are made unique.
+    A column without a common type becomes text, since every value has a text form. Names are made unique.
     """
     seen = {schema.remove_metadata() for schema in schemas}
     by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
     names = unique_names([column.name for column in columns])
-    kinds = [_writable(_common(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
+    kinds = [_writable_type(_common_type(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
     return pa.schema(list(zip(names, kinds, strict=True)))
 
 
-def _writable(kind: pa.DataType) -> pa.DataType:
-    """The type, or text where Parquet has no place for it."""
+def _writable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type, or text if Parquet does not support it."""
     if not pa.types.is_nested(kind):
         return kind
     try:
@@ -55,7 +55,7 @@ def _writable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
+def cast_batch(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
     return pa.record_batch(arrays, schema=schema)
 
@@ -67,7 +67,7 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
         return texts(array, column)
     if is_text_union(array.type) or pa.types.is_nested(kind):
         try:
-            return _refitted(array, kind)
+            return _cast_nested(array, kind)
         except ValueError as error:
             raise InvalidParameter(
                 f"format: the column {column.name!r} holds a value that its type {column.native_type} has in no such"
@@ -79,12 +79,12 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
     return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
-def _refitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values in the type that `_storable` gives; of nested values each member array as a whole."""
+def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert an array to a type returned by `_parquet_type`; in nested arrays, each member array as a whole."""
     if array.type == kind:
         return array
     if pa.types.is_dictionary(array.type):
-        return _refitted(array.dictionary_decode(), kind)
+        return _cast_nested(array.dictionary_decode(), kind)
     if is_text_union(array.type):
         return text_union_to_native(array, kind)
     if kind == _TEXT:
@@ -94,82 +94,82 @@ def _refitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array.cast(kind)
     wanted = member_types(kind)
 
-    def refitted(members: pa.Array, place: int) -> pa.Array:
-        return _refitted(members, wanted[place])
+    def cast_member(members: pa.Array, place: int) -> pa.Array:
+        return _cast_nested(members, wanted[place])
 
-    return with_members(array, refitted)
+    return with_members(array, cast_member)
 
 
-def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
+def _common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
     if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_text_union(kind)]:
-        # A union is a column without one type, but a column of floats may also hold integers.
+        # A union means a column without a single type, except that a column of floats may contain integers.
         members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
-        common = _common(seen.difference(unions) | members, column)
+        common = _common_type(seen.difference(unions) | members, column)
         return common if common == pa.float64() else _TEXT
     kinds: set[pa.DataType] = set()
     for kind in seen:
-        storable = _storable(kind)
+        storable = _parquet_type(kind)
         if storable is None:
             return _TEXT
         kinds.add(storable)
     kinds.discard(pa.null())
     if not kinds:
         return _DECLARED.get(column.type, _TEXT)
-    common = kinds.pop() if len(kinds) == 1 else _wider(kinds, column)
-    return _TEXT if common is None else _filled(common)
+    common = kinds.pop() if len(kinds) == 1 else _widest_type(kinds, column)
+    return _TEXT if common is None else _without_null_types(common)
 
 
-def _storable(kind: pa.DataType) -> pa.DataType | None:
-    """The type that Parquet keeps a type as; None: it cannot, or readers could not."""
+def _parquet_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type used in Parquet for an Arrow type; None if Parquet or its readers do not support it."""
     if pa.types.is_dictionary(kind):
-        return _storable(kind.value_type)
+        return _parquet_type(kind.value_type)
     if is_text(kind):
         return _TEXT
     if is_binary(kind):
         return pa.binary()
     if is_text_union(kind):
-        return _storable(text_union_value_type(kind))
+        return _parquet_type(text_union_value_type(kind))
     if pa.types.is_nested(kind):
-        return _storable_nested(kind)
+        return _parquet_nested_type(kind)
     if pa.types.is_decimal(kind):
         return _decimal(kind.precision, kind.scale)
     if pa.types.is_temporal(kind):
-        return _storable_moment(kind)
+        return _parquet_date_type(kind)
     if pa.types.is_float16(kind):
         return pa.float32()
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return kind if is_plain or pa.types.is_null(kind) else None
 
 
-def _storable_moment(kind: pa.DataType) -> pa.DataType | None:
+def _parquet_date_type(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_time(kind):
-        # STRING_TYPE, as of the engines that give them as text: there is no 24:00:00 in Arrow and Parquet.
+        # Text, as from engines that return times as text, because Arrow and Parquet have no 24:00:00.
         return _TEXT
     return pa.date32() if pa.types.is_date(kind) else None
 
 
-def _storable_nested(kind: pa.DataType) -> pa.DataType | None:
-    """Lists of a fixed length are lists; fields of structs have the names that cells have (Contract editor 6.3)."""
+def _parquet_nested_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the Parquet type of a nested type: fixed-size lists become lists, and fields are named as in cells."""
     if pa.types.is_struct(kind):
-        members = [member for field in kind.fields if (member := _storable(field.type)) is not None]
+        members = [member for field in kind.fields if (member := _parquet_type(field.type)) is not None]
         if not members or len(members) < len(kind):
             return None
         return pa.struct(list(zip(field_names(kind), members, strict=True)))
     if pa.types.is_map(kind):
-        key, item = _storable(kind.key_type), _storable(kind.item_type)
+        key, item = _parquet_type(kind.key_type), _parquet_type(kind.item_type)
         if (key, item) == (kind.key_type, kind.item_type):
-            return kind  # of an empty one the keys are of the null type, which `map_` refuses
+            return kind  # an empty map may have keys of the null type, which `map_` rejects
         return None if key is None or item is None else pa.map_(key, item)
-    if pa.types.is_union(kind) or (item := _storable(kind.field(0).type)) is None:
+    if pa.types.is_union(kind) or (item := _parquet_type(kind.field(0).type)) is None:
         return None
     is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
     return pa.large_list(item) if is_large else pa.list_(item)
 
 
-def _filled(kind: pa.DataType) -> pa.DataType:
-    """The type with text where nothing but NULL is known: Parquet has no map whose keys are of the null type."""
+def _without_null_types(kind: pa.DataType) -> pa.DataType:
+    """Replace null types by text, because Parquet does not support maps with keys of the null type."""
     if pa.types.is_null(kind):
         return _TEXT
     if not pa.types.is_nested(kind):
@@ -177,7 +177,7 @@ def _filled(kind: pa.DataType) -> pa.DataType:
     members = [kind.field(number) for number in range(kind.num_fields)]
     if pa.types.is_map(kind):
         members = [kind.key_field, kind.item_field]
-    filled = [_filled(member.type) for member in members]
+    filled = [_without_null_types(member.type) for member in members]
     if all(member.type == new for member, new in zip(members, filled, strict=True)):
         return kind
     fields = [member.with_type(new) for member, new in zip(members, filled, strict=True)]
@@ -188,7 +188,7 @@ def _filled(kind: pa.DataType) -> pa.DataType:
     return pa.large_list(fields[0]) if pa.types.is_large_list(kind) else pa.list_(fields[0])
 
 
-def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
+def _widest_type(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
     if all(map(pa.types.is_integer, kinds)):
         by_width = {kind.bit_width: kind for kind in kinds}
         widest = by_width[max(by_width)]
@@ -207,13 +207,13 @@ def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
         return _decimal(scale + max(precision - scale for precision, scale in sizes), scale)
     if not all(map(pa.types.is_nested, kinds)):
         return None
-    # Lists that were empty, members that were NULL: types with holes, filled by the others.
+    # Empty lists and NULL members have null types, which are completed from the other types.
     schemas = [pa.schema([("column", kind)]) for kind in kinds]
     try:
         unified = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
-    return _storable_nested(unified)
+    return _parquet_nested_type(unified)
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType | None:
@@ -223,10 +223,10 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 class ArrowEncoder(Encoder):
-    """An IPC stream or file, its buffers not compressed unless it is to be packed: several readers cannot undo that.
+    """Writes an Arrow IPC stream or file. Compresses buffers only with `is_packed`: some readers do not support it.
 
-    The file form (Feather, version 2) is the stream between a magic number and a footer, which names the place of each
-    batch: some 24 bytes a batch are kept in memory.
+    The file form (Feather version 2) is the stream between a magic number and a footer with the offset of each batch,
+    which takes some 24 bytes of memory per batch.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class ArrowEncoder(Encoder):
     ) -> None:
         self._columns = columns
         self._schema = schema
-        self._sink = Drain()
+        self._sink = WriteBuffer()
         begin = pa.ipc.new_file if is_file else pa.ipc.new_stream
         options = pa.ipc.IpcWriteOptions(compression="lz4" if is_packed else None)
         self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema, options=options)
@@ -243,7 +243,7 @@ class ArrowEncoder(Encoder):
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        self._writer.write_batch(fitted(batch, self._columns, self._schema))
+        self._writer.write_batch(cast_batch(batch, self._columns, self._schema))
         return self._sink.take()
 
     def end(self) -> bytes:
@@ -255,12 +255,12 @@ class ArrowEncoder(Encoder):
 
 
 class ParquetEncoder(Encoder):
-    """Row groups of some 16 MiB: readers want them large, and one is held in memory."""
+    """Writes row groups of about 16 MiB: large for fast reading, but small enough to keep one in memory."""
 
     def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:
         self._columns = columns
         self._schema = schema
-        self._sink = Drain()
+        self._sink = WriteBuffer()
         self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema)
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = self._collected_rows = 0
@@ -269,8 +269,8 @@ class ParquetEncoder(Encoder):
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """A row group, when enough rows for one have come."""
-        batch = fitted(batch, self._columns, self._schema)
+        """Return a row group if enough rows are collected, else nothing."""
+        batch = cast_batch(batch, self._columns, self._schema)
         self._collected.append(batch)
         self._collected_bytes += batch.nbytes
         self._collected_rows += batch.num_rows

@@ -1,4 +1,4 @@
-"""What a download needs, what it is made by, and what the formats share."""
+"""Interfaces of downloads: the source of a result, its encoder, and the forms of files."""
 
 import io
 import sys
@@ -18,14 +18,14 @@ import pyarrow as pa
 from queryserver.formats.columns import Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""Of an Arrow IPC stream."""
+"""The end marker of an Arrow IPC stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """A stored segment: an IPC stream of `size_bytes`, which begins with `head`, its schema.
+    """A stored segment: an Arrow IPC stream of `size_bytes` that begins with the schema message `head`.
 
-    `read` gives its bytes [start, stop).
+    `read` returns its bytes [start, stop).
     """
 
     head: bytes
@@ -34,53 +34,53 @@ class PackedRows:
 
     @property
     def batches_bytes(self) -> int:
-        """The size of its messages of rows."""
+        """The size of the messages with rows."""
         return self.size_bytes - len(self.head) - len(END_OF_STREAM)
 
 
 class ResultSource(Protocol):
-    """A finished result that can be read more than once."""
+    """A finished result that can be read repeatedly."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """In order; every table has one field for each, in this order, under whatever name."""
+        """The columns of every table, in order. The names of the tables' fields may differ."""
         ...
 
     @property
     def rows(self) -> int: ...
 
     def tables(self) -> AsyncGenerator[pa.Table]:
-        """All rows, in order. The Arrow type of a column may differ from table to table."""
+        """Yield all rows, in order. The Arrow type of a column may differ between tables."""
         ...
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """The schemas of `tables`, where that is cheaper than reading them; each once, in any order."""
+        """Yield the distinct schemas of `tables`, in any order, without reading the rows if possible."""
         ...
 
     def packed(self) -> AsyncGenerator[PackedRows]:
-        """All rows, in order, as they are stored; none where they are not stored in segments."""
+        """Yield the stored segments, in order; nothing if the rows are not stored in segments."""
         ...
 
 
 class Encoder(ABC):
-    """One file in the making. Everything here is work for a thread, one call at a time."""
+    """Encodes one file. All methods block; call them from one thread at a time."""
 
     def start(self) -> bytes:
         return b""
 
     @abstractmethod
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """The next bytes; none while they are collected. No column is dictionary-encoded."""
+        """Encode rows without dictionary-encoded columns. May return nothing while it collects rows."""
 
     def end(self) -> bytes:
         return b""
 
-    def close(self) -> None:  # noqa: B027 most hold nothing
-        """Let go of everything, also when the file was not finished. Idempotent."""
+    def close(self) -> None:  # noqa: B027 most encoders have no resources
+        """Release all resources, even if the file is unfinished. Idempotent."""
 
 
-class Drain(io.RawIOBase):
-    """Takes what a library writes, until it is fetched."""
+class WriteBuffer(io.RawIOBase):
+    """A writable file that buffers the written bytes until `take`."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -89,7 +89,7 @@ class Drain(io.RawIOBase):
         return True
 
     def write(self, piece: bytes | memoryview, /) -> int:  # type: ignore[override]
-        """Keep a copy; the caller may reuse its buffer."""
+        """Append a copy, because the caller may reuse its buffer."""
         self._pieces.append(bytes(piece))
         return len(piece)
 
@@ -100,7 +100,7 @@ class Drain(io.RawIOBase):
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Names with `_2`, `_3`, … at repeated ones. A name that is there once stays as it is."""
+    """Make names unique by appending `_2`, `_3`, … to repeated ones."""
     taken = set(names)
     seen: set[str] = set()
     unique: list[str] = []
@@ -116,10 +116,10 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 XLSX_MAX_ROWS = 1_048_575
-"""Rows of data: a sheet has 1,048,576 and the first one is the header."""
+"""Maximum number of data rows: a sheet has 1,048,576 rows, and the first one is the header."""
 XLSX_MAX_COLUMNS = 16_384
 XLSX_MAX_CHARACTERS = 32_767
-"""Of one cell, counted as Excel does: in UTF-16 units."""
+"""Maximum length of a cell in UTF-16 units, as Excel counts."""
 
 
 class ContentCoding(StrEnum):
@@ -131,7 +131,7 @@ class ContentCoding(StrEnum):
 
 
 class DownloadFormat(StrEnum):
-    """`format` of a download; the value is also the extension of the file's name."""
+    """`format` of a download, which is also the extension of the file name."""
 
     CSV = "csv"
     TSV = "tsv"
@@ -147,7 +147,7 @@ class DownloadFormat(StrEnum):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the file itself is compressed, so that a content coding would save nothing."""
+        """Whether the format compresses its data, so a content coding would not help."""
         return self in {DownloadFormat.XLSX, DownloadFormat.PARQUET}
 
 
@@ -161,31 +161,31 @@ _CONTENT_TYPES = {
     DownloadFormat.NDJSON: "application/x-ndjson",
 }
 
-_MADE_BY = (
+_ENCODER_VERSIONS = (
     version("queryserver"),
     pa.__version__,
     orjson.__version__,
     zlib.ZLIB_RUNTIME_VERSION,
     *sys.version_info[:2],
 )
-_MAKER = sha256(repr(_MADE_BY).encode()).hexdigest()[:8]
+_VERSION_TAG = sha256(repr(_ENCODER_VERSIONS).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """How a result becomes a file; the same result in the same form always gives the same bytes."""
+    """The form of a downloaded file. The same result in the same form always gives the same bytes."""
 
     format: DownloadFormat
     guard: bool = False
-    """csv and tsv: texts that a spreadsheet could take for formulas begin with `'`."""
+    """In csv and tsv, put `'` before texts that a spreadsheet could interpret as formulas."""
     coding: ContentCoding = ContentCoding.IDENTITY
     is_packed: bool = False
-    """arrow: the buffers of its batches are packed by lz4."""
+    """In arrow, compress the buffers of the batches with LZ4."""
 
     def entity_tag(self, operation_id: UUID) -> str:
-        """A strong tag, in quotes. Servers of other versions may make other bytes, so these are a part of it."""
+        """Return a strong entity tag, in quotes. It includes a hash of library versions, which may change the bytes."""
         words = [str(operation_id), self.format.value, *(["guarded"] if self.guard else [])]
         words += ["lz4"] if self.is_packed else []
         if self.coding is not ContentCoding.IDENTITY:
             words.append(self.coding.value)
-        return f'"{"-".join(words)}-{_MAKER}"'
+        return f'"{"-".join(words)}-{_VERSION_TAG}"'

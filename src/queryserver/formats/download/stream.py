@@ -1,4 +1,4 @@
-"""A download, from a result to pieces of a file, compressed or not. The texts of csv and ndjson are in `texts.py`."""
+"""Streaming of a result as a file, with optional compression. The text formats are in `texts.py`."""
 
 import asyncio
 import re
@@ -21,22 +21,22 @@ from queryserver.formats.download.encoder import (
     END_OF_STREAM,
     ContentCoding,
     DownloadFormat,
-    Drain,
     Encoder,
     FileForm,
     PackedRows,
     ResultSource,
+    WriteBuffer,
 )
 from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
-# What is read at a time: a segment of usual size. A sender keeps a piece until it is taken.
+# The usual size of a segment, which is read at once. The server keeps each yielded piece until it is sent.
 _READ_BYTES = 4 * 1024 * 1024
 _PART_BYTES = 1024 * 1024
 
 
 class PackedStream:
-    """The segments of a result, whose columns have one type each in all of them, behind a schema."""
+    """An Arrow IPC stream that consists of a schema and stored segments. All segments have the same types."""
 
     def __init__(self, schema: pa.Schema, segments: Sequence[PackedRows]) -> None:
         self._head = schema.serialize().to_pybytes()
@@ -45,20 +45,20 @@ class PackedStream:
 
     @property
     def weight(self) -> int:
-        """Bytes of memory, about."""
+        """The approximate memory in bytes."""
         return 2 * len(self._head) + 512 * len(self._segments)
 
     def entity_tag(self, operation_id: UUID) -> str:
-        """A strong tag, in quotes: the segments never change, so servers of other versions send the same bytes."""
+        """Return a strong entity tag, in quotes. It has no version, because segments never change."""
         return f'"{operation_id}-arrow-lz4-{sha256(self._head).hexdigest()[:16]}"'
 
     async def pieces(self, start: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """The bytes [start, start + length), by default all. Raises what the store of the segments does.
+        """Yield the bytes [start, start + length), by default all.
 
-        Raises ServiceUnavailable when a segment has another size than its record says.
+        Raises ServiceUnavailable if a segment is shorter than recorded, and errors of the segment store.
         """
         stop = self.size_bytes if length is None else start + length
-        # Goes with the first rows: until they are read, a failure of the store can still be the answer.
+        # The head is sent with the first rows, so a failure of the store can still become the response.
         head = self._head[start:stop]
         position = len(self._head)
         for segment in self._segments:
@@ -74,7 +74,7 @@ class PackedStream:
 
 
 async def _read(segment: PackedRows, start: int, stop: int) -> bytes:
-    """Bytes of its messages of rows."""
+    """Read bytes [start, stop) of the messages with rows."""
     content = await segment.read(len(segment.head) + start, len(segment.head) + stop)
     if len(content) != stop - start:
         raise ServiceUnavailable("A stored segment is incomplete.")
@@ -82,9 +82,9 @@ async def _read(segment: PackedRows, start: int, stop: int) -> bytes:
 
 
 def packed_stream(columns: tuple[Column, ...], segments: Sequence[PackedRows]) -> PackedStream | None:
-    """None where a download must convert: a column has another type in some segment, or in what Parquet can hold.
+    """Build a stream of the stored segments; None if a column's type differs between segments or from `common_schema`.
 
-    Work for a thread.
+    Blocking.
     """
     if not segments:
         return None
@@ -98,7 +98,7 @@ def packed_stream(columns: tuple[Column, ...], segments: Sequence[PackedRows]) -
 _GZIP_LEVEL = 4
 """20 MB of CSV: level 1 takes 0.19 s and leaves 6.8 MB, level 4 0.36 s and 6.1 MB, level 6 0.89 s and 5.5 MB."""
 _GZIP_WINDOW = 31
-"""zlib's number for the largest window with a gzip header, whose time stamp is 0."""
+"""zlib's `wbits` for the largest window and a gzip header, whose time stamp is 0."""
 _MEMBER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*[qQ]\s*=\s*([0-9.]{1,6})\s*)?")
 
 
@@ -110,16 +110,16 @@ _SENT_BYTES = 1024 * 1024
 
 
 class Compressor(Protocol):
-    """One compressed stream in the making; work for a thread."""
+    """Compresses one stream. Blocking."""
 
     def compress(self, piece: bytes, /) -> bytes: ...
     def flush(self) -> bytes: ...
 
 
 def preferred_coding(accept_encoding: str) -> ContentCoding:
-    """The coding with the highest weight; of equal ones zstd, then gzip, which cost less than they save.
+    """Return the coding with the highest weight in `Accept-Encoding`; of equals, zstd before gzip before identity.
 
-    Without the header, or where no coding of ours is acceptable, the bytes as they are.
+    Returns identity if the header is empty or accepts none of these codings.
     """
     weights: dict[str, float] = {}
     for member in accept_encoding.split(","):
@@ -137,14 +137,14 @@ def preferred_coding(accept_encoding: str) -> ContentCoding:
     rest = weights.get("*")
     ranked = {coding: weights.get(coding.value, rest) for coding in _BY_PREFERENCE}
     if ranked[ContentCoding.IDENTITY] is None:
-        # Acceptable unless it is excluded, but nothing that a client names.
+        # Identity is acceptable unless excluded, but any coding named by the client is preferred.
         ranked[ContentCoding.IDENTITY] = 0.0005
     best = max(_BY_PREFERENCE, key=lambda coding: ranked[coding] or 0.0)
     return best if ranked[best] else ContentCoding.IDENTITY
 
 
-def compressed(encoder: Encoder, coding: ContentCoding) -> Encoder:
-    """The same file under a content coding. The same file always gives the same bytes."""
+def compress_download(encoder: Encoder, coding: ContentCoding) -> Encoder:
+    """Wrap an encoder in a content coding. The same file always gives the same bytes."""
     match coding:
         case ContentCoding.GZIP:
             return _Compressed(encoder, zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW))
@@ -173,10 +173,10 @@ class _Compressed(Encoder):
 
 
 class _Zstandard:
-    """One frame, by Arrow's copy of the library."""
+    """Writes one Zstandard frame with the library bundled in Arrow."""
 
     def __init__(self) -> None:
-        self._sink = Drain()
+        self._sink = WriteBuffer()
         self._stream = pa.CompressedOutputStream(pa.PythonFile(self._sink, mode="w"), "zstd")
 
     def compress(self, piece: bytes, /) -> bytes:
@@ -189,38 +189,38 @@ class _Zstandard:
 
 
 async def download(result: ResultSource, form: FileForm, *, threads: Executor) -> AsyncGenerator[bytes]:
-    """The file, in pieces. To be closed by its reader. The same result always gives the same bytes.
+    """Yield the file in pieces; the caller must close the iterator. The same result always gives the same bytes.
 
-    The encoding is done by `threads`. The first piece comes after the first rows were read and encoded, so what it
-    raises can still become an answer: InvalidParameter for a limit of xlsx, the errors of the result store. An error
-    after it means that the file is not whole.
+    Rows are encoded in `threads`. The first piece is yielded after the first rows are encoded, so earlier errors can
+    still become a response: InvalidParameter for a limit of xlsx, or errors of the result store. A later error means
+    that the file is incomplete.
     """
-    encoder = compressed(await _encoder(result, form, threads), form.coding)
-    with closing(Ahead(encoder, threads)) as work:
+    encoder = compress_download(await _encoder(result, form, threads), form.coding)
+    with closing(BackgroundEncoder(encoder, threads)) as work:
         piece, loop = b"", asyncio.get_running_loop()
         async with aclosing(result.tables()) as tables:
             async for table in tables:
                 for part in await loop.run_in_executor(threads, _slices, table):
-                    piece += await work.then(partial(_encoded, encoder, part))
+                    piece += await work.then(partial(_encode, encoder, part))
                     if len(piece) >= _PIECE_BYTES:
-                        for sent in _parts(piece):
+                        for sent in _sent_pieces(piece):
                             yield sent
                         piece = b""
         piece += await work.then(encoder.end)
         piece += await work.last()
-        for sent in _parts(piece):
+        for sent in _sent_pieces(piece):
             yield sent
 
 
 async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | None:
-    """The stored segments as they are, as one Arrow stream; None where a download must convert them."""
+    """Return the stored segments as one Arrow stream; None if a download must convert them."""
     async with aclosing(result.packed()) as found:
         segments = [one async for one in found]
     return await asyncio.get_running_loop().run_in_executor(threads, packed_stream, result.columns, segments)
 
 
-class Ahead:
-    """Encodes the next rows in a thread while the ones before are sent."""
+class BackgroundEncoder:
+    """Encodes the next rows in a thread while the previous ones are sent."""
 
     def __init__(self, encoder: Encoder, threads: Executor) -> None:
         self._encoder = encoder
@@ -228,7 +228,7 @@ class Ahead:
         self._work = threads.submit(encoder.start)
 
     async def then(self, call: Callable[[], bytes]) -> bytes:
-        """What the call before gives; `call` runs from now on."""
+        """Start `call` in a thread, and return the result of the previous call."""
         done = await self.last()
         self._work = self._threads.submit(call)
         return done
@@ -237,7 +237,7 @@ class Ahead:
         return await asyncio.wrap_future(self._work)
 
     def close(self) -> None:
-        """Close the encoder, at once or as soon as the thread is done with it."""
+        """Close the encoder as soon as no thread uses it."""
         self._work.cancel()
         self._work.add_done_callback(lambda _: self._encoder.close())
 
@@ -252,13 +252,13 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
         case DownloadFormat.NDJSON:
             return JsonLinesEncoder(columns)
         case DownloadFormat.XLSX:
-            # A cell that is too long must be known before the first byte, so the result is read once before.
+            # A cell that is too long must be detected before the first byte is sent, so the result is read twice.
             limits = XlsxLimits(columns, result.rows)
             loop = asyncio.get_running_loop()
             async with aclosing(result.tables()) as tables:
                 async for table in tables:
                     for part in await loop.run_in_executor(threads, _slices, table):
-                        await loop.run_in_executor(threads, _checked, limits, part)
+                        await loop.run_in_executor(threads, _check, limits, part)
             return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
             async with aclosing(result.schemas()) as found:
@@ -270,32 +270,32 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
             return ArrowEncoder(columns, schema, is_file=is_file, is_packed=form.is_packed)
 
 
-def _parts(piece: bytes) -> Iterator[bytes]:
-    """What is sent at a time: the server keeps a part until its client has taken it."""
+def _sent_pieces(piece: bytes) -> Iterator[bytes]:
+    """Split a piece for sending, because the server keeps each part until it is sent."""
     for start in range(0, len(piece), _SENT_BYTES):
         yield piece[start : start + _SENT_BYTES]
 
 
 def _slices(table: pa.Table) -> list[pa.Table]:
-    """A table in slices of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for.
+    """Slice a table into about 1 MiB. A cancelled download waits for the encoding of one slice.
 
-    Work for a thread: to count the bytes of many small blocks takes milliseconds.
+    Blocking: counting the bytes of many small blocks takes milliseconds.
     """
     rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
     return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
 
 
-def _encoded(encoder: Encoder, part: pa.Table) -> bytes:
+def _encode(encoder: Encoder, part: pa.Table) -> bytes:
     return b"".join([encoder.rows(batch) for batch in _batches(part)])
 
 
-def _checked(limits: XlsxLimits, part: pa.Table) -> None:
+def _check(limits: XlsxLimits, part: pa.Table) -> None:
     for batch in _batches(part):
         limits.check(batch)
 
 
 def _batches(part: pa.Table) -> Iterator[pa.RecordBatch]:
-    """One batch where Arrow can join the blocks that rows are stored in: small ones cost every reader."""
-    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their blocks are encoded one by one
+    """Yield one batch of all rows if Arrow can join the stored blocks, since small batches slow down readers."""
+    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # Arrow cannot join blocks with unions
         part = part.combine_chunks()
     return map(without_dictionaries, part.to_batches())

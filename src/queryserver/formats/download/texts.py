@@ -1,7 +1,7 @@
-"""Columns as columns of text: the raw text forms of Contract editor 6.3, a whole array at a time; CSV and JSON Lines.
+"""Conversion of columns to raw texts (Contract editor 6.3), and the formats CSV and JSON Lines.
 
-Arrow's kernels make 1,000,000 x 10 texts in some 0.5 s; Python objects would take ten times as long. So only what
-Arrow has no kernel for goes through `cell_values`.
+Arrow's kernels create 1,000,000 x 10 texts in about 0.5 s, ten times as fast as Python objects. So only values without
+a suitable kernel are converted with `cell_values`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,41 +22,43 @@ NUMERIC_TYPES = frozenset(
 NESTED_TYPES = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
 
 
-def some(mask: pa.Array) -> bool:
-    """Whether any value is true; NULL is not."""
+def any_true(mask: pa.Array) -> bool:
+    """Whether any value is true. NULL counts as false."""
     return bool(kernels.any(mask).as_py())
 
 
-def every(mask: pa.Array) -> bool:
-    """Whether all values but NULLs are true."""
+def all_true(mask: pa.Array) -> bool:
+    """Whether all values that are not NULL are true."""
     return kernels.all(mask).as_py() is not False
 
 
-def largest(array: pa.Array) -> int:
+def max_value(array: pa.Array) -> int:
     return kernels.max(array).as_py() or 0
 
 
-def joined(*pieces: pa.Array | str, separator: str = "", null: str | None = None) -> pa.Array:
-    """The pieces of each row as one text; a NULL counts as `null`, or without that makes the row NULL."""
+def join_texts(*pieces: pa.Array | str, separator: str = "", null: str | None = None) -> pa.Array:
+    """Join the pieces of each row to one text. NULL pieces become `null`; if that is None, the row becomes NULL."""
     handling = "emit_null" if null is None else "replace"
     return kernels.binary_join_element_wise(*pieces, separator, null_handling=handling, null_replacement=null or "")
 
 
 def row_bytes(*pieces: pa.Array | str, separator: str = "", null: str = "") -> bytes:
-    """The pieces of each row, joined, one row after the other."""
-    rows = joined(*pieces, separator=separator, null=null)
+    """Join the pieces of each row, and concatenate the rows."""
+    rows = join_texts(*pieces, separator=separator, null=null)
     _, offsets, characters = rows.buffers()
     if offsets is None or characters is None:
         return b""
     return characters.slice(0, memoryview(offsets).cast("i")[len(rows)]).to_pybytes()
 
 
-def changed(texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, of: pa.Array | None = None) -> pa.Array:
-    """Texts, but where the mask is true `change` of the value there, of the texts or of another array.
+def replace_where(
+    texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, of: pa.Array | None = None
+) -> pa.Array:
+    """Replace the texts where the mask is true by `change` of the text, or of the value in the array `of`.
 
-    `change` is Python and slow; it is called once for each different value.
+    `change` is called once for each distinct value.
     """
-    if not some(where):
+    if not any_true(where):
         return texts
     found = (texts if of is None else of).filter(where).dictionary_encode()
     spelled = pa.array([change(value) for value in found.dictionary.to_pylist()], pa.string())
@@ -64,14 +66,14 @@ def changed(texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, o
 
 
 def is_free_text(kind: pa.DataType) -> bool:
-    """Whether the texts of an array can hold any character, in contrast to numbers, times and booleans."""
+    """Whether the texts may contain any character, unlike those of numbers, times and booleans."""
     if pa.types.is_duration(kind) or pa.types.is_interval(kind):
         return True
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def texts(array: pa.Array, column: Column) -> pa.Array:
-    """The raw text of each value; NULL stays NULL. Binary is base64, nested values are compact JSON."""
+    """Return the raw text of each value; NULL stays NULL. Binary becomes base64, nested values become compact JSON."""
     made = text_form(array)
     if made is None and needs_values(array.type, column):
         return value_texts(cell_values(array, column))
@@ -88,13 +90,13 @@ def value_texts(values: Sequence[object]) -> pa.Array:
 
 
 def json_texts(array: pa.Array, column: Column) -> pa.Array:
-    """The raw form of each value as JSON text; NULL stays NULL."""
+    """Return the raw form of each value as JSON text; NULL stays NULL."""
     kind = array.type
     if is_text(kind) and column.type not in NESTED_TYPES:
         strings = texts(array, column)
         to_escape = kernels.match_substring_regex(strings, r'["\\\x00-\x1f]')
-        quoted = joined('"', strings, '"')
-        return changed(quoted, to_escape, lambda text: orjson.dumps(text).decode(), of=strings)
+        quoted = join_texts('"', strings, '"')
+        return replace_where(quoted, to_escape, lambda text: orjson.dumps(text).decode(), of=strings)
     if is_text(kind) or needs_values(kind, column):
         values = cell_values(array, column)
         return pa.array([None if value is None else orjson.dumps(value) for value in values], pa.string())
@@ -102,13 +104,13 @@ def json_texts(array: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and column.type is not ResultType.DECIMAL):
         return plain
     if pa.types.is_floating(kind):
-        return kernels.if_else(kernels.is_finite(array), plain, joined('"', plain, '"'))
-    return joined('"', plain, '"')
+        return kernels.if_else(kernels.is_finite(array), plain, join_texts('"', plain, '"'))
+    return join_texts('"', plain, '"')
 
 
 def needs_values(kind: pa.DataType, column: Column) -> bool:
-    """Whether only `cell_values` makes the raw form, for values that are not text."""
-    # sqlite has no booleans: a column declared so holds integers.
+    """Whether non-text values of the type need `cell_values`."""
+    # SQLite stores booleans as integers.
     return is_free_text(kind) or (column.type is ResultType.BOOLEAN and pa.types.is_integer(kind))
 
 
@@ -117,14 +119,14 @@ def _float_texts(array: pa.Array) -> pa.Array:
         array = array.cast(pa.float32())
     shortest = array.cast(pa.string())
     whole = kernels.invert(kernels.match_substring_regex(shortest, "[.en]"))
-    if some(whole):
-        shortest = kernels.if_else(whole, joined(shortest, ".0"), shortest)
+    if any_true(whole):
+        shortest = kernels.if_else(whole, join_texts(shortest, ".0"), shortest)
     names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-    return changed(shortest, kernels.invert(kernels.is_finite(array)), names.__getitem__)
+    return replace_where(shortest, kernels.invert(kernels.is_finite(array)), names.__getitem__)
 
 
 class JsonLinesEncoder(Encoder):
-    """Values in the raw form of Contract editor 6.3; repeated names get `_2`, `_3`, …"""
+    """Writes JSON Lines with values in raw form (Contract editor 6.3). Repeated names get `_2`, `_3`, …"""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self._columns = columns
@@ -144,10 +146,10 @@ _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
 
 
 class CsvEncoder(Encoder):
-    """Quotes only what needs it. NULL is nothing, an empty text is `""`. In a file of one column both are `""`, since
-    pandas and pyarrow skip empty lines.
+    """Writes CSV or TSV, with quotes only where needed. NULL is an empty field and an empty text is `""`.
 
-    `guard` puts `'` before texts that a spreadsheet would take for a formula (Contract security T5).
+    In a file of one column both are `""`, because pandas and pyarrow skip empty lines. With `guard`, puts `'` before
+    texts that a spreadsheet would interpret as a formula (Contract security T5).
     """
 
     def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool) -> None:
@@ -172,7 +174,7 @@ class CsvEncoder(Encoder):
         if self._guard:
             formulas = kernels.match_substring_regex(cells, _FORMULA_START)
             if not is_text(array.type) or column.type in NUMERIC_TYPES:
-                # Numbers may stand here as text: decimals of any length, values of a column without one type.
+                # Decimals of any length, and values of columns without a single type, are numbers as text.
                 formulas = kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
             cells = _guarded(cells, formulas)
         return self._quoted(cells)
@@ -181,27 +183,27 @@ class CsvEncoder(Encoder):
         to_quote = kernels.or_(
             kernels.match_substring_regex(cells, self._to_quote), kernels.equal(kernels.binary_length(cells), 0)
         )
-        if not some(to_quote):
+        if not any_true(to_quote):
             return cells
-        quoted = joined('"', kernels.replace_substring(cells, '"', '""'), '"')
+        quoted = join_texts('"', kernels.replace_substring(cells, '"', '""'), '"')
         return kernels.if_else(to_quote, quoted, cells)
 
     def _joined(self, cells: list[pa.Array]) -> bytes:
-        last = joined(cells[-1], _LINE_END, null="" if len(cells) > 1 else '""')
+        last = join_texts(cells[-1], _LINE_END, null="" if len(cells) > 1 else '""')
         return row_bytes(*cells[:-1], last, separator=self._separator)
 
 
 def _guarded(cells: pa.Array, formulas: pa.Array) -> pa.Array:
-    if not some(formulas):
+    if not any_true(formulas):
         return cells
-    return kernels.if_else(formulas, joined("'", cells), cells)
+    return kernels.if_else(formulas, join_texts("'", cells), cells)
 
 
 _HOUR_US = 3_600_000_000
 
 
 def duration_text(durations: pa.Array) -> pa.StringArray:
-    """Durations in microseconds as `30:00:00`, `-00:00:00.500000`: hours, which may exceed 24; a fraction if any."""
+    """Format durations in microseconds as `30:00:00` or `-00:00:00.500000`. Hours may exceed 24."""
     microseconds = durations.cast(pa.int64())
     size = kernels.abs(microseconds)
     hours = kernels.divide(size, _HOUR_US)

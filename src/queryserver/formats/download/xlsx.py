@@ -1,8 +1,8 @@
-"""XLSX: one sheet `result`, written as a stream (Contract editor 8.2).
+"""Streaming writer of XLSX files with one sheet `result` (Contract editor 8.2).
 
-100,000 rows x 10 columns take openpyxl (write-only) 5.1 s, XlsxWriter (constant memory) 3.4 s and this 0.5 s: the cells
-of a column are made by Arrow's kernels, not by one Python object each. And neither library can send the beginning
-of a file before its end is made.
+100,000 rows x 10 columns take 5.1 s with openpyxl (write-only), 3.4 s with XlsxWriter (constant memory) and 0.5 s here,
+because Arrow's kernels create the cells of a whole column. Neither library can send the beginning of a file before its
+end is written.
 """
 
 import re
@@ -19,11 +19,17 @@ from queryserver.formats.cell_types.classes import PATTERNS
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.download import texts
-from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain, Encoder
+from queryserver.formats.download.encoder import (
+    XLSX_MAX_CHARACTERS,
+    XLSX_MAX_COLUMNS,
+    XLSX_MAX_ROWS,
+    Encoder,
+    WriteBuffer,
+)
 
-# Index of each in `cellXfs`; 0 is a plain cell.
+# Indexes of the styles in `cellXfs`; 0 is the style of plain cells.
 HEADER_STYLE = 1
-_DATE, _TIME, _TIME_FRACTION, _MOMENT, _MOMENT_FRACTION, _ZONED, _ZONED_FRACTION = range(2, 9)
+_DATE, _TIME, _TIME_FRACTION, _TIMESTAMP, _TIMESTAMP_FRACTION, _ZONED, _ZONED_FRACTION = range(2, 9)
 
 _CLOCK = "hh:mm:ss"
 _DAY = "yyyy\\-mm\\-dd"
@@ -31,13 +37,13 @@ _FORMATS = {
     _DATE: _DAY,
     _TIME: _CLOCK,
     _TIME_FRACTION: f"{_CLOCK}.000",
-    _MOMENT: f"{_DAY}\\ {_CLOCK}",
-    _MOMENT_FRACTION: f"{_DAY}\\ {_CLOCK}.000",
+    _TIMESTAMP: f"{_DAY}\\ {_CLOCK}",
+    _TIMESTAMP_FRACTION: f"{_DAY}\\ {_CLOCK}.000",
     _ZONED: f"{_DAY}\\ {_CLOCK}&quot;Z&quot;",
     _ZONED_FRACTION: f"{_DAY}\\ {_CLOCK}.000&quot;Z&quot;",
 }
 _FIRST_OWN_FORMAT = 164
-"""Lower numbers are Excel's own formats, which depend on the reader's country."""
+"""Lower numbers are Excel's built-in formats, which depend on the reader's locale."""
 
 _NUMBERED = dict(zip(_FORMATS, count(_FIRST_OWN_FORMAT), strict=False))
 NUMBER_FORMATS_XML = (
@@ -57,37 +63,37 @@ CELL_STYLES_XML = (
 
 _UNIX_EPOCH = 25_569
 _FIRST_DAY, _DAY_BEYOND = 61, 2_958_466
-"""1900-03-01 to 9999-12-31: Excel holds 1900 for a leap year, so earlier days have two numbers."""
+"""1900-03-01 to 9999-12-31. Excel treats 1900 as a leap year, so earlier serial numbers are ambiguous."""
 _US_PER_DAY = 86_400_000_000
 
 _CLOCK_TEXT = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _TIME_NAME = re.compile(r"(?i)time *(\([0-9]+\))?( without time zone)?")
-"""Of engines that give times as text."""
+"""Native type of time columns in engines that return times as text."""
 _DAY_OF_CALENDAR = f"^{PATTERNS['date']}"
 _DATE_TEXT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-_MOMENT_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
-_ZONED_TEXT = rf"{_MOMENT_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])$"
+_TIMESTAMP_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
+_ZONED_TEXT = rf"{_TIMESTAMP_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])$"
 
 
 NUMBER_DIGITS = 15
-"""Excel keeps no more of an integer or a decimal; longer ones stand as text."""
+"""Excel stores at most 15 digits of a number. Longer integers and decimals are written as text."""
 
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 _FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
 
-# XML cannot hold these, so Excel writes them as _xHHHH_; the first mark of a text of that form is written so, too.
+# XML does not allow these characters, so Excel writes them as _xHHHH_ and escapes the underscore of such texts.
 # A carriage return would be read as a line feed.
 _UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
 _LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
 _MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
 _UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
 
-# Level 1 takes half the time of level 6 and makes sheets a fifth larger.
+# Level 1 takes half the time of level 6, and the sheets are a fifth larger.
 _COMPRESSION_LEVEL = 1
 _BYTES_PER_CELL = 120
 _BYTES_PER_ESCAPE = 7
 _MADE_AT = (1980, 1, 1, 0, 0, 0)
-"""The earliest time in ZIP: the same result always gives the same bytes."""
+"""The earliest time in ZIP. A fixed time makes the file reproducible."""
 _TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
 
 
@@ -97,32 +103,32 @@ _HEADER_ROW_STAYS = (
 )
 _MEASURED_ROWS = 200
 _WIDTHS = (8, 60)
-"""Least and largest width of a column, in characters."""
+"""Minimum and maximum width of a column, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """The numbers of a column's values as texts, NULL for what has none; and the style of each."""
+class SerialDates:
+    """Excel's serial numbers of dates and times as texts, NULL for values without one, and the style of each cell."""
 
     serials: pa.Array
     styles: pa.Array
 
 
-def moments_of(array: pa.Array, column: Column) -> Moments | None:
-    """Dates, times and timestamps; None for columns of anything else.
+def serial_dates(array: pa.Array, column: Column) -> SerialDates | None:
+    """Convert dates, times and timestamps to serial numbers; None for columns of other types.
 
-    Some engines give them as text: values of the standard form count where the column is declared so. Times with a
-    zone are those of UTC. A serial number keeps microseconds, of which Excel shows milliseconds.
+    Some engines return them as text: texts in standard form are parsed if the column's type is a date or time. Times
+    with a zone are converted to UTC. Serial numbers keep microseconds; Excel displays milliseconds.
     """
     if is_text(array.type) or pa.types.is_union(array.type):
-        read = _read(array, column)
+        read = _parse_dates(array, column)
         if read is None:
             return None
         array = read
     kind = array.type
     if pa.types.is_date(kind):
         days = _scaled(array.cast(pa.date32()).cast(pa.int32()), 1, _UNIX_EPOCH)
-        return _moments_of(days, pa.array([str(_DATE)] * len(array), pa.string()))
+        return _serial_dates(days, pa.array([str(_DATE)] * len(array), pa.string()))
     if pa.types.is_time(kind):
         ticks = array.cast(pa.time64("ns")).cast(pa.time64("us"), safe=False).cast(pa.int64())
         return _styled(array, _scaled(ticks, _US_PER_DAY, 0), _TIME, _TIME_FRACTION, first=0, beyond=1)
@@ -135,11 +141,11 @@ def _scaled(array: pa.Array, divisor: float, offset: float) -> pa.Array:
     return kernels.add(kernels.divide(array.cast(pa.float64(), safe=False), divisor), offset)
 
 
-def _timestamps(array: pa.Array) -> Moments | None:
-    whole, fraction = (_MOMENT, _MOMENT_FRACTION) if array.type.tz is None else (_ZONED, _ZONED_FRACTION)
+def _timestamps(array: pa.Array) -> SerialDates | None:
+    whole, fraction = (_TIMESTAMP, _TIMESTAMP_FRACTION) if array.type.tz is None else (_ZONED, _ZONED_FRACTION)
     try:
         plain = array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns").view(pa.timestamp("us"))
-    except pa.ArrowInvalid:  # seconds so far away that they have no microseconds
+    except pa.ArrowInvalid:  # seconds out of the range of microseconds
         return None
     days = _scaled(plain.cast(pa.int64()), _US_PER_DAY, _UNIX_EPOCH)
     return _styled(plain, days, whole, fraction)
@@ -147,30 +153,32 @@ def _timestamps(array: pa.Array) -> Moments | None:
 
 def _styled(
     array: pa.Array, days: pa.Array, whole: int, fraction: int, *, first: int = _FIRST_DAY, beyond: int = _DAY_BEYOND
-) -> Moments:
+) -> SerialDates:
     is_whole = kernels.equal(kernels.subsecond(array), 0.0)
     styles = kernels.if_else(is_whole, pa.scalar(str(whole)), pa.scalar(str(fraction)))
-    return _moments_of(days, styles, first=first, beyond=beyond)
+    return _serial_dates(days, styles, first=first, beyond=beyond)
 
 
-def _moments_of(days: pa.Array, styles: pa.Array, *, first: int = _FIRST_DAY, beyond: int = _DAY_BEYOND) -> Moments:
+def _serial_dates(
+    days: pa.Array, styles: pa.Array, *, first: int = _FIRST_DAY, beyond: int = _DAY_BEYOND
+) -> SerialDates:
     is_shown = kernels.and_(kernels.greater_equal(days, first), kernels.less(days, beyond))
-    return Moments(kernels.if_else(is_shown, days, None).cast(pa.string()), styles)
+    return SerialDates(kernels.if_else(is_shown, days, None).cast(pa.string()), styles)
 
 
-def _read(array: pa.Array, column: Column) -> pa.Array | None:
-    """Dates, times or timestamps of a column that is declared so, NULL for texts of another form; None if all are."""
+def _parse_dates(array: pa.Array, column: Column) -> pa.Array | None:
+    """Parse the texts of a date or time column, with NULL for texts in another form; None if no text can be parsed."""
     match column.type:
         case ResultType.DATE:
             form, kind = _DATE_TEXT, pa.date32()
         case ResultType.TIMESTAMP:
-            form, kind = _MOMENT_TEXT, pa.timestamp("us")
+            form, kind = _TIMESTAMP_TEXT, pa.timestamp("us")
         case ResultType.TIMESTAMP_TZ:
             form, kind = _ZONED_TEXT, pa.timestamp("us", "UTC")
         case ResultType.STRING if _TIME_NAME.fullmatch(column.native_type):
             cells = texts.texts(array, column)
             clocks = kernels.if_else(kernels.match_substring_regex(cells, f"^{_CLOCK_TEXT}$"), cells, None)
-            return texts.joined("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
+            return texts.join_texts("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
         case _:
             return None
     cells = texts.texts(array, column)
@@ -183,7 +191,7 @@ def _read(array: pa.Array, column: Column) -> pa.Array | None:
 
 
 def column_letters(number: int) -> str:
-    """The name of column `number`, counted from 0: A, …, Z, AA, …"""
+    """Return the name of column `number`, counted from 0: A, …, Z, AA, …"""
     letters = ""
     number += 1
     while number:
@@ -193,30 +201,30 @@ def column_letters(number: int) -> str:
 
 
 def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
-    """One `<c>` for each value, NULL for NULL. `reference` is the name of each cell."""
+    """Return a `<c>` element for each value; NULL for NULL. `reference` has the name of each cell."""
     kind = array.type
-    moments = moments_of(array, column)
-    if moments is not None:
-        cells = texts.joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
-        if moments.serials.null_count == array.null_count:
+    dates = serial_dates(array, column)
+    if dates is not None:
+        cells = texts.join_texts('<c r="', reference, '" s="', dates.styles, '"><v>', dates.serials, "</v></c>")
+        if dates.serials.null_count == array.null_count:
             return cells
-        # A value that a sheet has no number for is text.
+        # Values without a serial number are written as text.
         written = text_cells_xml(texts.texts(array, column), reference)
-        return kernels.if_else(kernels.is_valid(moments.serials), cells, written)
+        return kernels.if_else(kernels.is_valid(dates.serials), cells, written)
     if pa.types.is_boolean(kind):
         return _booleans(array.cast(pa.int8()).cast(pa.string()), reference)
     if is_text(kind) or is_binary(kind):
         cells = texts.texts(array, column)
         numbers = pa.repeat(False, len(cells))
         if column.type in texts.NUMERIC_TYPES:
-            # Numbers that come as text: decimals of any length, values of a column without one type.
+            # Decimals of any length, and values of columns without a single type, are numbers as text.
             numbers = kernels.and_(*(kernels.match_substring_regex(cells, form) for form in (_NUMBER, _FEW_DIGITS)))
         return _numbers_and_texts(cells, numbers, reference)
     if texts.needs_values(kind, column):
         return _mixed(cell_values(array, column), reference)
     cells = texts.texts(array, column)
     if pa.types.is_floating(kind):
-        # A cell holds a double: nothing is lost.
+        # Cells store doubles, so nothing is lost.
         numbers = kernels.is_finite(array)
     elif pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         numbers = kernels.match_substring_regex(cells, _FEW_DIGITS)
@@ -238,10 +246,10 @@ def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
 
 
 def _numbers_and_texts(cells: pa.Array, numbers: pa.Array, reference: pa.Array) -> pa.Array:
-    if not texts.some(numbers):
+    if not texts.any_true(numbers):
         return text_cells_xml(cells, reference)
     as_numbers = _cells(reference, "><v>", cells, "</v></c>")
-    if texts.every(numbers):
+    if texts.all_true(numbers):
         return as_numbers
     return kernels.if_else(numbers, as_numbers, text_cells_xml(cells, reference))
 
@@ -251,7 +259,7 @@ def _booleans(digits: pa.Array, reference: pa.Array) -> pa.Array:
 
 
 def _cells(reference: pa.Array, opening: str, values: pa.Array, closing: str) -> pa.Array:
-    return texts.joined('<c r="', reference, f'"{opening}', values, closing)
+    return texts.join_texts('<c r="', reference, f'"{opening}', values, closing)
 
 
 def _escaped(cells: pa.Array) -> pa.Array:
@@ -260,8 +268,8 @@ def _escaped(cells: pa.Array) -> pa.Array:
         return _UNWRITABLE_CHARACTER.sub(lambda found: f"_x{ord(found[0]):04X}_", marked)
 
     strange = kernels.match_substring_regex(cells, f"{_UNWRITABLE}|{_LOOKS_ESCAPED}")
-    cells = texts.changed(cells, strange, written)
-    if texts.some(kernels.match_substring_regex(cells, "[&<>]")):
+    cells = texts.replace_where(cells, strange, written)
+    if texts.any_true(kernels.match_substring_regex(cells, "[&<>]")):
         for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
             cells = kernels.replace_substring(cells, character, entity)
     return cells
@@ -312,9 +320,9 @@ _PARTS = {
 
 
 class XlsxLimits:
-    """What must be known of a result before the first byte of its sheet: whether it fits, and how wide columns are.
+    """Checks the limits of a sheet and measures the column widths, before the first byte is written.
 
-    Raises InvalidParameter, which names the limit.
+    Raises InvalidParameter with the exceeded limit.
     """
 
     def __init__(self, columns: tuple[Column, ...], rows: int) -> None:
@@ -326,32 +334,32 @@ class XlsxLimits:
             )
         self._columns = columns
         self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
-        # Bold letters take some more room.
+        # Names are bold and therefore wider.
         self._characters = [len(column.name) * 1.15 for column in columns]
         self._is_measured = False
 
     @property
     def widths(self) -> list[float]:
-        """In characters, for each column: of its name and of the first rows."""
+        """The width of each column in characters, from its name and its first rows."""
         least, most = _WIDTHS
         return [round(min(max(characters + 2, least), most), 2) for characters in self._characters]
 
     @property
     def is_huge(self) -> bool:
-        """Whether the sheet may need the 64-bit sizes of ZIP, which older readers do not read."""
+        """Whether the sheet may need ZIP64, which older readers do not support."""
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check some rows; the first ones also are measured."""
+        """Check a batch. The first batch is also measured for the column widths."""
         if not self._is_measured:
             self._is_measured = True
             first = batch.slice(0, _MEASURED_ROWS)
             for number, (array, column) in enumerate(zip(first.columns, self._columns, strict=True)):
-                longest = texts.largest(kernels.utf8_length(texts.texts(array, column)))
+                longest = texts.max_value(kernels.utf8_length(texts.texts(array, column)))
                 self._characters[number] = max(self._characters[number], longest)
         for array, column in zip(batch.columns, self._columns, strict=True):
             if is_binary(array.type):
-                longest = -(-texts.largest(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
+                longest = -(-texts.max_value(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
                 self._refuse(longest, column)
                 self._sheet_bytes += len(array) * longest
             elif texts.is_free_text(array.type):
@@ -360,7 +368,7 @@ class XlsxLimits:
     def _check_text(self, array: pa.Array, column: Column) -> None:
         cells = array.cast(pa.string())
         lengths = kernels.binary_length(cells)
-        if texts.largest(lengths) > XLSX_MAX_CHARACTERS:
+        if texts.max_value(lengths) > XLSX_MAX_CHARACTERS:
             for text in cells.filter(kernels.greater(lengths, XLSX_MAX_CHARACTERS)).to_pylist():
                 self._refuse(len(text.encode("utf-16-le")) // 2, column)
         escapes = kernels.sum(kernels.count_substring_regex(cells, _TO_ESCAPE)).as_py() or 0
@@ -375,7 +383,7 @@ class XlsxLimits:
 
 
 class XlsxEncoder(Encoder):
-    """A ZIP archive whose sizes follow the data, so that it can be sent while it is made."""
+    """Writes a ZIP archive with sizes after the data, so that it can be sent while it is written."""
 
     def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
         self._columns = columns
@@ -383,7 +391,7 @@ class XlsxEncoder(Encoder):
         self._letters = [column_letters(number) for number in range(len(columns))]
         self._last_cell = f"{self._letters[-1]}{rows + 1}"
         self._next_row = 1
-        self._sink = Drain()
+        self._sink = WriteBuffer()
         self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
         for name, content in _PARTS.items():
             with self._archive.open(_part(name), "w") as part:
@@ -391,7 +399,7 @@ class XlsxEncoder(Encoder):
         self._sheet = self._archive.open(_part(_SHEET), "w", force_zip64=is_huge)
 
     def start(self) -> bytes:
-        """All parts but the sheet, and its header row."""
+        """Write all parts except the sheet, and the sheet's header row."""
         columns = "".join(
             f'<col min="{number}" max="{number}" width="{width}" customWidth="1"/>'
             for number, width in enumerate(self._widths, 1)
@@ -411,7 +419,7 @@ class XlsxEncoder(Encoder):
         return self._write_rows(batch.num_rows, cells)
 
     def end(self) -> bytes:
-        """The end of the sheet and the archive's directory."""
+        """Write the end of the sheet and the archive's directory."""
         self._sheet.write(b"</sheetData></worksheet>")
         self.close()
         return self._sink.take()
@@ -425,12 +433,14 @@ class XlsxEncoder(Encoder):
 
     def _references(self, rows: int) -> list[pa.Array]:
         numbers = self._numbers(rows)
-        return [texts.joined(letters, numbers) for letters in self._letters]
+        return [texts.join_texts(letters, numbers) for letters in self._letters]
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
         if len(cells) == 1 and cells[0].null_count:
-            # Readers drop a row without cells: openpyxl and pandas at the end of a sheet, others anywhere.
-            cells = [kernels.coalesce(cells[0], texts.joined('<c r="', self._letters[0], self._numbers(rows), '"/>'))]
+            # Readers ignore rows without cells: openpyxl and pandas at the end of a sheet, others anywhere.
+            cells = [
+                kernels.coalesce(cells[0], texts.join_texts('<c r="', self._letters[0], self._numbers(rows), '"/>'))
+            ]
         self._sheet.write(texts.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()

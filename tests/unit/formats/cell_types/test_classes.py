@@ -12,10 +12,10 @@ from queryserver.formats.cell_types.classes import (
     PATTERNS,
     CellFacts,
     ColumnFacts,
+    array_facts,
+    cell_facts,
     classify,
     column_type,
-    facts_of,
-    facts_of_array,
 )
 from queryserver.formats.columns import NULL, STRING, BaseType, ColumnType
 from queryserver.formats.table_files import CellKind, QuotedText, TypedText
@@ -147,7 +147,7 @@ def test_quoting_matters_only_for_the_word_null() -> None:
     ("null", CellKind.TEXT)])  # fmt: skip
 def test_workbook_cell_keeps_its_class(text: str, kind: CellKind) -> None:
     assert classify(TypedText(text, kind)) is kind
-    assert facts_of(TypedText(text, kind)).kind is kind
+    assert cell_facts(TypedText(text, kind)).kind is kind
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_workbook_cell_keeps_its_class(text: str, kind: CellKind) -> None:
     ],
 )
 def test_number_facts_count_digits(cell: str, facts: CellFacts) -> None:
-    assert facts_of(cell) == facts
+    assert cell_facts(cell) == facts
 
 
 @pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999])
@@ -250,7 +250,7 @@ def exact(cells: Sequence[str]) -> ColumnFacts:
 def vectorised(cells: Sequence[str], repeated: int = 1) -> ColumnFacts:
     """Return the facts of a block column: cells are null if their class is null, unless they are quoted."""
     column = [None if classify(cell) is CellKind.NULL and type(cell) is str else str(cell) for cell in cells]
-    return facts_of_array(pa.array(column * repeated, pa.string()))
+    return array_facts(pa.array(column * repeated, pa.string()))
 
 
 def names(column: ColumnType) -> dict[str, str]:

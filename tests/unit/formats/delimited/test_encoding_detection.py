@@ -7,7 +7,7 @@ import pytest
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
+from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.table_files import SAMPLE_BYTES
 
@@ -46,7 +46,7 @@ def test_table_in_a_language_is_read_in_its_encoding(case: tuple[str, str], name
     sample = CUSTOMERS[language].encode(codec)
     assert text_of(sample) == CUSTOMERS[language]
     assert detected(sample).name in names
-    assert detected(sample).confidence >= SURE
+    assert detected(sample).confidence >= CERTAIN_CONFIDENCE
 
 
 @pytest.mark.importer(65)
@@ -60,7 +60,7 @@ def test_english_headers_and_numbers_do_not_hide_the_decisive_cells() -> None:
         if text_of(text.encode(codec)) != text:
             wrong.append(detected(text.encode(codec)))
     assert len(wrong) <= 2
-    assert all(found.confidence < SURE for found in wrong)
+    assert all(found.confidence < CERTAIN_CONFIDENCE for found in wrong)
 
 
 @pytest.mark.importer(65)
@@ -75,7 +75,7 @@ def test_english_headers_and_numbers_do_not_hide_the_decisive_cells() -> None:
 def test_field_files_are_decoded_correctly(name: str, text: str) -> None:
     content = (FIELD / name).read_bytes()
     assert text_of(content) == text
-    assert detected(content).confidence >= SURE
+    assert detected(content).confidence >= CERTAIN_CONFIDENCE
 
 
 @pytest.mark.importer(65)
@@ -104,7 +104,7 @@ def test_few_names_are_sufficient(codec: str, text: str) -> None:
 )
 def test_reading_that_mixes_scripts_within_words_is_rejected(text: str) -> None:
     sample = text.encode("cp1252")
-    assert text_of(sample) == text or detected(sample).confidence < SURE
+    assert text_of(sample) == text or detected(sample).confidence < CERTAIN_CONFIDENCE
     assert detected(sample).name not in {"big5", "big5-hkscs", "windows-1255", "shift_jis"}
 
 
@@ -113,7 +113,7 @@ def test_reading_that_mixes_scripts_within_words_is_rejected(text: str) -> None:
 def test_single_letter_is_not_evidence(text: str) -> None:
     found = detected(text.encode("latin_1"))
     assert found.name == "iso-8859-1"
-    assert found.confidence < SURE
+    assert found.confidence < CERTAIN_CONFIDENCE
 
 
 @pytest.mark.importer(65)

@@ -9,7 +9,7 @@ from tests.refusals import raises_code
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.base import InvalidRequest
-from queryserver.formats.delimited.cutting import LOOK_AHEAD_CHARACTERS, PlainReader
+from queryserver.formats.delimited.cutting import LOOK_AHEAD_CHARACTERS, ArrowCsvReader
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
 from queryserver.formats.table_files import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText, SkippedLines
 
@@ -241,7 +241,7 @@ def test_record_numbers_skip_blank_lines():
 @pytest.mark.parametrize("separator", ["||", "é", "|~|", " ", "\x01", "\0"])
 def test_arrow_reads_text_with_any_separator(separator):
     text = separator.join(("a", "b", "c")) + "\n"
-    assert PlainReader(Delimiters(separator), 3).batch(text.encode()) is not None
+    assert ArrowCsvReader(Delimiters(separator), 3).batch(text.encode()) is not None
     assert rows_of(blocks_of((text * MANY).encode(), 3, Delimiters(separator))) == [["a", "b", "c"]] * MANY
 
 
@@ -249,7 +249,7 @@ def test_arrow_reads_text_with_any_separator(separator):
     "content", [b"a\rb,c\n", b"a, null\n", b"a\n", b"a,b,c\n", b"\xef\xbb\xbfa,b\n", b"a,b\n   \n", b"\n\n"]
 )
 def test_text_arrow_would_misread_is_left_to_the_exact_reader(content):
-    batch = PlainReader(Delimiters(), 2).batch(content)
+    batch = ArrowCsvReader(Delimiters(), 2).batch(content)
     assert batch is None or not batch.num_rows
 
 

@@ -32,7 +32,7 @@ from queryserver.api.schemas.fields import (
 from queryserver.api.schemas.requests.editor import IdempotencyHeader
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
-from queryserver.formats.cell_types.written_forms import UnknownFormat, date_format
+from queryserver.formats.cell_types.value_formats import UnknownFormat, parse_date_format
 from queryserver.formats.delimited.encodings import ENCODINGS, UTF_8_WITH_MARK
 from queryserver.formats.table_files import MAX_SKIPPED_LINES, FileType
 from queryserver.imports.model import Origin
@@ -56,7 +56,7 @@ NumberForm: TypeAlias = Literal["1234.5", "1234,5", "1,234.5", "1.234,5", "1 234
 
 def _date_form(value: str) -> str:
     try:
-        date_format(value)
+        parse_date_format(value)
     except UnknownFormat as error:
         raise must(f"be a format of dates such as %d/%m/%Y: {error}.") from None
     return value

@@ -1,7 +1,7 @@
-"""Dates and numbers that are not written in the plain forms: their formats, and which one a column has.
+"""Formats of dates and numbers other than the plain forms, and their detection (Contract importer 12.5).
 
 Formats of dates and timestamps are those of strftime, with `%Y %y %m %d %b %B %H %I %M %S %f %p` and any other
-characters between them. Formats of numbers are the number 1234.5 as the file writes it (Contract importer 12.5).
+characters between them. A format of numbers is the number 1234.5 in that format.
 """
 
 import re
@@ -15,18 +15,18 @@ import pyarrow as pa
 from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import (
     ColumnFacts,
+    array_facts,
+    column_facts,
     column_type,
-    facts_of_array,
-    facts_of_cells,
-    facts_of_text,
     is_null_word,
+    text_facts,
 )
 from queryserver.formats.columns import BaseType
 from queryserver.formats.table_files import BLANKS, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64
 
-_TEXTS = frozenset({CellKind.TEXT, CellKind.NULL})
+_TEXT_KINDS = frozenset({CellKind.TEXT, CellKind.NULL})
 
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -35,14 +35,14 @@ MONTHS = (
 
 
 class UnknownFormat(ValueError):
-    """A text that is no format of values; the message is the reason."""
+    """A text is not a valid format of dates or numbers; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateFormat:
-    """A format of dates, or with `has_time` of timestamps.
+    """A format of dates, or of timestamps if `has_time`.
 
-    `pattern` matches a whole cell for Python's `re` and for RE2. Its groups are named by the directives.
+    `pattern` matches a whole cell, in Python's `re` and in RE2. Its groups are named after the directives.
     """
 
     text: str
@@ -56,7 +56,7 @@ class DateFormat:
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """A format of numbers. `groups`: the characters that may separate groups of three digits; empty without groups."""
+    """A format of numbers. `groups` are the accepted thousands separators; empty without grouping."""
 
     text: str
     point: str
@@ -64,12 +64,12 @@ class NumberFormat:
 
     @property
     def pattern(self) -> str:
-        """Matches a whole cell for Python's `re` and for RE2."""
+        """A pattern of a whole cell, for Python's `re` and for RE2."""
         point = re.escape(self.point)
         plain = "(?:0|[1-9][0-9]*)"
         whole = plain
         if self.groups:
-            # A number uses one character only: RE2 has no references back, so there is a branch for each.
+            # All groups of a number have the same separator. RE2 has no back references, so each has its own branch.
             grouped = "|".join(f"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+" for mark in self.groups)
             whole = f"(?:{grouped}|{plain})"
         return f"-?(?:{whole}(?:{point}[0-9]+)?|{point}[0-9]+)"
@@ -108,13 +108,13 @@ _DIRECTIVES: Mapping[str, str] = MappingProxyType(
         "p": "(?i:am|pm)",
     }
 )
-_OF_DIGITS = re.compile("%[YymdHIMSf]")
-_ALTERNATIVES = ("Yy", "mbB", "HI")
-"""Directives of which a format has at most one."""
+_NUMERIC_DIRECTIVE = re.compile("%[YymdHIMSf]")
+_EXCLUSIVE_DIRECTIVES = ("Yy", "mbB", "HI")
+"""Groups of directives of which a format may contain only one."""
 
 
-def date_format(text: str) -> DateFormat:
-    """Raises UnknownFormat."""
+def parse_date_format(text: str) -> DateFormat:
+    """Parse a format of dates or timestamps. Raises UnknownFormat."""
     if len(text) > MAX_FORMAT_CHARACTERS:
         raise UnknownFormat(f"a format has at most {MAX_FORMAT_CHARACTERS} characters")
     pattern, seen, place = "", list[str](), 0
@@ -127,15 +127,15 @@ def date_format(text: str) -> DateFormat:
         if directive not in _DIRECTIVES:
             known = " ".join(f"%{one}" for one in _DIRECTIVES)
             raise UnknownFormat(f'"%{directive}" is no directive; there are {known}')
-        beside = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
+        neighbours = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
         one = _DIRECTIVES[directive]
-        # `1112024` has no meaning without marks: both digits of a part are needed there.
-        one = one.replace("?[", "[") if any(map(_OF_DIGITS.fullmatch, beside)) else one
+        # Adjacent numeric directives must have all their digits, since `1112024` would be ambiguous.
+        one = one.replace("?[", "[") if any(map(_NUMERIC_DIRECTIVE.fullmatch, neighbours)) else one
         pattern += f"(?P<{directive}>{one})"
         seen.append(directive)
         place += 2
     directives = set(seen)
-    if len(directives) < len(seen) or any(len(directives & set(some)) > 1 for some in _ALTERNATIVES):
+    if len(directives) < len(seen) or any(len(directives & set(some)) > 1 for some in _EXCLUSIVE_DIRECTIVES):
         raise UnknownFormat("a part of the date is there twice")
     if not (directives & set("Yy") and directives & set("mbB") and "d" in directives):
         raise UnknownFormat("a format needs a year, a month and a day")
@@ -148,26 +148,26 @@ def date_format(text: str) -> DateFormat:
 
 
 @lru_cache(maxsize=256)
-def value_format(text: str) -> DateFormat | NumberFormat:
+def parse_value_format(text: str) -> DateFormat | NumberFormat:
     if text in NUMBER_FORMATS:
         return NUMBER_FORMATS[text]
     if "%" not in text:
         shown = ", ".join(f'"{one}"' for one in NUMBER_FORMATS)
         raise UnknownFormat(f"neither a format of dates such as %d/%m/%Y nor one of the numbers {shown}")
-    return date_format(text)
+    return parse_date_format(text)
 
 
 _TEXT = pa.string()
 _FIRST_YEAR_OF_1900 = "69"
-"""Two digits from here on are of the 20th century, those below of the 21st, as POSIX has it."""
+"""Two-digit years from here on belong to the 20th century, lower ones to the 21st, as in POSIX."""
 
 
-def rewritten(cells: pa.StringArray, format_text: str) -> pa.StringArray:
-    """Trimmed cells as plain numbers, ISO dates or ISO timestamps; null where a cell is null or not in the format.
+def normalize_cells(cells: pa.StringArray, format_text: str) -> pa.StringArray:
+    """Convert trimmed cells to plain numbers, ISO dates or ISO timestamps; null if a cell is null or not in the format.
 
-    A date in the format may still be no day of the calendar: `31/02/2024` becomes `2024-02-31`.
+    Does not check the calendar: `31/02/2024` becomes `2024-02-31`.
     """
-    known = value_format(format_text)
+    known = parse_value_format(format_text)
     return _numbers(cells, known) if isinstance(known, NumberFormat) else _dates(cells, known)
 
 
@@ -180,7 +180,7 @@ def _numbers(cells: pa.StringArray, known: NumberFormat) -> pa.StringArray:
 
 
 def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
-    # A match of all parts has a struct of texts, anything else is a null struct.
+    # `extract_regex` gives a struct of texts for a match, and a null struct otherwise.
     found = kernels.extract_regex(cells, f"^{known.pattern}$")
     parts = {
         name: kernels.if_else(kernels.is_valid(found), kernels.struct_field(found, name), pa.scalar(None, _TEXT))
@@ -223,10 +223,10 @@ def _hour(parts: dict[str, pa.StringArray]) -> pa.StringArray:
     return _two_digits(kernels.cast(hour, _TEXT))
 
 
-_FIRST, _PROBED = 100, 5
-"""So many of the first cells are compared with all formats one by one; few columns of text pass."""
+_FIRST_CELLS, _PROBED_CELLS = 100, 5
+"""Numbers of first cells that are inspected before a whole column. Most text columns are rejected this way."""
 
-_LONGEST = 40
+_MAX_FORMATTED_CHARACTERS = 40
 _DIGIT = re.compile("[0-9]")
 _PADDED = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}(?:[^0-9]|$)"
 
@@ -244,7 +244,7 @@ _DATES = {
         )
     ),
 }  # fmt: skip
-"""Formats by the order of their parts: the order of cells that fit two of these is not known."""
+"""Formats by the order of their parts. A column that fits two orders is ambiguous."""
 
 _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
     "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p",
@@ -253,7 +253,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 @dataclass(frozen=True, slots=True)
 class ValueFormats:
-    """The formats that a caller gives for all columns; None: detected."""
+    """The formats of dates and numbers that a client declares for all columns; None means that they are detected."""
 
     date: str | None = None
     number: str | None = None
@@ -266,51 +266,51 @@ NO_FORMATS = ValueFormats()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The facts of a column, of its cells as the format reads them where it has one."""
+class ColumnProfile:
+    """The facts of a column. With a format, they describe the normalized cells."""
 
     facts: ColumnFacts
     format: str | None = None
     null_words: tuple[str, ...] = ()
-    """Cells that mean NULL in it (Contract importer 12.6)."""
+    """Cell texts that mean NULL in the column (Contract importer 12.6)."""
 
 
-def measured(
-    cells: "pa.StringArray | Sequence[str]", given: ValueFormats = NO_FORMATS, null_words: Sequence[str] | None = None
-) -> Measured:
-    """The facts of a column of a Block, or of a list of cells of any kind.
+def profile_column(
+    cells: "pa.StringArray | Sequence[str]", formats: ValueFormats = NO_FORMATS, null_words: Sequence[str] | None = None
+) -> ColumnProfile:
+    """Profile a column of a Block, or a list of text or workbook cells.
 
-    A given format that all cells fit counts first. Others, and words that mean NULL unless they are given, are detected
-    in columns of text only. Of a workbook the cells must be text: others have types of their own. Words are not
-    detected among them, because a text stays a text there.
+    A declared format is used if all cells are in it. Otherwise the format is detected, and so are null words if
+    `null_words` is None, but only in text columns. In workbooks, formats apply only to text cells, and null words are
+    not detected, because other cells have types and a text is meant as such.
     """
     if not isinstance(cells, pa.Array) and any(isinstance(cell, TypedText) for cell in cells):
-        return _measured(cells, given)
-    if null_words and (values := _values(cells)) is not None:
-        found = measured(without_words(values, null_words), given, ())
+        return _profile(cells, formats)
+    if null_words and (values := _non_null_texts(cells)) is not None:
+        found = profile_column(null_words_to_null(values, null_words), formats, ())
         return replace(found, null_words=tuple(null_words))
-    found = _measured(cells, given)
+    found = _profile(cells, formats)
     if null_words is not None or _is_typed(found):
         return found
-    return _with_null_words(cells, given) or found
+    return _with_null_words(cells, formats) or found
 
 
-def _is_typed(column: Measured) -> bool:
-    """Whether it is of another type than text."""
+def _is_typed(column: ColumnProfile) -> bool:
+    """Whether the column has a type other than text."""
     facts = column.facts
     return bool(facts.kinds) and column_type(facts, is_whole=True).base is not BaseType.STRING
 
 
-def _measured(cells: "pa.StringArray | Sequence[str]", given: ValueFormats) -> Measured:
-    for form in given:
-        values = _values(cells)
-        found = _fitting(values, form) if values is not None and len(values) else None
+def _profile(cells: "pa.StringArray | Sequence[str]", formats: ValueFormats) -> ColumnProfile:
+    for form in formats:
+        values = _non_null_texts(cells)
+        found = _profile_with_format(values, form) if values is not None and len(values) else None
         if found is not None:
             return found
-    facts = facts_of_array(cells) if isinstance(cells, pa.Array) else facts_of_cells(cells)
+    facts = array_facts(cells) if isinstance(cells, pa.Array) else column_facts(cells)
     if not facts.kinds or column_type(facts, is_whole=True).base is not BaseType.STRING:
-        return Measured(facts)
-    return _detected(cells) or Measured(facts)
+        return ColumnProfile(facts)
+    return _detect_format(cells) or ColumnProfile(facts)
 
 
 NULL_WORDS = frozenset(
@@ -319,135 +319,137 @@ NULL_WORDS = frozenset(
         "-", "--", "---", "\u2013", "\u2014", ".", "..", "...", "?",
     }
 )  # fmt: skip
-"""What programs and people write for a missing value, in lower case."""
+"""Common notations of a missing value, in lower case."""
 
 
-_LONGEST_MARK = max(len(word.encode()) for word in NULL_WORDS)
+_MAX_NULL_WORD_BYTES = max(len(word.encode()) for word in NULL_WORDS)
 
 
-def is_null_mark(word: str) -> bool:
+def is_common_null_word(word: str) -> bool:
     return word.lower() in NULL_WORDS
 
 
-def without_words(cells: pa.StringArray, words: Sequence[str]) -> pa.StringArray:
-    """The cells, null where they are one of the words but for blanks around it."""
+def null_words_to_null(cells: pa.StringArray, words: Sequence[str]) -> pa.StringArray:
+    """Replace cells that, when trimmed, equal one of the words by null."""
     found = kernels.is_in(kernels.utf8_trim(cells, characters=BLANKS), value_set=pa.array(words, pa.string()))
     return kernels.if_else(found, pa.scalar(None, pa.string()), cells)
 
 
-def _with_null_words(cells: "pa.StringArray | Sequence[str]", given: ValueFormats) -> Measured | None:
-    """The facts of a column that some words alone keep from having another type than text."""
-    values = _values(cells[:_FIRST])
+def _with_null_words(cells: "pa.StringArray | Sequence[str]", formats: ValueFormats) -> ColumnProfile | None:
+    """Profile a column that has a type other than text if null words are ignored; None otherwise."""
+    values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
-    # One cell that is neither such a word nor may have a type is enough: most columns of text are done here.
-    if any(map(_is_plain_text, values[:_PROBED].to_pylist())):
+    # A single cell that is plain text decides; most text columns end here.
+    if any(map(_is_plain_text, values[:_PROBED_CELLS].to_pylist())):
         return None
-    values = _values(cells)
+    values = _non_null_texts(cells)
     if values is None:
         return None
-    short = values.filter(kernels.less_equal(kernels.binary_length(values), _LONGEST_MARK))
-    words = tuple(word for word in kernels.unique(short).to_pylist() if is_null_mark(word))
-    rest = without_words(values, words).drop_null() if words else None
+    short = values.filter(kernels.less_equal(kernels.binary_length(values), _MAX_NULL_WORD_BYTES))
+    words = tuple(word for word in kernels.unique(short).to_pylist() if is_common_null_word(word))
+    rest = null_words_to_null(values, words).drop_null() if words else None
     if rest is None or not len(rest):
         return None
-    found = _measured(rest, given)
+    found = _profile(rest, formats)
     return replace(found, null_words=words) if _is_typed(found) else None
 
 
 def _is_plain_text(cell: str) -> bool:
-    if is_null_mark(cell) or facts_of_text(cell, is_quoted=True).kind is not CellKind.TEXT:
+    if is_common_null_word(cell) or text_facts(cell, is_quoted=True).kind is not CellKind.TEXT:
         return False
-    return len(cell) > _LONGEST or not _DIGIT.search(cell)
+    return len(cell) > _MAX_FORMATTED_CHARACTERS or not _DIGIT.search(cell)
 
 
-def _values(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
-    """The trimmed cells that are not NULL; None where a cell of a workbook is no text."""
+def _non_null_texts(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
+    """Return the trimmed cells that are not NULL; None if a cell of a workbook is not text."""
     if isinstance(cells, pa.Array):
-        given: pa.StringArray = cells
-    elif any(isinstance(cell, TypedText) and cell.kind not in _TEXTS for cell in cells):
+        formats: pa.StringArray = cells
+    elif any(isinstance(cell, TypedText) and cell.kind not in _TEXT_KINDS for cell in cells):
         return None
     else:
-        given = pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string())
-    texts = kernels.utf8_trim(given.drop_null(), characters=BLANKS)
+        formats = pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string())
+    texts = kernels.utf8_trim(formats.drop_null(), characters=BLANKS)
     return texts.filter(kernels.and_(kernels.not_equal(texts, ""), kernels.not_equal(texts, r"\N")))
 
 
-def _fitting(values: pa.StringArray, form: str) -> Measured | None:
-    """The facts of the rewritten cells if all of them fit."""
-    plain = rewritten(values, form)
+def _profile_with_format(values: pa.StringArray, form: str) -> ColumnProfile | None:
+    """Profile the normalized cells; None unless all cells are in the format."""
+    plain = normalize_cells(values, form)
     if plain.null_count:
         return None
-    facts = facts_of_array(plain)
-    return None if facts.is_text or not facts.kinds else Measured(facts, form)
+    facts = array_facts(plain)
+    return None if facts.is_text or not facts.kinds else ColumnProfile(facts, form)
 
 
-def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
-    values = _values(cells[:_FIRST])
+def _detect_format(cells: "pa.StringArray | Sequence[str]") -> ColumnProfile | None:
+    values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
-    # A formatted cell is short and has digits.
-    probes = values[:_PROBED].to_pylist()
-    if not all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes):
+    # Cells with formatted values are short and have digits.
+    probes = values[:_PROBED_CELLS].to_pylist()
+    if not all(len(probe) <= _MAX_FORMATTED_CHARACTERS and _DIGIT.search(probe) for probe in probes):
         return None
-    values = _values(cells)
+    values = _non_null_texts(cells)
     if values is None:
         return None
     if not len(probes):
-        probes = values[:_PROBED].to_pylist()
+        probes = values[:_PROBED_CELLS].to_pylist()
     is_number = all(map(_MARKED_NUMBER.fullmatch, probes))
-    return (_number(values, probes) if is_number else None) or _date(values, probes)
+    return (_detect_number_format(values, probes) if is_number else None) or _detect_date_format(values, probes)
 
 
-def _number(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
-    """The format whose decimal mark is certain: `1,234` alone may be either number.
+def _detect_number_format(values: pa.StringArray, probes: Sequence[str]) -> ColumnProfile | None:
+    """Detect a number format with an unambiguous decimal mark, since `1,234` fits two formats.
 
-    Groups by points, blanks or apostrophes alone prove nothing: they may be an address or a telephone number.
+    Groups separated by points, blanks or apostrophes are no evidence: addresses and telephone numbers have them.
     """
     fitting = {
         form: one
-        for form in _surviving(_DETECTED_NUMBERS, probes)
-        if _has_proof(values, form) and (one := _fitting(values, form))
+        for form in _matching_formats(_DETECTED_NUMBERS, probes)
+        if _has_decimal_mark(values, form) and (one := _profile_with_format(values, form))
     }
     points = {NUMBER_FORMATS[form].point for form in fitting}
     return next(iter(fitting.values())) if len(points) == 1 else None
 
 
-def _has_proof(values: pa.StringArray, form: str) -> bool:
+def _has_decimal_mark(values: pa.StringArray, form: str) -> bool:
     if form in {"1,234.5", "1.234,5"}:
-        return _any_has(values, ",")
+        return _any_contains(values, ",")
     known = NUMBER_FORMATS[form]
-    return _any_has(values, known.point) and any(_any_has(values, mark) for mark in known.groups)
+    return _any_contains(values, known.point) and any(_any_contains(values, mark) for mark in known.groups)
 
 
-def _any_has(values: pa.StringArray, mark: str) -> bool:
+def _any_contains(values: pa.StringArray, mark: str) -> bool:
     return bool(kernels.any(kernels.match_substring(values, mark)).as_py())
 
 
-def _date(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
-    found: Measured | None = None
+def _detect_date_format(values: pa.StringArray, probes: Sequence[str]) -> ColumnProfile | None:
+    found: ColumnProfile | None = None
     for days in _DATES.values():
         forms = [day + time for day in days for time in _TIMES]
-        # Formats of one order differ in marks only: a cell fits one of them, or two that read it alike.
-        fitting = next((one for form in _surviving(forms, probes) if (one := _fitting_date(values, form))), None)
+        # Formats of one order differ only in separators. A cell that fits two of them has the same value in both.
+        fitting = next(
+            (one for form in _matching_formats(forms, probes) if (one := _profile_with_date_format(values, form))), None
+        )
         if fitting is not None and found is not None:
             return None
         found = fitting or found
     return found
 
 
-def _fitting_date(values: pa.StringArray, form: str) -> Measured | None:
-    """As `_fitting`. `2024.1.3` is as often a version as a date, `2024.01.03` is a date."""
+def _profile_with_date_format(values: pa.StringArray, form: str) -> ColumnProfile | None:
+    """As `_profile_with_format`, but `%Y.%m.%d` requires two digits, because `2024.1.3` is often a version number."""
     if form.startswith("%Y.%m.%d") and not kernels.all(kernels.match_substring_regex(values, _PADDED)).as_py():
         return None
-    return _fitting(values, form)
+    return _profile_with_format(values, form)
 
 
-def _surviving(forms: Iterable[str], probes: Sequence[str]) -> Iterator[str]:
+def _matching_formats(forms: Iterable[str], probes: Sequence[str]) -> Iterator[str]:
     return (form for form in forms if all(map(_pattern(form).fullmatch, probes)))
 
 
 @cache
 def _pattern(form: str) -> "re.Pattern[str]":
-    known = NUMBER_FORMATS[form] if form in NUMBER_FORMATS else date_format(form)
+    known = NUMBER_FORMATS[form] if form in NUMBER_FORMATS else parse_date_format(form)
     return re.compile(known.pattern)

@@ -4,7 +4,13 @@ import pyarrow as pa
 import pytest
 
 from queryserver.formats.cell_types.classes import column_type
-from queryserver.formats.cell_types.written_forms import UnknownFormat, ValueFormats, measured, rewritten, value_format
+from queryserver.formats.cell_types.value_formats import (
+    UnknownFormat,
+    ValueFormats,
+    normalize_cells,
+    parse_value_format,
+    profile_column,
+)
 from queryserver.formats.columns import STRING, BaseType
 from queryserver.formats.table_files import CellKind, TypedText
 
@@ -32,7 +38,7 @@ UNCERTAIN = [
 
 def of(cells: list[str], given: ValueFormats = ValueFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
     """Measure the cells as a list and as a long Arrow column; return the types and formats found."""
-    ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
+    ways = [profile_column(cells, given), profile_column(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
 
 
@@ -59,9 +65,9 @@ def test_plain_values_need_no_format() -> None:
 
 def test_workbook_text_has_a_format_if_all_cells_are_text() -> None:
     text, other = TypedText("15/01/2024", CellKind.TEXT), TypedText("2024-01-15", CellKind.DATE)
-    assert measured([text, TypedText("", CellKind.NULL)]).format == "%d/%m/%Y"
-    assert measured([text, other]).format is None
-    assert measured([TypedText("007", CellKind.TEXT), TypedText("12", CellKind.TEXT)]).format is None
+    assert profile_column([text, TypedText("", CellKind.NULL)]).format == "%d/%m/%Y"
+    assert profile_column([text, other]).format is None
+    assert profile_column([TypedText("007", CellKind.TEXT), TypedText("12", CellKind.TEXT)]).format is None
 
 
 def test_given_format_applies_if_all_cells_fit() -> None:
@@ -83,7 +89,7 @@ def test_formats_parse_values() -> None:
         ("1234,5", ["1.234,5", ",5", "007", "1,"], [None, ".5", None, None]),
     ]  # fmt: skip
     for form, cells, plain in cases:
-        assert rewritten(pa.array(cells, pa.string()), form).to_pylist() == plain
+        assert normalize_cells(pa.array(cells, pa.string()), form).to_pylist() == plain
 
 
 @pytest.mark.parametrize("text", [
@@ -92,15 +98,15 @@ def test_formats_parse_values() -> None:
      "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"])  # fmt: skip
 def test_invalid_formats_are_rejected(text: str) -> None:
     with pytest.raises(UnknownFormat):
-        value_format(text)
+        parse_value_format(text)
 
 
 def test_adjacent_fields_require_both_digits() -> None:
     cells = pa.array(["01122024", "1112024", "11122024"], pa.string())
-    assert rewritten(cells, "%d%m%Y").to_pylist() == ["2024-12-01", None, "2024-12-11"]
-    assert rewritten(pa.array(["1Jan2024 905"]), "%d%b%Y %H%M").to_pylist() == [None]
-    assert rewritten(pa.array(["1Jan2024 0905"]), "%d%b%Y %H%M").to_pylist() == ["2024-01-01 09:05"]
+    assert normalize_cells(cells, "%d%m%Y").to_pylist() == ["2024-12-01", None, "2024-12-11"]
+    assert normalize_cells(pa.array(["1Jan2024 905"]), "%d%b%Y %H%M").to_pylist() == [None]
+    assert normalize_cells(pa.array(["1Jan2024 0905"]), "%d%b%Y %H%M").to_pylist() == ["2024-01-01 09:05"]
 
 
 def test_punctuation_in_a_format_is_literal() -> None:
-    assert rewritten(pa.array(["(1.2+2024)", "1x2x2024"]), "(%d.%m+%Y)").to_pylist() == ["2024-02-01", None]
+    assert normalize_cells(pa.array(["(1.2+2024)", "1x2x2024"]), "(%d.%m+%Y)").to_pylist() == ["2024-02-01", None]
