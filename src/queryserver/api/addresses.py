@@ -34,18 +34,18 @@ def client_address(request: Request, trusted: Sequence[Network]) -> str:
     headers = request.headers
     chains = (
         [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")],
-        [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")],
+        [_for_parameter(element) for value in headers.getlist("forwarded") for element in value.split(",")],
     )
-    told = {_beyond(trusted, chain) for chain in chains if chain}
-    if not told:
+    addresses = {_last_untrusted_address(trusted, chain) for chain in chains if chain}
+    if not addresses:
         return peer
-    address = told.pop() if len(told) == 1 else UNKNOWN
+    address = addresses.pop() if len(addresses) == 1 else UNKNOWN
     if address == UNKNOWN:
         _warn_once()
     return address
 
 
-def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
+def _last_untrusted_address(trusted: Sequence[Network], chain: Sequence[str]) -> str:
     farthest = UNKNOWN
     for hop in reversed(chain):
         address = parsed_address(_without_port(hop))
@@ -68,7 +68,7 @@ def _warn_once() -> None:
     )
 
 
-def _for(element: str) -> str:
+def _for_parameter(element: str) -> str:
     """Return the `for` parameter of one element of a `Forwarded` header (RFC 7239)."""
     for pair in element.split(";"):
         name, _, value = pair.strip().partition("=")

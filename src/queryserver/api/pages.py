@@ -26,9 +26,9 @@ POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancesto
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
 _HERE = files("queryserver.api")
-_OURS = _HERE.joinpath("page")
+_PAGE_FOLDER = _HERE.joinpath("page")
 # Swagger UI as released, from a PyPI package (ADR 47) that is used for nothing else.
-_THEIRS = files("fastapi_swagger").joinpath("resources")
+_SWAGGER_UI = files("fastapi_swagger").joinpath("resources")
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -39,7 +39,7 @@ _ASSETS = {
     "icon.svg": "image/svg+xml",
 }
 _PAGES = ("docs.html", "root.html")
-_PLACE = re.compile(r"\{(?:asset:([a-z.-]+)|prefix)\}")
+_PLACEHOLDER = re.compile(r"\{(?:asset:([a-z.-]+)|prefix)\}")
 _NO_GZIP = re.compile(r";\s*q=0(?:\.0*)?\s*$")
 _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
@@ -47,27 +47,27 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 @dataclass(frozen=True, slots=True)
 class StaticContent:
     content: bytes
-    packed: bytes
+    compressed: bytes
     media_type: str
     digest: str
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> "StaticContent":
         """Compress the content; must be called in a thread."""
-        packed = gzip.compress(content, mtime=0)
-        return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
+        compressed = gzip.compress(content, mtime=0)
+        return cls(content, compressed, media_type, sha256(content).hexdigest()[:16])
 
     def json_response(self, request: Request, headers: Mapping[str, str]) -> Response:
         """Return 200 in an encoding that the client accepts, or 304 if the client has this version."""
-        is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
-        etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
+        is_compressed = accepts_gzip(request.headers.get("accept-encoding", ""))
+        etag = f'"{self.digest}-gzip"' if is_compressed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
         known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
         if etag in known or known == ["*"]:
             return Response(status_code=304, headers=headers)
-        if is_packed:
+        if is_compressed:
             headers["Content-Encoding"] = "gzip"
-        return Response(self.packed if is_packed else self.content, media_type=self.media_type, headers=headers)
+        return Response(self.compressed if is_compressed else self.content, media_type=self.media_type, headers=headers)
 
 
 class Pages:
@@ -75,7 +75,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._files: Mapping[str, StaticContent] | None = None
-        self._made: dict[Callable[[], StaticContent], StaticContent] = {}
+        self._cache: dict[Callable[[], StaticContent], StaticContent] = {}
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
@@ -92,20 +92,20 @@ class Pages:
             headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
         return found.json_response(request, headers)
 
-    async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
+    async def cached(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
         async with self._lock:
-            if make not in self._made:
-                self._made[make] = await _in_thread(request, make)
-            return self._made[make]
+            if make not in self._cache:
+                self._cache[make] = await _in_thread(request, make)
+            return self._cache[make]
 
 
-def wants_page(accept: str) -> bool:
+def prefers_html(accept: str) -> bool:
     """Return whether `Accept` lists HTML, and not JSON with a higher weight. Browsers list HTML, programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
 
-def takes_gzip(accept_encoding: str) -> bool:
+def accepts_gzip(accept_encoding: str) -> bool:
     chosen = {part.partition(";")[0].strip().lower(): part for part in accept_encoding.split(",")}
     part = chosen.get("gzip", chosen.get("*"))
     return part is not None and _NO_GZIP.search(part) is None
@@ -130,14 +130,14 @@ def _read(prefix: str) -> Mapping[str, StaticContent]:
     """Read pages and files by name. Links in pages contain the server's URL prefix and the file versions."""
     found = {
         name: StaticContent.of(
-            (_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type
+            (_SWAGGER_UI if name.startswith("swagger-ui") else _PAGE_FOLDER).joinpath(name).read_bytes(), media_type
         )
         for name, media_type in _ASSETS.items()
     }
-    links = {name: f"{prefix}/api/docs/{name}?v={kept.digest}" for name, kept in found.items()}
+    links = {name: f"{prefix}/api/docs/{name}?v={file.digest}" for name, file in found.items()}
     for page in _PAGES:
-        text = _OURS.joinpath(page).read_text(encoding="utf-8")
-        text = _PLACE.sub(lambda place: escape(links[place[1]] if place[1] else prefix), text)
+        text = _PAGE_FOLDER.joinpath(page).read_text(encoding="utf-8")
+        text = _PLACEHOLDER.sub(lambda match: escape(links[match[1]] if match[1] else prefix), text)
         found[page] = StaticContent.of(text.encode(), "text/html")
     return found
 
@@ -162,7 +162,7 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
         raise InvalidParameter("format must be json or yaml.")
     wants_yaml = wanted == "yaml" or "yaml" in request.headers.get("accept", "")
     state = request.app.state
-    response = await _described(request, state.yaml_document if wants_yaml else state.json_document)
+    response = await _document_response(request, state.yaml_document if wants_yaml else state.json_document)
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 
@@ -171,7 +171,7 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
 async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     """Return this OpenAPI 3.1 document as JSON."""
     # like all responses below /api/v1 (Contract platform 1.3)
-    return await _described(request, request.app.state.json_document, cached="no-store")
+    return await _document_response(request, request.app.state.json_document, caching="no-store")
 
 
 @router.get("/api/docs", response_class=Response, responses=contents("text/html", words=PAGE))
@@ -180,33 +180,35 @@ async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
 )
 async def get_docs_page(request: Request, _client: ClientDep) -> Response:
     """Return the API reference as a page. All its scripts and styles come from this server."""
-    return await _shown(request, "docs.html")
+    return await _page_response(request, "docs.html")
 
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
 async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
     """Return a script, style sheet or image of a page."""
-    return await _shown(request, "" if asset.endswith(".html") else asset)
+    return await _page_response(request, "" if asset.endswith(".html") else asset)
 
 
 @router.get("/", include_in_schema=False)
 async def get(request: Request) -> Response:
     """Return a page about this server to browsers, and 404 to programs."""
-    if not wants_page(request.headers.get("accept", "")):
+    if not prefers_html(request.headers.get("accept", "")):
         return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
-    response = await _shown(request, "root.html")
+    response = await _page_response(request, "root.html")
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 
 
-async def _shown(request: Request, name: str) -> Response:
+async def _page_response(request: Request, name: str) -> Response:
     pages: Pages = request.app.state.pages
     return await pages.file(request, name) or failure(404, "not_found", "Not found.")
 
 
-async def _described(request: Request, make: Callable[[], StaticContent], *, cached: str = "no-cache") -> Response:
+async def _document_response(
+    request: Request, make: Callable[[], StaticContent], *, caching: str = "no-cache"
+) -> Response:
     pages: Pages = request.app.state.pages
-    return (await pages.kept(request, make)).json_response(request, {"Cache-Control": cached})
+    return (await pages.cached(request, make)).json_response(request, {"Cache-Control": caching})
 
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:

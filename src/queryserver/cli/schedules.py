@@ -155,9 +155,9 @@ def _read(file: Path) -> Any:
 
 def _exported(found: Any) -> dict[str, Any]:
     """Convert a schedule to the response format of GET taskserver/schedules."""
-    from queryserver.api.v1.taskserver.schedules import shown_schedule  # noqa: PLC0415 slow to import
+    from queryserver.api.v1.taskserver.schedules import schedule_body  # noqa: PLC0415 slow to import
 
-    return shown_schedule(found).model_dump(by_alias=True)
+    return schedule_body(found).model_dump(by_alias=True)
 
 
 def _line(shown: Mapping[str, Any]) -> tuple[str, ...]:

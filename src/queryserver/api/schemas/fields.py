@@ -31,17 +31,17 @@ from queryserver.platform.text import MAX_DEPTH, boolean_of, parse_json
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
 JSON_DEPTH = "max_json_depth"
-"""Key of the validation context: maximum nesting of JSON text in a field."""
+"""Key of the validation context for the maximum nesting depth of JSON text in a field."""
 MAX_ENTRIES = 1000
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
 _LARGE = re.compile(r"\+?0*[1-9][0-9]{18,}")
 _EXACT_IN_A_DOUBLE = 2**53
 
 
-def is_clean(text: str) -> bool:
-    """Whether `text` can be stored and forwarded: no U+0000, no lone surrogates."""
+def is_storable_text(text: str) -> bool:
+    """Return whether `text` can be stored and forwarded: it has no U+0000 and no lone surrogates."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -56,7 +56,7 @@ def is_clean(text: str) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise must("be text.")
-    if not is_clean(value):
+    if not is_storable_text(value):
         raise must("be free of U+0000 and of lone surrogates.")
     return value
 
@@ -69,32 +69,32 @@ def _flag(value: Any) -> bool:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    return without_nulls(object_of(value))
+    return without_nulls(require_object(value))
 
 
-def object_of(value: Any) -> Mapping[str, Any]:
+def require_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise must("be a JSON object.")
     return cast("Mapping[str, Any]", value)
 
 
-def json_of(value: Any, reading: ValidationInfo) -> Any:
+def parse_json_text(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_json(value, max_depth=json_depth(reading))
+        return parse_json(value, max_depth=max_json_depth_of(info))
     except InvalidJson as error:
         raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
 
 
-def json_depth(reading: ValidationInfo) -> int:
-    """How deep JSON text in a field may be nested."""
-    context: Mapping[str, int] = reading.context or {}
+def max_json_depth_of(info: ValidationInfo) -> int:
+    """Return the maximum nesting depth of JSON text in a field."""
+    context: Mapping[str, int] = info.context or {}
     return context.get(JSON_DEPTH, MAX_DEPTH)
 
 
-def unquoted(value: Any) -> Any:
-    """The decoded string if the value is a JSON string such as `"sample"`; any other value unchanged."""
+def decode_json_string(value: Any) -> Any:
+    """Decode a JSON string such as `"sample"`. Other values are returned unchanged."""
     if isinstance(value, str) and value.startswith('"'):
         try:
             return json.loads(value)
@@ -103,8 +103,8 @@ def unquoted(value: Any) -> Any:
     return value
 
 
-def _few(value: Any) -> Any:
-    """Checked before the entries are validated, which takes some microseconds each."""
+def _require_few_entries(value: Any) -> Any:
+    """Check the number of entries before they are validated, which takes some microseconds each."""
     entries: Any = value
     if isinstance(value, list | tuple) and len(entries) > MAX_ENTRIES:
         raise must(f"have at most {MAX_ENTRIES} entries.")
@@ -112,7 +112,7 @@ def _few(value: Any) -> Any:
 
 
 def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """JSON null is the same as an absent member (Contract editor 1.2)."""
+    """Omit members that are JSON null, which is the same as absent (Contract editor 1.2)."""
     for value in values.values():
         if value is None:
             return {name: value for name, value in values.items() if value is not None}
@@ -122,10 +122,10 @@ def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
 T = TypeVar("T")
 
 EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
-"""Added to the schema of a query parameter: empty text counts as absent although the schema does not allow it."""
+"""Schema of a query parameter that may be empty, which means absent, although its type does not allow empty text."""
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-"""Text exactly as decoded; other JSON types are refused.
+"""Text exactly as decoded. Other JSON types are rejected.
 
 The services limit the length of names and descriptions, because commands and files set these values too.
 """
@@ -133,10 +133,10 @@ The services limit the length of names and descriptions, because commands and fi
 OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]
-"""Text that counts as absent if it is blank."""
+"""Text, or None if it is blank."""
 
 RequiredText: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
-"""Required text; blank text is refused by the handler."""
+"""Required text. The handler rejects blank text."""
 
 ConnectorReference: TypeAlias = Annotated[
     str,
@@ -148,7 +148,7 @@ ConnectorReference: TypeAlias = Annotated[
 TextOrInteger: TypeAlias = Annotated[
     int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))
 ]
-"""Text, or an integer with a meaning of its own."""
+"""Text or an integer, which have different meanings."""
 
 _FLAG_WORDS = "|".join(
     "".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in word)
@@ -158,21 +158,21 @@ _FLAG_WORDS = "|".join(
 Flag: TypeAlias = Annotated[
     bool, BeforeValidator(_flag), WithJsonSchema({"type": ["boolean", "string"], "pattern": f"^(?:{_FLAG_WORDS})$"})
 ]
-"""A boolean as JSON or as one of the accepted words."""
+"""A JSON boolean, or one of the accepted words."""
 
-Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, reading: _object(json_of(value, reading)))]
-"""An object: JSON text in a form, JSON text or native in a JSON body."""
+Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, info: _object(parse_json_text(value, info)))]
+"""An object: as JSON text, or in a JSON body also natively."""
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
-"""An object within another one."""
+"""An object inside another object."""
 
-ShortArray: TypeAlias = Annotated[T, BeforeValidator(_few)]
-"""An array of at most 1000 entries."""
+ShortArray: TypeAlias = Annotated[T, BeforeValidator(_require_few_entries)]
+"""An array with at most 1000 entries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Annotation of an integer with bounds: decimal text with optional sign, or a JSON number without fraction."""
+class Integer:
+    """Annotation for an integer with bounds: decimal text with optional sign, or a JSON number without fraction."""
 
     minimum: int = -INT64_MAX
     maximum: int = INT64_MAX
@@ -182,8 +182,8 @@ class Whole:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> int:
-        """JSON booleans are refused, although Python's are integers."""
-        is_text = isinstance(value, str) and _WHOLE.fullmatch(value)
+        """Convert the value. JSON booleans are rejected, although Python booleans are integers."""
+        is_text = isinstance(value, str) and _INTEGER.fullmatch(value)
         is_float = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_A_DOUBLE
         if type(value) is int or is_text or is_float:
             whole = int(value)
@@ -194,32 +194,32 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """Annotation of a page size: an integer of at least `minimum`; values above `most` are reduced to it.
+    """Annotation for a page size: an integer of at least `minimum`. Values above `maximum` are reduced to it.
 
-    Clients send a huge number to get as many entries as possible (Contract platform 1.2).
+    Clients send huge numbers to get as many entries as possible (Contract platform 1.2).
     """
 
-    most: int = INT64_MAX
+    maximum: int = INT64_MAX
     minimum: int = 1
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.read, core_schema.int_schema(ge=self.minimum))
 
     def read(self, value: Any) -> int:
-        """Raises the error of `Whole` if it is not an integer or too small."""
+        """Convert the value. Raises the error of `Integer` if it is not an integer or is too small."""
         if isinstance(value, str):
             is_large = _LARGE.fullmatch(value) is not None
         else:
             is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            is_large = is_whole and value > self.most
+            is_large = is_whole and value > self.maximum
         if is_large:
-            return self.most
-        return min(Whole(self.minimum).read(value), self.most)
+            return self.maximum
+        return min(Integer(self.minimum).read(value), self.maximum)
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Annotation of a number with bounds: decimal text with optional sign and fraction, or a JSON number."""
+    """Annotation for a number with bounds: decimal text with optional sign and fraction, or a JSON number."""
 
     minimum: int
     maximum: int
@@ -229,7 +229,7 @@ class Number:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> float:
-        """JSON booleans are refused; NaN and infinity are outside every range."""
+        """Convert the value. JSON booleans are rejected; NaN and infinity are outside every range."""
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
@@ -248,7 +248,7 @@ def must(rule: str) -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """A wire model. A field whose wire name is reserved in Python ends in `_` and is written under the wire name."""
+    """A response model. A field with a reserved Python name has the suffix `_`, which is not part of its wire name."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 
@@ -260,31 +260,31 @@ def _without_default(schema: dict[str, Any]) -> None:
 Omittable: TypeAlias = Annotated[
     T | SkipJsonSchema[None], Field(exclude_if=partial(is_, None), json_schema_extra=_without_default)
 ]
-"""Type of a key that a response may lack: None omits the key."""
+"""Type of an optional key in a response. None omits the key."""
 
 Time: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
-"""A time on the wire: RFC 3339, UTC, with `Z`."""
+"""A time in a response: RFC 3339, UTC, with `Z`."""
 
 
-def given(name: str, **schema: Any) -> dict[str, Any]:
-    """JSON Schema of an object with the member `name`, matching `schema`; by default not null."""
+def requires(name: str, **schema: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object with the member `name` that matches `schema`; by default it is not null."""
     return {"required": [name], "properties": {name: schema or {"not": {"type": "null"}}}}
 
 
-def filled(*names: str) -> dict[str, Any]:
-    """JSON Schema of an object with a non-blank text in the last of `names`, nested in objects of the other names."""
+def requires_text(*names: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object with a non-blank text at the path `names`."""
     schema: dict[str, Any] = {"type": "string", "pattern": r"\S"}
     for name in reversed(names[1:]):
-        schema = {"type": "object", **given(name, **schema)}
-    return given(names[0], **schema)
+        schema = {"type": "object", **requires(name, **schema)}
+    return requires(names[0], **schema)
 
 
 FORM_PATTERN = "x-form-pattern"
-"""Schema key of a field: the pattern of its form text, if that may be more than JSON text."""
+"""Schema key of a field with the pattern of its form text, if that may also be something other than JSON text."""
 
 
-def list_pattern(*words: str) -> str:
-    """The form text of an array of one or more of `words`: a JSON array, or a comma-separated list."""
+def word_list_pattern(*words: str) -> str:
+    """Return the pattern of form text for one or more of `words`, as a JSON array or a comma-separated list."""
     word = "(?:" + "|".join(map(re.escape, words)) + ")"
     blank = r"[ \t\r\n]*"
     array = rf'\[{blank}"{word}"{blank}(?:,{blank}"{word}"{blank})*\]'
@@ -294,9 +294,10 @@ def list_pattern(*words: str) -> str:
 
 
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
-    """Schema of a model that needs one of several members; the call itself checks it.
+    """Return a model configuration whose JSON Schema requires one of several members. The call itself checks this.
 
-    Written as `if` and `then`, which client generators ignore; for `anyOf` they would generate a class per choice.
+    It is written as `if` and `then`, which client generators ignore; with `anyOf` they would generate a class for
+    each choice.
     """
     *others, last = map(dict, choices)
     extra: dict[str, Any] = {"if": {"not": {"anyOf": others}} if others else {}, "then": last}
@@ -304,9 +305,9 @@ def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
 
 
 def one_of(*words: str | int) -> WithJsonSchema:
-    """The words that a field can have, for the API description.
+    """Return the JSON Schema of a field with one of `words`.
 
-    Responses are not checked against them at run time; tests compare them with the domain.
+    Responses are not checked at run time; tests compare the words with the domain.
     """
     # plain values: YAML cannot represent enumeration members
     values = [word if isinstance(word, int) else str(word) for word in words]
@@ -314,7 +315,7 @@ def one_of(*words: str | int) -> WithJsonSchema:
 
 
 class Fields(BaseModel):
-    """Fields of a call, or of an object in it; unknown fields are ignored (Contract editor 1.2)."""
+    """Fields of a call, or of an object in a call. Unknown fields are ignored (Contract editor 1.2)."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -323,10 +324,10 @@ Model = TypeVar("Model", bound=Fields)
 
 
 def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """The fields of a call, from form or query text or from native JSON.
+    """Parse the fields of a call, from form text, query text or native JSON.
 
-    JSON text in a field may nest up to `max_json_depth`. Raises MissingParameter, InvalidParameter or InvalidJson; the
-    message names the field and its rule.
+    JSON text in a field may be nested up to `max_json_depth`. Raises MissingParameter, InvalidParameter or
+    InvalidJson with a message that names the field and its rule.
     """
     try:
         return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
@@ -335,7 +336,10 @@ def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int 
 
 
 def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
-    """Malformed JSON takes precedence, then the first invalid field (Contract platform 1.1)."""
+    """Convert validation errors. Malformed JSON takes precedence, then the first invalid field.
+
+    Contract platform 1.1.
+    """
     problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
     name = ".".join(str(part) for part in problem["loc"])
     match problem["type"]:

@@ -60,7 +60,7 @@ async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -
 
 _CONNECTORS = "connectors"
 # Hue applications that this service does not have
-_SHOWN = 100
+_MAX_SHOWN_CHARACTERS = 100
 
 
 @router.get("/available_app_examples", response_model=wire.AppExamplesResponse)
@@ -82,7 +82,7 @@ async def install_app_examples(
     if name in requests.OTHER_EXAMPLES:
         raise NotSupported(f"There are no examples for {name} here.")
     if name != _CONNECTORS:
-        raise InvalidParameter(f"Unsupported app name: {name[:_SHOWN]}")
+        raise InvalidParameter(f"Unsupported app name: {name[:_MAX_SHOWN_CHARACTERS]}")
     await connectors.install_examples(user)
     message = f"Successfully installed examples for {name}."
     return json_response(wire.InstallAppExamplesResponse(message=message, status=0))
@@ -98,7 +98,9 @@ async def list_statements(
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
     return json_response(
-        wire.AdminStatementsResponse(status=0, statements=[_shown(entry) for entry in page], next_after=following)
+        wire.AdminStatementsResponse(
+            status=0, statements=[_statement_body(entry) for entry in page], next_after=following
+        )
     )
 
 
@@ -113,7 +115,7 @@ async def show_statement(
             wire.AdminStatementResponse,
             found,
             status=0,
-            statement=_shown(found.entry),
+            statement=_statement_body(found.entry),
             text=found.statement,
             deadline=utc_text(found.deadline) or "",
         )
@@ -131,10 +133,10 @@ async def cancel_statement_of_user(
     entry = await statements.stop(
         parse_operation_id(operation_id), by=user.username, wait_s=settings.editor.cancel_wait.total_seconds()
     )
-    return json_response(wire.AdminCancelResponse(status=0, statement=_shown(entry)))
+    return json_response(wire.AdminCancelResponse(status=0, statement=_statement_body(entry)))
 
 
-def _shown(entry: OverviewEntry) -> wire.AdminStatement:
+def _statement_body(entry: OverviewEntry) -> wire.AdminStatement:
     times = entry.times
     return model_from(
         wire.AdminStatement,

@@ -29,10 +29,10 @@ async def get_config(
 ) -> Response:
     """Return the interpreters, browsers, limits and flags that apply to the caller. Spec §4 SQL editor."""
     found = await configuration.of(user)
-    return Response(body_of(settings, found), 200, media_type="application/json")
+    return Response(configuration_json(settings, found), 200, media_type="application/json")
 
 
-def body_of(settings: Settings, found: Configuration) -> bytes:
+def configuration_json(settings: Settings, found: Configuration) -> bytes:
     """Return the response body. Writing 200 interpreters, each listed twice, through one model would take too long."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
     interpreters = [_interpreter(one) for one in found.interpreters]
@@ -83,13 +83,13 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
 
 
 def _interpreter(connector: Connector) -> orjson.Fragment:
-    return _written_interpreter(connector.key, connector.nice_name, connector.dialect, connector.interface)
+    return _interpreter_json(connector.key, connector.nice_name, connector.dialect, connector.interface)
 
 
 @lru_cache(maxsize=4096)
-def _written_interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
+def _interpreter_json(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
     flags = flags_of(dialect, interface)
-    return _written(
+    return _json_fragment(
         wire.Interpreter(
             **_names(key, name, dialect),
             optimizer="off",
@@ -103,7 +103,7 @@ def _written_interpreter(key: str, name: str, dialect: str, interface: str) -> o
 
 @lru_cache(maxsize=4096)
 def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
-    return _written(wire.CatalogEntry(**_names(key, name, dialect), is_sql=True, is_catalog=True))
+    return _json_fragment(wire.CatalogEntry(**_names(key, name, dialect), is_sql=True, is_catalog=True))
 
 
 def _names(key: str, name: str, dialect: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _names(key: str, name: str, dialect: str) -> dict[str, str]:
     return {"name": name, "type": key, "id": key, **shown}
 
 
-def _written(model: BaseModel) -> orjson.Fragment:
+def _json_fragment(model: BaseModel) -> orjson.Fragment:
     return orjson.Fragment(model.__pydantic_serializer__.to_json(model, by_alias=True))
 
 

@@ -19,7 +19,7 @@ from queryserver.identity.users import GroupName, UserDetails, UserSummary
 router = PathGroup("iam", prefix="/api/v1/iam")
 
 # larger responses are written in a thread: 50,000 users take a third of a second
-_FEW = 2000
+_MAX_LOOP_USERS = 2000
 
 
 @router.get("/get_users", response_model=wire.UserListResponse)
@@ -38,9 +38,9 @@ async def find_users(
         page=request.page,
         limit=request.limit,
     )
-    if len(page) <= _FEW:
-        return _listed(count, page)
-    return await threads.answers.run(user.id, lambda _: _listed(count, page))
+    if len(page) <= _MAX_LOOP_USERS:
+        return _user_list(count, page)
+    return await threads.answers.run(user.id, lambda _: _user_list(count, page))
 
 
 @router.get("/users", response_model=wire.UsersResponse)
@@ -49,7 +49,7 @@ async def get_users_by_id(
 ) -> Response:
     """Return at most 1000 users by id. Unknown ids are omitted. Contract platform 6.2."""
     found = await users.with_ids(request.userids)
-    return json_response(wire.UsersResponse(users=[shown_user(user) for user in found], status=0))
+    return json_response(wire.UsersResponse(users=[user_body(user) for user in found], status=0))
 
 
 @router.get("/users/autocomplete", response_model=wire.UserAutocompleteResponse)
@@ -67,7 +67,7 @@ async def autocomplete_users(
         with_caller=request.include_myself,
         only_groups_of_caller=request.only_mygroups,
     )
-    shown = [shown_user(one, with_groups=request.extend_user) for one in found]
+    shown = [user_body(one, with_groups=request.extend_user) for one in found]
     return json_response(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
 
 
@@ -95,7 +95,7 @@ def _preferences(preferences: Preferences) -> Response:
     return json_response(wire.PreferencesResponse(status=0, preferences=shown))
 
 
-def _listed(count: int, users: Sequence[UserSummary]) -> Response:
+def _user_list(count: int, users: Sequence[UserSummary]) -> Response:
     shown = [
         wire.UserSummary(
             id=user.id,
@@ -110,7 +110,7 @@ def _listed(count: int, users: Sequence[UserSummary]) -> Response:
     return json_response(wire.UserListResponse(users=shown, count=count, status=0))
 
 
-def shown_user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
+def user_body(user: UserDetails, *, with_groups: bool = False) -> wire.User:
     return model_from(
         wire.User,
         user,

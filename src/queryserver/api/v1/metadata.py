@@ -20,11 +20,11 @@ from queryserver.search.search import SearchParameters, SearchResult
 
 router = PathGroup("metadata")
 
-_ON_THE_LOOP = 50  # records; highlighting matches in 1,000 long comments takes 0.1 s
+_MAX_LOOP_RECORDS = 50  # records; highlighting matches in 1,000 long comments takes 0.1 s
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
 _DESCRIPTION_CHARACTERS = 200
-_CHARACTERS_BEFORE = 60  # before the first match in a longer description
+_EXCERPT_LEAD = 60  # before the first match in a longer description
 
 
 @router.post("/metadata/search/entities_interactive", response_model=wire.SearchResponse, responses=failures(403, 501))
@@ -50,7 +50,7 @@ async def search_metadata(
         prefix=request.prefix,
     )
     found = await while_connected(http, search.search(user, parameters))
-    if len(found.records) <= _ON_THE_LOOP:
+    if len(found.records) <= _MAX_LOOP_RECORDS:
         return json_response(_response(found))
     return await threads.searching.run(user.id, lambda _: json_response(_response(found)))
 
@@ -155,15 +155,15 @@ def _description_of(record: Record, terms: Sequence[Term]) -> str:
     if tags:
         return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
     if record.description:
-        return highlighted(_around(record.description, terms), terms)
-    return highlighted(_around(record.text, terms), terms)
+        return highlighted(_excerpt(record.description, terms), terms)
+    return highlighted(_excerpt(record.text, terms), terms)
 
 
-def _around(text: str, terms: Sequence[Term]) -> str:
+def _excerpt(text: str, terms: Sequence[Term]) -> str:
     """Return an excerpt of at most 200 characters, including the first match."""
     if len(text) <= _DESCRIPTION_CHARACTERS:
         return text
     plain = folded(text)
     begin = min((found[0] for term in terms if (found := term.find_in(plain))), default=0)
-    start = max(begin - _CHARACTERS_BEFORE, 0)
+    start = max(begin - _EXCERPT_LEAD, 0)
     return text[start : start + _DESCRIPTION_CHARACTERS]

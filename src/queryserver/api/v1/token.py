@@ -10,7 +10,7 @@ from queryserver.api.dependencies import ClientDep, caller, fields, unchecked_fi
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.fields import is_clean
+from queryserver.api.schemas.fields import is_storable_text
 from queryserver.api.schemas.requests import platform as requests
 from queryserver.api.service_dependencies import ApiTokensDep, ConnectorsDep, LoginsDep, SettingsDep, TokensDep
 from queryserver.errors.base import InsufficientScope, InvalidFields, InvalidParameter, NotAuthenticated, admin_required
@@ -25,7 +25,7 @@ router = PathGroup("token", prefix="")
 TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
 """A caller whose API token, if any, has the admin scope; the user need not be an administrator."""
 
-_MOST_CHARACTERS = 100
+_MAX_SHOWN_CHARACTERS = 100
 
 
 @router.post("/api/v1/token/auth", response_model=wire.TokenPair, responses=failures(401))
@@ -35,8 +35,8 @@ async def log_in(
 ) -> Response:
     """Exchange a user name and password for an access token and a refresh token. Contract platform 3.2."""
     read = TokenFields(form)
-    username = read.text("username", most_characters=150, trimmed=True)
-    password = read.text("password", most_bytes=1024)
+    username = read.text("username", max_characters=150, trimmed=True)
+    password = read.text("password", max_bytes=1024)
     read.require_valid()
     pair = await logins.log_in(username, password, RequestInfo(client))
     return json_response(wire.TokenPair(refresh=pair.refresh, access=pair.access))
@@ -50,7 +50,7 @@ async def verify_token(
     tokens: TokensDep,
 ) -> Response:
     """Check an access token. The response is an empty object if the token is accepted. Contract platform 3.4."""
-    await tokens.verify(_one_token(form, "token"), client)
+    await tokens.verify(_single_token(form, "token"), client)
     return json_response(wire.TokenVerifyResponse())
 
 
@@ -62,7 +62,7 @@ async def refresh_token(
     tokens: TokensDep,
 ) -> Response:
     """Exchange a refresh token for a new access token. Contract platform 3.5."""
-    renewed = await tokens.refresh(_one_token(form, "refresh"))
+    renewed = await tokens.refresh(_single_token(form, "refresh"))
     return json_response(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
 
 
@@ -100,7 +100,7 @@ async def list_api_tokens(
     if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
     count, page = await api_tokens.page(None if request.all else username, page=request.page, limit=request.limit)
-    return json_response(wire.ApiTokenList(status=0, tokens=[_shown(one) for one in page], count=count))
+    return json_response(wire.ApiTokenList(status=0, tokens=[_token_body(one) for one in page], count=count))
 
 
 @router.post("/api/v1/token/api_tokens/new", response_model=wire.NewApiTokenResponse, responses=failures(403, 404, 409))
@@ -122,7 +122,7 @@ async def new_api_token(
     visible = {connector.key for connector in connectors.visible(user)}
     for key in request.connectors or ():
         if key not in visible:
-            raise InvalidParameter(f"connectors: there is no connector {key[:_MOST_CHARACTERS]}.")
+            raise InvalidParameter(f"connectors: there is no connector {key[:_MAX_SHOWN_CHARACTERS]}.")
     new = NewApiToken(
         request.name,
         frozenset(request.scopes),
@@ -130,7 +130,7 @@ async def new_api_token(
         request.expires_in_days,
     )
     made, value = await api_tokens.create(username, new, by=user.username)
-    return json_response(wire.NewApiTokenResponse(status=0, token=_shown(made), value=value))
+    return json_response(wire.NewApiTokenResponse(status=0, token=_token_body(made), value=value))
 
 
 @router.post("/api/v1/token/api_tokens/revoke", response_model=wire.ApiTokenResponse, responses=failures(403, 404))
@@ -142,7 +142,7 @@ async def revoke_api_token(
     """Revoke an API token of the caller; administrators can revoke any. Revoking it again has no effect."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
-    return json_response(wire.ApiTokenResponse(status=0, token=_shown(ended)))
+    return json_response(wire.ApiTokenResponse(status=0, token=_token_body(ended)))
 
 
 def _owner(user: User, username: str | None, settings: Settings) -> str:
@@ -155,7 +155,7 @@ def _owner(user: User, username: str | None, settings: Settings) -> str:
     return username
 
 
-def _shown(token: ApiToken) -> wire.ApiToken:
+def _token_body(token: ApiToken) -> wire.ApiToken:
     return model_from(
         wire.ApiToken,
         token,
@@ -168,7 +168,7 @@ def _shown(token: ApiToken) -> wire.ApiToken:
     )
 
 
-def _one_token(fields: Mapping[str, Any], name: str) -> str:
+def _single_token(fields: Mapping[str, Any], name: str) -> str:
     read = TokenFields(fields)
     token = read.text(name)
     read.require_valid()
@@ -183,7 +183,7 @@ class TokenFields:
         self._problems: dict[str, list[str]] = {}
 
     def text(
-        self, name: str, *, trimmed: bool = False, most_characters: int | None = None, most_bytes: int | None = None
+        self, name: str, *, trimmed: bool = False, max_characters: int | None = None, max_bytes: int | None = None
     ) -> str:
         """Read a required text; a JSON number counts as its text. Returns an empty text if it is invalid."""
         value = self._fields.get(name)
@@ -193,12 +193,12 @@ class TokenFields:
             return self._problem(name, "This field may not be null.")
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)
-        if not isinstance(value, str) or not is_clean(value):
+        if not isinstance(value, str) or not is_storable_text(value):
             return self._problem(name, "Not a valid string.")
         text = value.strip() if trimmed else value
         if not text:
             return self._problem(name, "This field may not be blank.")
-        for most, size in ((most_characters, len(text)), (most_bytes, len(text.encode()))):
+        for most, size in ((max_characters, len(text)), (max_bytes, len(text.encode()))):
             if most is not None and size > most:
                 return self._problem(name, f"Ensure this field has no more than {most} characters.")
         return text

@@ -17,6 +17,7 @@ from queryserver.api.schemas.fields import (
     ConnectorReference,
     Fields,
     Flag,
+    Integer,
     Json,
     Nested,
     Number,
@@ -24,13 +25,12 @@ from queryserver.api.schemas.fields import (
     PageSize,
     ShortArray,
     Text,
-    Whole,
     any_of,
-    filled,
-    given,
-    is_clean,
+    is_storable_text,
     must,
     parse,
+    requires,
+    requires_text,
 )
 from queryserver.api.schemas.requests.parameters import ParameterRowsField, ParametersField
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
@@ -38,34 +38,34 @@ from queryserver.identity.model import BigNumbers
 from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
-HISTORY_LIMIT_MAX = 100
+MAX_HISTORY_LIMIT = 100
 MAX_BATCH_ROWS = 100_000
-PAGE_MAX = 10**9
-KEY_MAX = 255
+MAX_PAGE = 10**9
+MAX_KEY_LENGTH = 255
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
-KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
+KEY_RULE = f"be 1 to {MAX_KEY_LENGTH} printable ASCII characters."
 
 Model = TypeVar("Model", bound=Fields)
 
 
-_MAX_KEPT_VALUES = 10_000
+_MAX_PROPERTY_VALUES = 10_000
 _PASSWORDS = ("password", "passwd", "pwd")
-_STEERING = frozenset({"statement_id", "statements_count", "has_more_statements", "previous_statement_hash"})
+_SELECTING_MEMBERS = frozenset({"statement_id", "statements_count", "has_more_statements", "previous_statement_hash"})
 
 
 class PreviousHandle(Fields):
     """The handle of the previous statement, as the client received it (Contract editor 5.3)."""
 
-    statement_id: Annotated[int, Whole(0)] = 0
-    statements_count: Annotated[int, Whole(0)] = 0
+    statement_id: Annotated[int, Integer(0)] = 0
+    statements_count: Annotated[int, Integer(0)] = 0
     has_more_statements: Flag = False
     previous_statement_hash: Text = ""
     guid: OptionalText = None
 
     @property
-    def steers(self) -> bool:
+    def selects_statement(self) -> bool:
         """Whether any of the four members that select the next statement is present."""
-        return not _STEERING.isdisjoint(self.model_fields_set)
+        return not _SELECTING_MEMBERS.isdisjoint(self.model_fields_set)
 
 
 class SnippetResult(Fields):
@@ -85,7 +85,7 @@ def _setting_value(value: Any) -> str:
     """Convert the value to text, because engines take settings as text. Numbers and booleans are written as JSON."""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    if not isinstance(value, str) or not is_clean(value):
+    if not isinstance(value, str) or not is_storable_text(value):
         raise must("be text, a number or a boolean.")
     return value
 
@@ -129,7 +129,7 @@ class NotebookSession(Fields):
     """A session of the notebook for a dialect."""
 
     type: Text | None = None
-    id: Annotated[int, Whole()] | None = None
+    id: Annotated[int, Integer()] | None = None
 
 
 class NotebookFields(Fields):
@@ -166,10 +166,10 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
     seen = 0
     while left:
         seen += 1
-        if seen > _MAX_KEPT_VALUES:
-            raise must(f"hold at most {_MAX_KEPT_VALUES} values.")
+        if seen > _MAX_PROPERTY_VALUES:
+            raise must(f"hold at most {_MAX_PROPERTY_VALUES} values.")
         value = left.pop()
-        if isinstance(value, str) and not is_clean(value):
+        if isinstance(value, str) and not is_storable_text(value):
             raise must("be free of U+0000 and of lone surrogates.")
         if isinstance(value, float) and not isfinite(value):
             raise must("hold finite numbers only.")
@@ -190,7 +190,7 @@ class SessionSpec(Fields):
     """A session in create_session and close_session."""
 
     type: OptionalText = None
-    id: Annotated[int, Whole()] | None = None
+    id: Annotated[int, Integer()] | None = None
     properties: Annotated[ShortArray[list[dict[str, Any]]], AfterValidator(_clean_tree)] = []  # noqa: RUF012
 
     @property
@@ -229,7 +229,7 @@ _SETTINGS = TypeAdapter(ShortArray[list[Nested[Setting]]])
 
 
 def _idempotency_key(value: str) -> str:
-    if not (1 <= len(value) <= KEY_MAX and value.isascii() and value.isprintable()):
+    if not (1 <= len(value) <= MAX_KEY_LENGTH and value.isascii() and value.isprintable()):
         raise must(KEY_RULE)
     return value
 
@@ -246,7 +246,7 @@ BigNumbersField: TypeAlias = Annotated[
 """Format of numbers that may have more digits than 64-bit floating point can hold; None for the user's preference."""
 
 
-KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{KEY_MAX}}}$"})
+KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"})
 
 
 class IdempotencyHeader(Fields):
@@ -264,14 +264,16 @@ class ExecuteNotify(Fields):
 class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
 
-    model_config = any_of(filled("statement"), filled("operationId"), filled("snippet", "statement"))
+    model_config = any_of(
+        requires_text("statement"), requires_text("operationId"), requires_text("snippet", "statement")
+    )
 
     statement: OptionalText = None
     database: OptionalText = None
     operation_id: OptionalText = Field(default=None, alias="operationId")
-    session_id: Annotated[int, Whole()] | None = None
+    session_id: Annotated[int, Integer()] | None = None
     wait: Annotated[float, Number(0, 60)] = 0
-    timeout: Annotated[int, Whole(1, 86400)] | None = None
+    timeout: Annotated[int, Integer(1, 86400)] | None = None
     limit: Annotated[int, PageSize()] | None = Field(
         default=None,
         description="Maximum number of rows to store; by default the server's limits `result_max_rows` and"
@@ -328,7 +330,7 @@ class ExecuteRequest(Fields):
     def previous(self) -> PreviousHandle | None:
         """The handle of the full form, if it selects the statement to run."""
         handle = self.snippet.result.handle
-        return handle if handle and handle.steers else None
+        return handle if handle and handle.selects_statement else None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -352,7 +354,7 @@ class ExecuteRequest(Fields):
 
 
 StatementIdField: TypeAlias = Annotated[
-    Annotated[int, Whole(0, 2**31 - 1)] | None,
+    Annotated[int, Integer(0, 2**31 - 1)] | None,
     Field(
         description="For operations with `run_all`: 0-based position of the statement in the script. By default, the"
         " last statement with a result set."
@@ -363,7 +365,7 @@ StatementIdField: TypeAlias = Annotated[
 class OperationRequest(Fields):
     """Fields of all calls for an existing operation (Contract editor 2.4)."""
 
-    model_config = any_of(filled("operationId"), filled("snippet", "result", "handle", "guid"))
+    model_config = any_of(requires_text("operationId"), requires_text("snippet", "result", "handle", "guid"))
 
     operation_id: OptionalText = Field(default=None, alias="operationId")
     snippet: Json[Snippet] = Snippet()
@@ -382,7 +384,9 @@ class EndRequest(OperationRequest):
     """Fields of cancel_statement and close_statement. `notebook.uuid` may also identify the operation."""
 
     model_config = any_of(
-        filled("operationId"), filled("snippet", "result", "handle", "guid"), filled("notebook", "uuid")
+        requires_text("operationId"),
+        requires_text("snippet", "result", "handle", "guid"),
+        requires_text("notebook", "uuid"),
     )
 
     @property
@@ -413,7 +417,7 @@ class FetchRequest(ResultRequest):
         " whether there are more rows.",
     )
     start_over: Flag = Field(default=False, alias="startOver")
-    start_row: Annotated[int, Whole(0)] | None = None
+    start_row: Annotated[int, Integer(0)] | None = None
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
 
@@ -427,13 +431,13 @@ class ResultMetadataRequest(ResultRequest):
 class LogsRequest(OperationRequest):
     """Fields of get_logs (Contract editor 7.1). By default, all log lines are returned."""
 
-    start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
+    start: Annotated[int, Integer(0)] | None = Field(default=None, alias="from")
     size: Annotated[int, PageSize()] | None = None
     full_log: Text = Field(default="", description="Ignored.")
 
 
 class EventsParameters(Fields):
-    log_from: Annotated[int, Whole(0)] = 0
+    log_from: Annotated[int, Integer(0)] = 0
 
 
 class DownloadParameters(Fields):
@@ -474,16 +478,16 @@ class HistoryParameters(Fields):
     # A page beyond the end is empty; the offset of this largest page number still fits PostgreSQL's bigint.
     page: Annotated[
         int,
-        Whole(1),
+        Integer(1),
         BeforeValidator(_as_int64),
-        AfterValidator(lambda page: min(page, PAGE_MAX)),
+        AfterValidator(lambda page: min(page, MAX_PAGE)),
         WithJsonSchema({"type": "integer", "minimum": 1}),
     ] = 1
     limit: Annotated[
         int,
-        Whole(),
+        Integer(),
         BeforeValidator(_as_int64),
-        AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
+        AfterValidator(lambda limit: limit if 1 <= limit <= MAX_HISTORY_LIMIT else MAX_HISTORY_LIMIT),
         WithJsonSchema({"type": "integer"}),
     ] = 50
     is_active: Flag = Field(default=False, description="Only waiting and running statements.")
@@ -500,7 +504,7 @@ class CreateNotebookRequest(Fields):
 class SessionRequest(Fields):
     """Fields of create_session (Contract editor 9.1). `database` is the initial database of the session."""
 
-    model_config = any_of(filled("session", "type"))
+    model_config = any_of(requires_text("session", "type"))
 
     session: Json[SessionSpec]
     database: OptionalText = None
@@ -515,12 +519,14 @@ class SessionRequest(Fields):
 class CloseSessionRequest(Fields):
     """Fields of close_session (Contract editor 9.2). Without an id, the sessions of `session.type` are closed."""
 
-    model_config = any_of(filled("session", "type"), given("session", type="object", **given("id", type="integer")))
+    model_config = any_of(
+        requires_text("session", "type"), requires("session", type="object", **requires("id", type="integer"))
+    )
 
     session: Json[SessionSpec]
 
     @model_validator(mode="after")
-    def _says_which(self) -> Self:
+    def _requires_type_or_id(self) -> Self:
         if self.session.type is None and self.session.id is None:
             raise MissingParameter("session.type is required.")
         return self
@@ -529,11 +535,11 @@ class CloseSessionRequest(Fields):
 class ExplainRequest(Fields):
     """Fields of explain (Contract editor 8.3)."""
 
-    model_config = any_of(filled("statement"), filled("snippet", "statement"))
+    model_config = any_of(requires_text("statement"), requires_text("snippet", "statement"))
 
     statement: OptionalText = None
     database: OptionalText = None
-    session_id: Annotated[int, Whole()] | None = None
+    session_id: Annotated[int, Integer()] | None = None
     parameters: ParametersField = None
     snippet: Json[Snippet] = Snippet()
 
@@ -549,7 +555,7 @@ class ExplainRequest(Fields):
 class FormatRequest(Fields):
     """Fields of format (Contract editor 8.4)."""
 
-    model_config = any_of(filled("statements"), filled("statement"))
+    model_config = any_of(requires_text("statements"), requires_text("statement"))
 
     statements: OptionalText = None
     statement: OptionalText = None

@@ -16,17 +16,17 @@ from queryserver.api.schemas.fields import (
     ConnectorReference,
     Fields,
     Flag,
+    Integer,
     RequiredText,
     Text,
     TextOrInteger,
-    Whole,
     as_domain_error,
-    is_clean,
-    json_depth,
-    json_of,
+    is_storable_text,
+    max_json_depth_of,
     must,
     one_of,
     parse,
+    parse_json_text,
     without_nulls,
 )
 from queryserver.api.schemas.requests.editor import IdempotencyHeader
@@ -62,13 +62,13 @@ def _date_form(value: str) -> str:
     return value
 
 
-def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
+def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """A JSON array of texts; JSON text in forms and queries."""
-    value = json_of(value, reading)
+    value = parse_json_text(value, info)
     words = cast("Sequence[Any]", value)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(words) > _MAX_NULL_WORDS:
         raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} texts.")
-    if not all(isinstance(one, str) and is_clean(one) and len(one) <= _MAX_NULL_WORD for one in words):
+    if not all(isinstance(one, str) and is_storable_text(one) and len(one) <= _MAX_NULL_WORD for one in words):
         raise must(f"hold texts of at most {_MAX_NULL_WORD} characters.")
     return tuple(words)
 
@@ -94,7 +94,7 @@ class HeaderParameters(ImportFields):
     quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
     record_separator: Text | None = Field(default=None, description="1 to 8 characters; a line feed by default.")
     encoding: FileEncoding | None = Field(default=None, description="Detected by default.")
-    skip_rows: Annotated[int, Whole(0, MAX_SKIPPED_LINES)] | None = Field(
+    skip_rows: Annotated[int, Integer(0, MAX_SKIPPED_LINES)] | None = Field(
         default=None,
         description="How many lines of a text, or rows of a worksheet, stand above the table. Detected by default.",
     )
@@ -189,8 +189,8 @@ class ImportColumn(Fields):
         description="A type of the dialect, as the preview names it or with its digits or length: `numeric(12,2)`,"
         " `varchar(20)`.",
     )
-    precision: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")
-    scale: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
+    precision: Annotated[int, Integer()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")
+    scale: Annotated[int, Integer()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
     nullable: Flag = Field(default=True, description="Whether the column takes NULL.")
     format: Text | None = Field(
         default=None, description="How its dates or numbers are written: a value of `date_format` or `number_format`."
@@ -200,11 +200,11 @@ class ImportColumn(Fields):
     )
 
 
-def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
+def _columns(value: Any, info: ValidationInfo) -> tuple[ImportColumn, ...]:
     """A JSON array; JSON text in forms. Raises invalid_columns."""
     if isinstance(value, str):
         try:
-            value = parse_json(value, max_depth=json_depth(reading))
+            value = parse_json(value, max_depth=max_json_depth_of(info))
         except InvalidJson as error:
             raise InvalidJson(f"columns is not valid: {error.message}") from None
     if not isinstance(value, Sequence) or not 1 <= len(columns := cast("Sequence[Any]", value)) <= _MAX_COLUMNS:
@@ -237,7 +237,7 @@ class CreateTableRequest(ColumnParameters):
         description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"
         " all rows are loaded; Phoenix cannot.",
     )
-    max_bad_rows: Annotated[int, Whole(-1)] | None = Field(
+    max_bad_rows: Annotated[int, Integer(-1)] | None = Field(
         default=None,
         description="How many rows may be bad; they are left out and listed in the log. -1: no limit. By default a"
         " tenth of the rows up to 10, or one of a hundred up to 100, whichever is more.",

@@ -4,7 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from queryserver.api.schemas.fields import ConnectorReference, Fields, Flag, Json, PageSize, Text, Whole, unquoted
+from queryserver.api.schemas.fields import (
+    ConnectorReference,
+    Fields,
+    Flag,
+    Integer,
+    Json,
+    PageSize,
+    Text,
+    decode_json_string,
+)
 from queryserver.api.schemas.requests.editor import BigNumbersField, Snippet, SnippetConnector
 
 
@@ -27,11 +36,13 @@ class AutocompleteRequest(MetadataRequest):
 class SampleRequest(MetadataRequest):
     """Fields of sample (Contract editor 10.3). The default of `escape` is a setting. `timeout` applies to `async`."""
 
-    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(unquoted)] = "default"
+    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(decode_json_string)] = (
+        "default"
+    )
     is_async: Flag = Field(default=False, alias="async")
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
-    timeout: Annotated[int, Whole(1, 86400)] | None = None
+    timeout: Annotated[int, Integer(1, 86400)] | None = None
 
 
 class DescribeRequest(Fields):
@@ -42,6 +53,6 @@ class DescribeRequest(Fields):
     refresh: Flag = Field(default=False, description="Query the data source instead of the cache.")
 
     @property
-    def chosen(self) -> str | None:
+    def connector_reference(self) -> str | None:
         """The reference of the connector: `connector` takes precedence over `source_type`."""
         return (self.connector and (self.connector.type or self.connector.id)) or self.source_type

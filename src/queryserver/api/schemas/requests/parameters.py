@@ -5,15 +5,15 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from queryserver.api.schemas.fields import json_of, must
+from queryserver.api.schemas.fields import must, parse_json_text
 from queryserver.platform.text import is_array
 from queryserver.sql.parameters import MAX_ROWS
 
 
-def _parameters(value: Any, reading: ValidationInfo) -> Any:
+def _parameters(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and not value.strip():
         return None
-    values = json_of(value, reading)
+    values = parse_json_text(value, info)
     if isinstance(values, list | Mapping | None):
         return cast("object", values)
     raise must("be a JSON list or a JSON object.")
@@ -34,10 +34,10 @@ ParametersField: TypeAlias = Annotated[
 ]
 
 
-def _parameter_rows(value: Any, reading: ValidationInfo) -> Any:
+def _parameter_rows(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and not value.strip():
         return None
-    rows = json_of(value, reading)
+    rows = parse_json_text(value, info)
     if rows is not None and not is_array(rows):
         raise must("be a JSON list of rows.")
     return rows

@@ -16,20 +16,20 @@ from queryserver.api.schemas.fields import (
     ConnectorReference,
     Fields,
     Flag,
+    Integer,
     Json,
     Nested,
     OptionalText,
     PageSize,
     ShortArray,
     Text,
-    Whole,
     any_of,
-    given,
-    json_of,
-    list_pattern,
+    decode_json_string,
     must,
     one_of,
-    unquoted,
+    parse_json_text,
+    requires,
+    word_list_pattern,
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
@@ -51,7 +51,7 @@ CONNECTOR_EXAMPLES = "connectors"
 class InstallExamplesRequest(Fields):
     """Fields of install_app_examples."""
 
-    model_config = any_of(given("app_name", type="string"))
+    model_config = any_of(requires("app_name", type="string"))
 
     app_name: Annotated[OptionalText, one_of(CONNECTOR_EXAMPLES, *OTHER_EXAMPLES)] = None
 
@@ -63,11 +63,11 @@ class StatementListParameters(Fields):
         StateFilter, Field(description="`active` for waiting and running statements, `all`, or a state.")
     ] = StateFilter.ACTIVE
     older_than_s: Annotated[
-        Annotated[int, Whole(0, MAX_AGE_S)] | None,
+        Annotated[int, Integer(0, MAX_AGE_S)] | None,
         Field(description="Only statements that were submitted at least this many seconds ago."),
     ] = None
     limit: Annotated[int, PageSize(1000), Field(description="Maximum number of statements in the response.")] = 100
-    after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the previous page.")] = None
+    after: Annotated[Annotated[int, Integer(1)] | None, Field(description="`next_after` of the previous page.")] = None
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
@@ -105,7 +105,7 @@ class ConnectorFields(Fields):
     description: Text | None = Field(default=None, description="Description, at most 1000 characters.")
     settings: ShortArray[tuple[Nested[ConnectorSettingFields], ...]] | None = None
     groups: ShortArray[tuple[Text, ...]] | None = None
-    version: Annotated[int, Whole(0)] | None = Field(
+    version: Annotated[int, Integer(0)] | None = Field(
         default=None, description="Version to change. The call is rejected if the stored version differs."
     )
 
@@ -176,11 +176,11 @@ class RevokeTokenRequest(Fields):
 _WHITE_SPACE = " \t\r\n"
 
 
-def _listed(value: Any, reading: ValidationInfo) -> Any:
+def _listed(value: Any, info: ValidationInfo) -> Any:
     """Parse a JSON array, native or as text, or a comma-separated list. White space is that of JSON."""
     if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
         return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
-    return json_of(value, reading)
+    return parse_json_text(value, info)
 
 
 def _token_id(value: Any) -> Any:
@@ -200,24 +200,24 @@ ScopeNames: TypeAlias = Annotated[
     ShortArray[tuple[Annotated[Scope, BeforeValidator(_scope), one_of(*Scope)], ...]],
     BeforeValidator(_listed),
     Field(
-        json_schema_extra={"minItems": 1, FORM_PATTERN: list_pattern(*Scope)},
+        json_schema_extra={"minItems": 1, FORM_PATTERN: word_list_pattern(*Scope)},
         description="Scopes of the token as a JSON array; in a form also as a comma-separated list.",
     ),
 ]
-ConnectorKeys: TypeAlias = Annotated[
+ConnectorReferences: TypeAlias = Annotated[
     ShortArray[tuple[ConnectorReference, ...]] | None,
     BeforeValidator(_listed),
     Field(
         description="Ids of the connectors that the token may use, as a JSON array; by default all the user may use."
     ),
 ]
-_OF_USER = "Name of another user; for administrators."
+_OTHER_USER = "Name of another user; for administrators."
 
 
 class ApiTokenListParameters(Fields):
-    username: Annotated[OptionalText, Field(description=_OF_USER)] = None
+    username: Annotated[OptionalText, Field(description=_OTHER_USER)] = None
     all: Annotated[Flag, Field(description="List the tokens of all users; for administrators.")] = False
-    page: Annotated[int, Whole(1)] = 1
+    page: Annotated[int, Integer(1)] = 1
     limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of tokens on a page.")] = MAX_ENTRIES
 
 
@@ -226,14 +226,14 @@ class NewApiTokenRequest(Fields):
 
     name: Annotated[Text, Field(description="Name, 1 to 100 characters, unique among the user's tokens.")]
     scopes: ScopeNames
-    connectors: ConnectorKeys = None
+    connectors: ConnectorReferences = None
     expires_in_days: Annotated[
-        Annotated[int, Whole(1)] | None,
+        Annotated[int, Integer(1)] | None,
         Field(
             description="Days until the token expires. The settings `desktop.auth` define the default and the maximum."
         ),
     ] = None
-    username: Annotated[OptionalText, Field(description=_OF_USER)] = None
+    username: Annotated[OptionalText, Field(description=_OTHER_USER)] = None
 
 
 class ApiTokenIdRequest(Fields):
@@ -254,9 +254,9 @@ def _names(value: Any) -> Sequence[str] | None:
     return tuple(name for one in values for part in cast("str", one).split(",") if (name := part.strip())) or None
 
 
-def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
+def _ids(value: Any, info: ValidationInfo) -> Sequence[int]:
     """Parse a JSON array of integers, native or as text."""
-    value = json_of(value, reading)
+    value = parse_json_text(value, info)
     if not isinstance(value, list | tuple):
         raise must("be a JSON array of integers.")
     entries = cast("Sequence[Any]", value)
@@ -282,7 +282,7 @@ class UserListParameters(Fields):
     groups: GroupNames = None
     is_active: Flag | None = None
     is_service_account: Flag | None = None
-    page: Annotated[int, Whole(1)] | None = None
+    page: Annotated[int, Integer(1)] | None = None
     limit: Annotated[int, PageSize(MAX_ENTRIES)] | None = None
 
 
@@ -308,8 +308,8 @@ class PreferencesRequest(Fields):
         return self.model_dump(exclude_none=True)
 
 
-def _array(value: Any, reading: ValidationInfo) -> Any:
-    return [] if isinstance(value, str) and not value.strip() else json_of(value, reading)
+def _array(value: Any, info: ValidationInfo) -> Any:
+    return [] if isinstance(value, str) and not value.strip() else parse_json_text(value, info)
 
 
 def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -337,7 +337,7 @@ class TaskListParameters(Fields):
     name: Annotated[OptionalText, Field(description="Only tasks with this name; `statement` for statement jobs.")] = (
         None
     )
-    page: Annotated[int, Whole(1)] = 1
+    page: Annotated[int, Integer(1)] = 1
     limit: Annotated[int, PageSize(1000), Field(description="Maximum number of tasks on a page.")] = 50
 
 
@@ -350,22 +350,20 @@ class TaskRequest(Fields):
     ]
 
 
-JsonText: TypeAlias = Annotated[Text, BeforeValidator(unquoted)]
-NamesInJson: TypeAlias = Annotated[ShortArray[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
+JsonText: TypeAlias = Annotated[Text, BeforeValidator(decode_json_string)]
+JsonNames: TypeAlias = Annotated[ShortArray[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
 
 
 class SearchRequest(Fields):
     """Fields of entities_interactive."""
 
     query_s: JsonText = Field(default="", description="Search query, plain or as a JSON string.")
-    sources: NamesInJson = Field(
+    sources: JsonNames = Field(
         default=(),
         description="Sources to search: `documents`, `sql`, `hdfs`, `s3` and dialects; by default the first four.",
     )
-    field_facets: NamesInJson = Field(
-        default=(), description="Facets to count: `type`, `owner`, `tags`, `lastModified`."
-    )
+    field_facets: JsonNames = Field(default=(), description="Facets to count: `type`, `owner`, `tags`, `lastModified`.")
     interface: JsonText | None = Field(default=None, description="A catalog, plain or as a JSON string.")
     limit: Annotated[int, PageSize(1000)] = 25
-    offset: Annotated[int, Whole(0)] = 0
+    offset: Annotated[int, Integer(0)] = 0
     prefix: Text = Field(default="", description="Only facet values with this prefix, compared case-insensitively.")

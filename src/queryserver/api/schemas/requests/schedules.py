@@ -11,22 +11,22 @@ from queryserver.api.schemas.fields import (
     ConnectorReference,
     Fields,
     Flag,
+    Integer,
     OptionalText,
     PageSize,
     ShortArray,
     Text,
-    Whole,
-    json_of,
     must,
-    object_of,
+    parse_json_text,
+    require_object,
 )
 from queryserver.tasks.schedule_model import Notify, Overlap, ScheduleKind
 
 T = TypeVar("T")
 
 
-def _object(value: Any, reading: ValidationInfo) -> Mapping[str, Any]:
-    return object_of(json_of(value, reading))
+def _object(value: Any, info: ValidationInfo) -> Mapping[str, Any]:
+    return require_object(parse_json_text(value, info))
 
 
 JsonWithNulls: TypeAlias = Annotated[T, BeforeValidator(_object)]
@@ -49,7 +49,7 @@ def _or_nothing(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
-Blankable: TypeAlias = Annotated[Text | None, BeforeValidator(_or_nothing)]
+BlankableText: TypeAlias = Annotated[Text | None, BeforeValidator(_or_nothing)]
 
 
 class NotifyFields(Fields):
@@ -59,7 +59,9 @@ class NotifyFields(Fields):
         default=("finished", "failed"), description="Outcomes that trigger a notification: `finished`, `failed`."
     )
     to: ShortArray[tuple[Text, ...]] = Field(default=(), description="Email addresses.")
-    url: Blankable = Field(default=None, description="URL that receives a signed request: https, or http on loopback.")
+    url: BlankableText = Field(
+        default=None, description="URL that receives a signed request: https, or http on loopback."
+    )
     attach_csv: Flag = Field(default=False, description="Attach the result to emails as CSV, within the size limits.")
 
     @property
@@ -70,10 +72,10 @@ class NotifyFields(Fields):
 class ScheduleFields(Fields):
     """A schedule from an administrator. In an update, omitted members stay unchanged, and null removes a member."""
 
-    id: Annotated[int, Whole(1)] | None = Field(
+    id: Annotated[int, Integer(1)] | None = Field(
         default=None, description="Number of the schedule; omitted for new schedules."
     )
-    version: Annotated[int, Whole(0)] | None = Field(
+    version: Annotated[int, Integer(0)] | None = Field(
         default=None, description="Version to change. The call is rejected if the stored version differs."
     )
     name: Text | None = Field(default=None, description="Name, at most 100 characters, unique regardless of case.")
@@ -85,20 +87,20 @@ class ScheduleFields(Fields):
     connector: Annotated[ConnectorReference | None, BeforeValidator(_or_nothing)] = Field(
         default=None, description="Key or id of the connector on which the statement runs."
     )
-    database: Blankable = Field(default=None, description="Current database of the statement.")
-    statement: Blankable = Field(
+    database: BlankableText = Field(default=None, description="Current database of the statement.")
+    statement: BlankableText = Field(
         default=None, description="Statement to run, or a script, which runs up to the first failed statement."
     )
-    task: Blankable = Field(default=None, description="Name of the task to run.")
+    task: BlankableText = Field(default=None, description="Name of the task to run.")
     params: JsonWithNulls[Mapping[str, Any]] | None = Field(default=None, description="Parameters of the task.")
-    cron: Blankable = Field(
+    cron: BlankableText = Field(
         default=None,
         description="Cron expression with five fields. Exactly one of `cron` and `interval_s` is required.",
     )
-    interval_s: Annotated[int, Whole()] | None = Field(
+    interval_s: Annotated[int, Integer()] | None = Field(
         default=None, description="Seconds between runs, 10 to 31536000."
     )
-    timezone: Blankable = Field(default=None, description="IANA time zone of `cron`.")
+    timezone: BlankableText = Field(default=None, description="IANA time zone of `cron`.")
     overlap: Literal["skip", "queue"] | None = Field(
         default=None, description="Action if a schedule fires during its previous run: `skip` (default) or `queue`."
     )
@@ -131,7 +133,7 @@ class ScheduleRequest(Fields):
 class ScheduleIdFields(Fields):
     """A schedule, of which only the id is used."""
 
-    id: Annotated[int, Whole(1)] = Field(description="Number of the schedule.")
+    id: Annotated[int, Integer(1)] = Field(description="Number of the schedule.")
 
 
 class ScheduleIdRequest(Fields):
@@ -143,7 +145,7 @@ class ScheduleIdRequest(Fields):
 class ScheduleListParameters(Fields):
     enabled: Annotated[Flag | None, Field(description="Only enabled or disabled schedules.")] = None
     owner: Annotated[OptionalText, Field(description="Only schedules of the user with this name.")] = None
-    page: Annotated[int, Whole(1), Field(description="Page number, from 1.")] = 1
+    page: Annotated[int, Integer(1), Field(description="Page number, from 1.")] = 1
     limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of schedules on a page.")] = 50
 
 

@@ -14,16 +14,16 @@ from queryserver.api.schemas.fields import (
     MAX_ENTRIES,
     Fields,
     Flag,
+    Integer,
     Json,
     OptionalText,
     PageSize,
     RequiredText,
     Text,
-    Whole,
     any_of,
-    given,
     must,
     parse,
+    requires,
 )
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.errors.files import too_many_entries
@@ -168,7 +168,7 @@ class ReplicationRequest(StorageFields):
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"path": ("path", "src_path")}
 
     path: RequiredText
-    replication_factor: Annotated[int, Whole(1, 512)]
+    replication_factor: Annotated[int, Integer(1, 512)]
 
 
 class PathsRequest(StorageFields):
@@ -181,7 +181,7 @@ class PathsRequest(StorageFields):
 
 def _other_owner(name: str) -> dict[str, Any]:
     """Schema: `user` or `group` is `__other__`, and the other field has the name."""
-    named = given(f"{name}_other", type="string", minLength=1)
+    named = requires(f"{name}_other", type="string", minLength=1)
     return {"required": [name, *named["required"]], "properties": {name: {"const": _OTHER}, **named["properties"]}}
 
 
@@ -189,14 +189,14 @@ class DeleteRequest(PathsRequest):
     """Fields of rmtree, delete and delete/bulk. Without `skip_trash` the store decides."""
 
     skip_trash: Flag | None = None
-    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+    wait: Annotated[int, Integer(0, MAX_WAIT_S)] | None = None
 
 
 class ChownRequest(PathsRequest):
     """Fields of chown."""
 
     model_config = any_of(
-        *(given(name, type="string", minLength=1, **{"not": {"const": _OTHER}}) for name in ("user", "group")),
+        *(requires(name, type="string", minLength=1, **{"not": {"const": _OTHER}}) for name in ("user", "group")),
         *(_other_owner(name) for name in ("user", "group")),
     )
 
@@ -248,9 +248,9 @@ class ChmodRequest(PathsRequest, PermissionFlags):
     """Fields of chmod: `permission`, the flags as separate fields, or `mode`."""
 
     model_config = any_of(
-        given("permission", type="object", minProperties=1),
-        given("mode", type="string"),
-        *(given(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields),
+        requires("permission", type="object", minProperties=1),
+        requires("mode", type="string"),
+        *(requires(name, **_FLAG_GIVEN) for name in PermissionFlags.model_fields),
     )
 
     permission: Json[PermissionFlags] | None = None
@@ -287,7 +287,7 @@ class RenameRequest(StorageFields):
     src_path: RequiredText
     dest_path: RequiredText
     overwrite: Flag = False
-    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+    wait: Annotated[int, Integer(0, MAX_WAIT_S)] | None = None
 
 
 class MoveRequest(StorageFields):
@@ -299,7 +299,7 @@ class MoveRequest(StorageFields):
     src_path: Items
     dest_path: RequiredText
     overwrite: Flag = False
-    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+    wait: Annotated[int, Integer(0, MAX_WAIT_S)] | None = None
 
 
 class OperationStatusParameters(StorageFields):
@@ -331,7 +331,7 @@ class PathParameters(ReadParameters):
 
 
 class DirectoryParameters(ReadParameters):
-    pagenum: Annotated[int, Whole(1)] = 1
+    pagenum: Annotated[int, Integer(1)] = 1
     pagesize: Annotated[int, PageSize(MAX_PAGE_SIZE)] = 30
     filter: Text = ""
     sortby: SortBy = "name"
@@ -372,7 +372,7 @@ ClientUuid: TypeAlias = Annotated[UUID, BeforeValidator(_uuid)]
 Digest: TypeAlias = Annotated[
     OptionalText, AfterValidator(_digest), Field(json_schema_extra={"pattern": rf"^(?:\s*|{_SHA256.pattern})$"})
 ]
-Count: TypeAlias = Annotated[int, Whole(0)]
+Count: TypeAlias = Annotated[int, Integer(0)]
 
 
 class UploadRequest(StorageFields):
@@ -422,9 +422,9 @@ _DEFAULT_WINDOW_BYTES = 4096
 
 
 class WindowParameters(StorageFields):
-    offset: Annotated[int, Whole(0)] = Field(default=0, description="Bytes of the shown stream.")
+    offset: Annotated[int, Integer(0)] = Field(default=0, description="Bytes of the shown stream.")
     length: Annotated[int, PageSize(MAX_WINDOW_BYTES, minimum=0)] = _DEFAULT_WINDOW_BYTES
-    begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
+    begin: Annotated[int, Integer(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
     end: Annotated[int, PageSize()] | None = Field(default=None, description="Last byte, instead of offset and length.")
     compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
     encoding: Encoding = "utf-8"

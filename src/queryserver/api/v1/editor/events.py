@@ -17,7 +17,7 @@ from queryserver.api.routes import contents, editor_group, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import SettingsDep, StatementReaderDep, StreamsDep
-from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
+from queryserver.api.v1.editor.shapes import failure_body, failure_details, job_bodies, progress_percent, query_status
 from queryserver.identity.limits import Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import StatementStatus
@@ -62,12 +62,12 @@ class _Stream:
     user: User
     reader: StatementReader
     streams: Streams
-    longest_s: float
+    max_duration_s: float
 
     async def events(self, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
         with self.streams.slot(self.user) as slot:
             yield b"retry: 2000\n\n"
-            progress = self.reader.progress(status, slot, log_from=sender.log_line, until_s=self.longest_s)
+            progress = self.reader.progress(status, slot, log_from=sender.log_line, until_s=self.max_duration_s)
             async with aclosing(progress) as steps:
                 try:
                     async for step in steps:
@@ -82,7 +82,7 @@ class _Stream:
         status = step.status
         if status.outcome is not None:
             status = await self.reader.with_failure(status)
-        if sender.is_news(status):
+        if sender.has_changed(status):
             status = await self.reader.with_queue_position(status)
         pieces = sender.status(_event_body(status), status)
         if not step.status.state.is_terminal:
@@ -96,7 +96,7 @@ class _Stream:
 def _event_body(status: StatementStatus) -> BaseModel:
     if status.outcome is None:
         return wire.StatusResponse(status=0, query_status=query_status(status))
-    return failure_body(status, details_of(status))
+    return failure_body(status, failure_details(status))
 
 
 class _Sender:
@@ -113,19 +113,19 @@ class _Sender:
         self._commented = asyncio.get_running_loop().time()
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
-    def is_news(self, status: StatementStatus) -> bool:
+    def has_changed(self, status: StatementStatus) -> bool:
         return self._state != _states(status)
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
         """Encode the status; sent at the start and on every state change, including those of a script's statements."""
-        if not self.is_news(status):
+        if not self.has_changed(status):
             return []
         self._state = _states(status)
         return [self.event("status", body)]
 
     def progress(self, step: StatementProgress) -> list[bytes]:
         body = wire.ProgressEvent(
-            progress=shown_progress(step.status), rows=step.status.rows, jobs=shown_jobs(step.log.jobs)
+            progress=progress_percent(step.status), rows=step.status.rows, jobs=job_bodies(step.log.jobs)
         )
         written = body.model_dump_json().encode()
         if written == self._progress:

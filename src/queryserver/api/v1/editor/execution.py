@@ -23,7 +23,7 @@ from queryserver.api.service_dependencies import (
     SubmissionsDep,
 )
 from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form, page_answer
+from queryserver.api.v1.editor.shapes import cell_form, page_response
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
@@ -36,7 +36,7 @@ from queryserver.statements.status import StatementReader, parse_operation_id
 from queryserver.statements.submission import Submission, Submissions, remaining_statements_warning
 from queryserver.tasks.mail import Recipients
 
-_WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
+_STATES_WITH_RESULT = {StatementState.AVAILABLE, StatementState.SUCCESS}
 """States in which the result exists; for `success` it is an empty table."""
 
 log = structlog.get_logger(__name__)
@@ -67,12 +67,16 @@ class Execution:
             await self.recipients.require_url(request.notify.url, "notify.url")
         recorded = await self._submitted(user, submission, wait_s=request.wait)
         headers = {"Idempotency-Replayed": "true"} if recorded.is_replay else {}
-        body, status = _executed(recorded.record), recorded.record.status
-        page = await self._first_page(user, request, status) if request.rows and status.state in _WITH_ROWS else None
+        body, status = _execute_body(recorded.record), recorded.record.status
+        page = (
+            await self._first_page(user, request, status)
+            if request.rows and status.state in _STATES_WITH_RESULT
+            else None
+        )
         if page is None:
             return json_response(body, headers=headers)
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
-        return page_answer(page, form, beside=body.model_dump(by_alias=True), headers=headers)
+        return page_response(page, form, other_fields=body.model_dump(by_alias=True), headers=headers)
 
     async def _first_page(
         self, user: User, request: requests.ExecuteRequest, status: StatementStatus
@@ -85,7 +89,7 @@ class Execution:
         try:
             page = await self.results.page(user, status.id, PageRequest(request.rows, start_over=True, form=form))
         except (errors.PageRowTooLarge, errors.TooManyRequests, errors.ServiceUnavailable) as error:
-            log.info("first rows not given", operation_id=str(status.id), code=error.code)
+            log.info("first rows not returned", operation_id=str(status.id), code=error.code)
             return None
         return page if page.status.outcome is None else None
 
@@ -155,17 +159,17 @@ class Execution:
         )
 
 
-def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
+def _execute_body(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
     parent, handle, status = record.parent_uuid or None, record.handle, record.status
     warning = remaining_statements_warning(handle.statement_index, handle.statements_count)
     if status.outcome is not None:
-        body = shapes.failure_body(status, shapes.details_of(status))
+        body = shapes.failure_body(status, shapes.failure_details(status))
         return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
     return wire.ExecuteResponse(
         status=0,
         history_id=status.history_id,
         history_uuid=str(status.id),
-        handle=shapes.shown_handle(handle, status),
+        handle=shapes.handle_body(handle, status),
         query_status=shapes.query_status(status),
         history_parent_uuid=parent,
         warning=warning,

@@ -21,7 +21,7 @@ from queryserver.api.service_dependencies import (
     SettingsDep,
     ThreadsDep,
 )
-from queryserver.api.v1.editor.shapes import cell_form, column_meta, shown_handle
+from queryserver.api.v1.editor.shapes import cell_form, column_meta, handle_body
 from queryserver.catalog.browser import CatalogBrowser, NameFilter, Names, Source
 from queryserver.catalog.queries import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Samples, SampleTarget, TableSample
@@ -67,7 +67,7 @@ async def _column_path(database: str, table: str, column: str, nested: str) -> _
     return _ColumnPath(database, table, column, names_of(nested))
 
 
-async def _plain_column(database: str, table: str, column: str) -> _ColumnPath:
+async def _column_path_without_nesting(database: str, table: str, column: str) -> _ColumnPath:
     return _ColumnPath(database, table, column)
 
 
@@ -85,15 +85,15 @@ class _Sampling:
         if request.is_async:
             started = await samples.start(user, connector, wanted, timeout_s=request.timeout)
             if started is None:
-                return _rows(TableSample(message=NOT_SAMPLED), form)
+                return _sample_response(TableSample(message=NOT_SAMPLED), form)
             operation = str(started.record.status.id)
-            result = wire.SampleStart(status=0, handle=shown_handle(started.record.handle, started.record.status))
+            result = wire.SampleStart(status=0, handle=handle_body(started.record.handle, started.record.status))
             return json_response(
                 wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
             )
         if wanted is None:
-            return _rows(await samples.hello(user, connector, form), form)
-        return _rows(await samples.read(user, connector, wanted, form), form)
+            return _sample_response(await samples.hello(user, connector, form), form)
+        return _sample_response(await samples.read(user, connector, wanted, form), form)
 
 
 async def _sampling(samples: SamplesDep, settings: SettingsDep) -> _Sampling:
@@ -258,7 +258,7 @@ async def describe_database(
     database: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the comment, location and owner of a database. Spec §4, Contract editor 10.4."""
-    found = await browser.database(_described(user, request), database)
+    found = await browser.database(_description_source(user, request), database)
     return json_response(_database_description(found))
 
 
@@ -277,7 +277,7 @@ async def describe_table(
     database: str, table: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
-    found = await browser.table(_described(user, request), database, table)
+    found = await browser.table(_description_source(user, request), database, table)
     return json_response(_table_description(found))
 
 
@@ -290,12 +290,12 @@ async def describe_column_statistics(
     database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the statistics of a column that the engine already has. Contract editor 10.4."""
-    found = await browser.statistics(_described(user, request), database, table, column)
+    found = await browser.statistics(_description_source(user, request), database, table, column)
     return json_response(_column_description(found))
 
 
-def _described(user: User, request: DescribeRequest) -> Source:
-    return Source(user, request.chosen, request.refresh)
+def _description_source(user: User, request: DescribeRequest) -> Source:
+    return Source(user, request.connector_reference, request.refresh)
 
 
 @router.post("/api/v1/editor/sample/{database:segment}/{table:name}", response_model=_Sample, responses=_NOT_ALLOWED)
@@ -342,7 +342,7 @@ async def sample_nested(
     return await sampling.sample(user, request, column)
 
 
-def _rows(sample: TableSample, form: CellForm) -> Response:
+def _sample_response(sample: TableSample, form: CellForm) -> Response:
     """Return a response with rows that are already encoded as JSON."""
     body = wire.SampleResponse(
         status=0,
@@ -389,7 +389,7 @@ def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[st
         primary_key=None if path else found.primary_key,
         partition_key=not path and found.partition_key,
         sample=[],
-        **_parts(at),
+        **_nested_types(at),
     )
 
 
@@ -439,16 +439,16 @@ def _keys(found: protocol.TableDescription) -> dict[str, Any]:
     }
 
 
-def _parts(of: SqlType) -> dict[str, Any]:
+def _nested_types(of: SqlType) -> dict[str, Any]:
     """Return the members for the parts of a type: `item` of arrays, `key` and `value` of maps, `fields` of structs."""
     parts: dict[str, Any] = {
-        name: wire.NestedType(type=part.base, native_type=part.text, **_parts(part))
+        name: wire.NestedType(type=part.base, native_type=part.text, **_nested_types(part))
         for name, part in (("item", of.item), ("key", of.key), ("value", of.value))
         if part
     }
     if of.fields:
         parts["fields"] = [
-            wire.NestedField(name=one.name, type=one.type.base, native_type=one.type.text, **_parts(one.type))
+            wire.NestedField(name=one.name, type=one.type.base, native_type=one.type.text, **_nested_types(one.type))
             for one in of.fields
         ]
     return parts
@@ -470,8 +470,8 @@ async def analyze_table(
     analyses: AnalysesDep,
 ) -> Response:
     """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
-    _require_named(dialect, user, connectors)
-    return _analyzed(await analyses.start(user, dialect, database, table, None))
+    _require_connector_name(dialect, user, connectors)
+    return _analyze_response(await analyses.start(user, dialect, database, table, None))
 
 
 @analyze_router.post(
@@ -481,24 +481,24 @@ async def analyze_table(
 )
 async def analyze_column(
     dialect: str,
-    column: Annotated[_ColumnPath, Depends(_plain_column)],
+    column: Annotated[_ColumnPath, Depends(_column_path_without_nesting)],
     user: QueryUser,
     _: NoEditorFields,
     connectors: ConnectorsDep,
     analyses: AnalysesDep,
 ) -> Response:
     """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
-    _require_named(dialect, user, connectors)
-    return _analyzed(await analyses.start(user, dialect, column.database, column.table, column.column))
+    _require_connector_name(dialect, user, connectors)
+    return _analyze_response(await analyses.start(user, dialect, column.database, column.table, column.column))
 
 
-def _require_named(dialect: str, user: User, connectors: Connectors) -> None:
+def _require_connector_name(dialect: str, user: User, connectors: Connectors) -> None:
     """Raise UnknownDialect if the path segment is empty."""
     if not dialect.strip():
         raise connectors.unknown(user, dialect)
 
 
-def _analyzed(started: RecordedStatement) -> Response:
+def _analyze_response(started: RecordedStatement) -> Response:
     status = started.record.status
     return json_response(
         wire.AnalyzeResponse(
@@ -509,6 +509,6 @@ def _analyzed(started: RecordedStatement) -> Response:
             operationId=str(status.id),
             history_uuid=str(status.id),
             history_id=status.history_id,
-            handle=shown_handle(started.record.handle, status),
+            handle=handle_body(started.record.handle, status),
         )
     )

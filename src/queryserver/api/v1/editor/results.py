@@ -24,10 +24,10 @@ from queryserver.api.service_dependencies import (
 from queryserver.api.v1.editor.shapes import (
     cell_form,
     column_meta,
-    failure_answer,
     failure_body,
+    failure_response,
     numbers_as_text,
-    page_answer,
+    page_response,
     requested_operation_id,
 )
 from queryserver.files.downloads import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
@@ -78,7 +78,7 @@ class ResultFile:
                 described = self.version_headers | self._description | headers
                 return Response(media_type=self._form.format.content_type, headers=described)
             return await self._answer(self._pieces(), headers, 200)
-        return await self._answer(self._kept_size(self._pieces()), {}, 200)
+        return await self._answer(self._storing_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
         """Return the requested part. Files of unknown size are encoded twice. Raises RangeNotSatisfiable."""
@@ -119,7 +119,7 @@ class ResultFile:
                     await slot.recheck(lambda user: sender.downloads.require(user, self._rows.status))
                     yield piece
 
-    async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async def _storing_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """Pass the chunks on, and remember their total size, which makes later range requests cheaper."""
         size = 0
         async with aclosing(pieces):
@@ -170,10 +170,10 @@ async def fetch_result_data(
     wanted = PageRequest(request.rows, request.start_row, request.start_over, form, request.statement_id)
     page = await results.page(user, operation_id, wanted)
     if page.status.outcome is not None:
-        return await failure_answer(reader, page.status)
+        return await failure_response(reader, page.status)
     if page.is_cut_off:
         return _cut_off(await reader.access.own_record(user, page.status.id))
-    return page_answer(page, form)
+    return page_response(page, form)
 
 
 def _cut_off(record: StatementRecord) -> Response:
@@ -202,7 +202,7 @@ async def fetch_result_metadata(
     operation_id = await requested_operation_id(reader.access, user, request)
     status, columns, _ = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
-        return await failure_answer(reader, status)
+        return await failure_response(reader, status)
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(user, request.big_numbers))
     return responses.json_response(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
@@ -223,7 +223,7 @@ async def fetch_result_size(
     operation_id = await requested_operation_id(reader.access, user, request)
     status, _, size_bytes = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
-        return await failure_answer(reader, status)
+        return await failure_response(reader, status)
     is_active = status.state in ACTIVE
     size = wire.ResultSize(
         rows=None if is_active else status.rows,

@@ -1,4 +1,4 @@
-"""Wire formats of statements, results and failures in editor calls."""
+"""Response bodies for statements, results and failures in editor calls."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -36,7 +36,7 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         rows=status.rows,
         **truncation(status),
         modified_row_count=status.modified_row_count,
-        **shown_times(status),
+        **time_fields(status),
         expires_at=responses.utc_text(status.expires_at) if state is StatementState.AVAILABLE else None,
         statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
     )
@@ -76,7 +76,7 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
     }
 
 
-def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
+def time_fields(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     """Return the times of a statement, and its queue position (Contract editor 2.5)."""
     known = shown.times
     return {
@@ -89,7 +89,7 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     }
 
 
-def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handle:
+def handle_body(handle: StatementHandle, status: StatementStatus) -> wire.Handle:
     start_row, start_column, end_row, end_column = handle.position
     return responses.model_from(
         wire.Handle,
@@ -107,7 +107,7 @@ def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handl
     )
 
 
-def details_of(status: StatementStatus) -> FailureDetails:
+def failure_details(status: StatementStatus) -> FailureDetails:
     """Return the details of a status that `StatementReader.with_failure` returned."""
     if status.failure is None:
         raise AssertionError
@@ -122,16 +122,16 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
         code=code,
         message=status.message,
         query_status=query_status(status),
-        handle=shown_handle(details.handle, status),
+        handle=handle_body(details.handle, status),
         history_id=status.history_id,
         history_uuid=str(status.id),
         sqlstate=details.error_sqlstate,
-        statement_id=failed_part(status),
+        statement_id=failed_statement_id(status),
         **error_position(details.error_position),
     )
 
 
-def failed_part(status: StatementStatus) -> int | None:
+def failed_statement_id(status: StatementStatus) -> int | None:
     """Return the number of the script statement that failed; None for other operations."""
     part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
@@ -161,11 +161,11 @@ def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) 
     return plain
 
 
-def shown_jobs(reported: Sequence[Any]) -> list[wire.Job]:
+def job_bodies(reported: Sequence[Any]) -> list[wire.Job]:
     return [wire.Job.model_validate(job) for job in reported]
 
 
-def shown_progress(status: StatementStatus) -> int:
+def progress_percent(status: StatementStatus) -> int:
     """Return `progress` for get_logs: 0 while waiting, 100 after success (Contract editor 7.1)."""
     match status.state:
         case StatementState.WAITING:
@@ -188,13 +188,13 @@ async def requested_operation_id(access: StatementAccess, user: User, request: O
     return await access.id_of(user, operation_id, guid)
 
 
-async def failure_answer(reader: StatementReader, status: StatementStatus) -> Response:
+async def failure_response(reader: StatementReader, status: StatementStatus) -> Response:
     """Return a failed statement with HTTP 200, because the call itself succeeded."""
     status = await reader.with_failure(status)
-    return responses.json_response(failure_body(status, details_of(status)))
+    return responses.json_response(failure_body(status, failure_details(status)))
 
 
-_AT_ONCE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 _NO_ROWS = b'"data":[]'
 _SUCCESS: Mapping[str, Any] = MappingProxyType({"status": 0})
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -212,15 +212,19 @@ def numbers_as_text(user: User, big_numbers: BigNumbers | None) -> bool:
     return (big_numbers or user.preferences.big_numbers) == "text"
 
 
-def page_answer(
-    page: ResultPage, form: CellForm, *, beside: Mapping[str, Any] = _SUCCESS, headers: Mapping[str, str] = _NO_HEADERS
+def page_response(
+    page: ResultPage,
+    form: CellForm,
+    *,
+    other_fields: Mapping[str, Any] = _SUCCESS,
+    headers: Mapping[str, str] = _NO_HEADERS,
 ) -> Response:
-    """Return the body with the rows in `result`, and the fields `beside`. A large body is sent in chunks.
+    """Return a response with the rows in `result`, and `other_fields`. A large body is sent in chunks.
 
     The rows are already JSON, and are never parsed or copied.
     """
-    head, tail = _around_rows(page, beside, form)
-    if page.rendered.size_bytes <= _AT_ONCE_BYTES:
+    head, tail = _body_around_rows(page, other_fields, form)
+    if page.rendered.size_bytes <= _CHUNK_BYTES:
         if page.reservation is not None:
             page.reservation.release()
         return Response(head + page.rendered.json + tail, headers=dict(headers), media_type="application/json")
@@ -235,8 +239,8 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
         before = head + b"["
         for piece in page.rendered.pieces:
             yield before
-            for start in range(0, len(piece), _AT_ONCE_BYTES):
-                yield piece[start : start + _AT_ONCE_BYTES]
+            for start in range(0, len(piece), _CHUNK_BYTES):
+                yield piece[start : start + _CHUNK_BYTES]
             before = b","
         yield b"]" + tail
     finally:
@@ -244,7 +248,7 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
             page.reservation.release()
 
 
-def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
+def _body_around_rows(page: ResultPage, other_fields: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
     status, has_more, message = page.status, page.has_more, page.message
     fields = {
         "has_more": has_more,
@@ -260,5 +264,5 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
     if message:
         fields["message"] = message
     # inside a JSON string, the quotes would be escaped
-    head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
+    head, mark, tail = orjson.dumps({**other_fields, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail

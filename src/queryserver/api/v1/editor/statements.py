@@ -4,7 +4,6 @@ from collections.abc import Coroutine
 from typing import Annotated, Any
 from uuid import uuid4
 
-import structlog
 from fastapi import Request, Response
 
 from queryserver.api.dependencies import QueryUser, editor_fields
@@ -35,11 +34,6 @@ from queryserver.statements.status import HistoryQuery
 router = editor_group()
 # Its path ends with the name of any connector, so other calls below the same path must come first.
 query_router = editor_group()
-
-_WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""States in which the result exists; for `success` it is an empty table."""
-
-log = structlog.get_logger(__name__)
 
 
 @router.post("/notebook/api/create_notebook", include_in_schema=False)
@@ -148,7 +142,7 @@ _Explained = wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody
 @router.post("/api/v1/editor/explain", response_model=_Explained, responses=failures(403, 404, 501))
 async def explain(http: Request, user: QueryUser, request: _ExplainRequest, plans: PlansDep) -> Response:
     """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
-    return await _explained(http, plans.explain(user, _plan_request(request, None)))
+    return await _explain_response(http, plans.explain(user, _plan_request(request, None)))
 
 
 @router.post("/api/v1/editor/explain/{dialect:name}", response_model=_Explained, responses=failures(403, 501))
@@ -158,7 +152,7 @@ async def explain_on(
     """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
     if not dialect.strip():
         raise connectors.unknown(user, dialect)
-    return await _explained(http, plans.explain(user, _plan_request(request, dialect)))
+    return await _explain_response(http, plans.explain(user, _plan_request(request, dialect)))
 
 
 def _plan_request(request: requests.ExplainRequest, dialect: str | None) -> PlanRequest:
@@ -167,7 +161,7 @@ def _plan_request(request: requests.ExplainRequest, dialect: str | None) -> Plan
     return PlanRequest(named, request.script, request.current_database, request.session_id, parameters)
 
 
-async def _explained(http: Request, explaining: Coroutine[Any, Any, StatementPlan]) -> Response:
+async def _explain_response(http: Request, explaining: Coroutine[Any, Any, StatementPlan]) -> Response:
     explained = await while_connected(http, explaining)
     refusal = explained.refusal
     if refusal is None:
@@ -191,8 +185,8 @@ async def format_statements(
     formatting: FormattingDep,
 ) -> Response:
     """Format a script: keywords in upper case, clauses on separate lines. Contract editor 8.4."""
-    laid_out = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
-    return json_response(wire.FormatResponse(status=0, formatted_statements=laid_out))
+    formatted = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
+    return json_response(wire.FormatResponse(status=0, formatted_statements=formatted))
 
 
 @router.get("/notebook/api/get_history", include_in_schema=False)
@@ -236,7 +230,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             database=entry.database or "",
             rows=entry.rows,
             parameters=entry.parameter_count,
-            **shapes.shown_times(entry),
+            **shapes.time_fields(entry),
             **shapes.error_position(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",

@@ -11,16 +11,16 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import StatementReaderDep
 from queryserver.api.v1.editor.shapes import (
-    details_of,
     error_position,
-    failed_part,
-    failure_answer,
+    failed_statement_id,
+    failure_details,
+    failure_response,
+    handle_body,
+    job_bodies,
+    progress_percent,
     query_status,
     requested_operation_id,
-    shown_handle,
-    shown_jobs,
-    shown_progress,
-    shown_times,
+    time_fields,
 )
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import parse_operation_id
@@ -51,7 +51,7 @@ async def check_status(
     operation_id = await requested_operation_id(reader.access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
     if status.outcome is not None:
-        return await failure_answer(reader, status)
+        return await failure_response(reader, status)
     headers = RETRY_HINT if status.state in ACTIVE else None
     return responses.json_response(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
 
@@ -69,12 +69,12 @@ async def get_logs(
     return responses.json_response(
         wire.LogsResponse(
             status=0,
-            progress=shown_progress(status),
-            jobs=shown_jobs(log.jobs),
+            progress=progress_percent(status),
+            jobs=job_bodies(log.jobs),
             logs="\n".join(log.lines),
             isFullLogs=request.start is None,
             next_from=log.start + len(log.lines),
-            **shown_times(status),
+            **time_fields(status),
         )
     )
 
@@ -95,23 +95,23 @@ async def watch(operation_id: str, user: QueryUser, _: NoEditorFields, reader: S
         "watch_url": f"/api/v1/editor/watch/{status.id}",
         "statement": record.handle.statement,
         "log": "\n".join(log.lines),
-        "jobs": shown_jobs(log.jobs),
+        "jobs": job_bodies(log.jobs),
         "isSuccess": status.state in _SUCCEEDED,
         "isFailure": status.state in _FAILED,
     }
     if status.outcome is None:
         return responses.json_response(wire.WatchResponse(status=0, **shown))
     number, code = status.outcome
-    details = details_of(await reader.with_failure(status))
+    details = failure_details(await reader.with_failure(status))
     failure = wire.WatchFailure(
         status=number,
         code=code,
         message=status.message,
-        handle=shown_handle(details.handle, status),
+        handle=handle_body(details.handle, status),
         history_id=status.history_id,
         history_uuid=str(status.id),
         sqlstate=details.error_sqlstate,
-        statement_id=failed_part(status),
+        statement_id=failed_statement_id(status),
         **error_position(details.error_position),
         **shown,
     )

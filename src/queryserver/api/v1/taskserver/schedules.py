@@ -18,7 +18,7 @@ from queryserver.tasks.schedules import Author, Schedules
 
 router = PathGroup("taskserver", prefix="/api/v1/taskserver")
 
-_LARGEST_ID = 2**63 - 1
+_MAX_ID = 2**63 - 1
 
 
 @router.get("/schedules", response_model=wire.ScheduleListResponse)
@@ -33,7 +33,7 @@ async def list_schedules(
     )
     return json_response(
         wire.ScheduleListResponse(
-            schedules=[shown_schedule(one) for one in found],
+            schedules=[schedule_body(one) for one in found],
             count=count,
             beat_running=await schedules.beat_is_running(),
             status=0,
@@ -50,9 +50,9 @@ async def get_schedule(
 ) -> Response:
     """Return a schedule with the outcome of its last run."""
     number = int(id) if id.isascii() and id.isdecimal() and len(id) < 20 else 0
-    if not 0 < number <= _LARGEST_ID:
+    if not 0 < number <= _MAX_ID:
         raise schedule_not_found(id[:20])
-    return _one(await schedules.get(number))
+    return _schedule_response(await schedules.get(number))
 
 
 @router.post("/schedules/new", response_model=wire.ScheduleResponse, responses=failures(409))
@@ -62,7 +62,7 @@ async def new_schedule(
     """Create a schedule. It first fires at its next scheduled time, or after its interval."""
     given = request.schedule.given
     await _require_scope(user, schedules, given)
-    return _one(await schedules.create(Author(user.username), given))
+    return _schedule_response(await schedules.create(Author(user.username), given))
 
 
 @router.post("/schedules/update", response_model=wire.ScheduleResponse, responses=failures(404, 409))
@@ -77,7 +77,9 @@ async def update_schedule(
     if change.id is None:
         raise MissingParameter("schedule.id is required.")
     await _require_scope(user, schedules, change.given, change.id)
-    return _one(await schedules.update(Author(user.username), change.id, change.given, version=change.version))
+    return _schedule_response(
+        await schedules.update(Author(user.username), change.id, change.given, version=change.version)
+    )
 
 
 @router.post("/schedules/delete", response_model=wire.ScheduleDeleteResponse, responses=failures(404))
@@ -135,11 +137,11 @@ async def _require_scope(
         raise InsufficientScope(Scope.QUERY)
 
 
-def _one(found: Schedule) -> Response:
-    return json_response(wire.ScheduleResponse(schedule=shown_schedule(found), status=0))
+def _schedule_response(found: Schedule) -> Response:
+    return json_response(wire.ScheduleResponse(schedule=schedule_body(found), status=0))
 
 
-def shown_schedule(found: Schedule) -> wire.Schedule:
+def schedule_body(found: Schedule) -> wire.Schedule:
     definition = found.definition
     notify = wire.ScheduleNotice.model_validate(definition.notify.stored()) if definition.notify else None
     return model_from(

@@ -48,7 +48,7 @@ async def show_task(
     tasks: EnabledTasksDep,
 ) -> Response:
     """Return a task by its id, or a statement job by its `history_uuid`."""
-    return _one(await tasks.show(id))
+    return _task_response(await tasks.show(id))
 
 
 @router.post("/tasks/submit", response_model=wire.TaskResponse, responses=failures(501))
@@ -59,7 +59,7 @@ async def submit_task(
     request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)],
 ) -> Response:
     """Submit a task, which the next free worker runs."""
-    return _one(await tasks.submit(user, request.name, request.params))
+    return _task_response(await tasks.submit(user, request.name, request.params))
 
 
 @router.post("/tasks/{id:task}/cancel", response_model=wire.TaskResponse, responses=failures(501))
@@ -70,7 +70,7 @@ async def cancel_task(
     tasks: EnabledTasksDep,
 ) -> Response:
     """Cancel a task. A running task ends shortly afterwards; the call has no effect on a task that has ended."""
-    return _one(await tasks.cancel(user, id))
+    return _task_response(await tasks.cancel(user, id))
 
 
 @storage_router.get("/upload/available_space", response_model=wire.AvailableSpaceResponse, responses=failures(403))
@@ -83,7 +83,7 @@ async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_sp
     return json_response(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
 
 
-def _one(task: Task) -> Response:
+def _task_response(task: Task) -> Response:
     return json_response(wire.TaskResponse(task=_task(task), status=0))
 
 
