@@ -212,7 +212,7 @@ class _ServiceBuilder:
             computations=self.resources.computations,
             metrics=self.resources.metrics,
             statements=self.statements,
-            on_answer=self.index_feed.add if self.index_feed else None,
+            on_result=self.index_feed.add if self.index_feed else None,
         )
 
     @cached_property

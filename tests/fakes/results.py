@@ -34,7 +34,7 @@ class MemoryResults:
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
         stored = blocks.encode(await self.read(statement_id, fence=fence, number=number))
-        return stored[: blocks.head_bytes(stored)]
+        return stored[: blocks.head_length(stored)]
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
         return blocks.encode(await self.read(statement_id, fence=fence, number=number))[start:stop]

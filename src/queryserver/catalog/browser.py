@@ -31,15 +31,15 @@ class NameFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Generic[T]):
-    """One page of a list. `truncated` is true if the list continues after this page."""
+class NamePage(Generic[T]):
+    """One page of a list of named objects. `truncated` is true if the list continues after this page."""
 
-    shown: T
+    items: T
     truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LookupSource:
     """The caller and the connector of a lookup. `refresh` bypasses the cache."""
 
     user: User
@@ -59,43 +59,43 @@ class CatalogBrowser:
         self._connectors = connectors
         self._max_names = max_names
 
-    async def databases(self, source: Source, name_filter: NameFilter) -> Names[list[str]]:
+    async def databases(self, source: LookupSource, name_filter: NameFilter) -> NamePage[list[str]]:
         found = await self._lookup(source, queries.databases())
-        return self._part(found, found, name_filter)
+        return self._page(found, found, name_filter)
 
-    async def database(self, source: Source, database: str) -> DatabaseDescription:
+    async def database(self, source: LookupSource, database: str) -> DatabaseDescription:
         return await self._lookup(source, queries.database(database))
 
-    async def tables(self, source: Source, database: str, name_filter: NameFilter) -> Names[TableList]:
+    async def tables(self, source: LookupSource, database: str, name_filter: NameFilter) -> NamePage[TableList]:
         found = await self._lookup(source, queries.tables(database))
-        places = self._part(range(len(found.names)), found.names, name_filter)
-        if len(places.shown) == len(found.names):
-            return Names(found, truncated=False)
-        columns = ([of[place] for place in places.shown] for of in (found.names, found.kinds, found.comments))
-        return Names(TableList(*columns), places.truncated)
+        indexes = self._page(range(len(found.names)), found.names, name_filter)
+        if len(indexes.items) == len(found.names):
+            return NamePage(found, truncated=False)
+        columns = ([column[index] for index in indexes.items] for column in (found.names, found.kinds, found.comments))
+        return NamePage(TableList(*columns), indexes.truncated)
 
-    async def table(self, source: Source, database: str, table: str) -> TableDescription:
+    async def table(self, source: LookupSource, database: str, table: str) -> TableDescription:
         return await self._lookup(source, queries.table(database, table))
 
-    async def column(self, source: Source, database: str, table: str, column: str) -> TableColumn:
+    async def column(self, source: LookupSource, database: str, table: str, column: str) -> TableColumn:
         return queries.column_of(await self.table(source, database, table), column)
 
-    async def statistics(self, source: Source, database: str, table: str, column: str) -> DescribedColumn:
+    async def statistics(self, source: LookupSource, database: str, table: str, column: str) -> DescribedColumn:
         return await self._lookup(source, queries.column(database, table, column))
 
     async def functions(
-        self, source: Source, database: str | None, name_filter: NameFilter
-    ) -> Names[list[FunctionDescription]]:
-        """List a database's functions, or with None built-in and default ones. Raises database_not_found."""
+        self, source: LookupSource, database: str | None, name_filter: NameFilter
+    ) -> NamePage[list[FunctionDescription]]:
+        """List the functions of a database; with None, the built-in and default ones. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
-            return Names([], truncated=False)
+            return NamePage([], truncated=False)
         found = await self._lookup(source, queries.functions(database))
-        return self._part(found, [one.name for one in found], name_filter)
+        return self._page(found, [one.name for one in found], name_filter)
 
-    async def function(self, source: Source, name: str) -> FunctionDescription | None:
-        """Describe a function. Return None if the catalog has no functions. Raises function_not_found."""
+    async def function(self, source: LookupSource, name: str) -> FunctionDescription | None:
+        """Describe a function; None if the catalog lists no functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._lookup(source, queries.function(name))
@@ -103,23 +103,23 @@ class CatalogBrowser:
             raise function_not_found(name)
         return found
 
-    def _connector(self, source: Source) -> Connector:
+    def _connector(self, source: LookupSource) -> Connector:
         return self._connectors.resolve(source.user, source.connector)
 
-    async def _lookup(self, source: Source, query: CatalogQuery[T]) -> T:
-        return await self._lookups.answer(source.user, self._connector(source), query, refresh=source.refresh)
+    async def _lookup(self, source: LookupSource, query: CatalogQuery[T]) -> T:
+        return await self._lookups.run(source.user, self._connector(source), query, refresh=source.refresh)
 
-    def _part(self, found: Sequence[T], names: Sequence[str], name_filter: NameFilter) -> Names[list[T]]:
+    def _page(self, found: Sequence[T], names: Sequence[str], name_filter: NameFilter) -> NamePage[list[T]]:
         limit = min(name_filter.limit or self._max_names, self._max_names)
         if name_filter.prefix:
             prefix = name_filter.prefix.casefold()
             found = list(compress(found, [name.casefold().startswith(prefix) for name in names]))
         start = (name_filter.page - 1) * limit
-        return Names(list(found[start : start + limit]), truncated=len(found) > start + limit)
+        return NamePage(list(found[start : start + limit]), truncated=len(found) > start + limit)
 
 
 class Analyses:
-    """Starts the engine's statement that computes statistics, as an operation outside the history."""
+    """Starts the statement with which the engine computes statistics, as an operation outside the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
         lookups.forwarding.register(_STATEMENT, self._statement)
@@ -130,7 +130,7 @@ class Analyses:
     async def start(
         self, user: User, connector: str, database: str, table: str, column: str | None
     ) -> RecordedStatement:
-        """Start the operation. An unknown table or column starts nothing.
+        """Start the operation, after a check that the table and the column exist.
 
         Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
         column_not_found, too_many_statements, quota_exceeded.
@@ -144,7 +144,7 @@ class Analyses:
         )
 
     async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Build the statement. The table is looked up at the engine, since a cached one may have been dropped."""
+        """Build the statement. Reads the table from the engine, since a cached table may have been dropped."""
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)

@@ -1,4 +1,4 @@
-"""Builds the metadata services: lookups, browser, samples, analyses and plans."""
+"""Builds the services for metadata."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from queryserver.catalog.browser import Analyses, CatalogBrowser
 from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
-from queryserver.catalog.lookups import AnswerListener, Lookups
+from queryserver.catalog.lookups import Lookups, ResultListener
 from queryserver.catalog.plans import Plans
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
@@ -44,7 +44,7 @@ def metadata_services(
     computations: ComputationExecutor,
     metrics: Metrics,
     statements: StatementServices,
-    on_answer: AnswerListener | None,
+    on_result: ResultListener | None,
 ) -> MetadataServices:
     lookups = Lookups(
         connectors=connectors,
@@ -54,7 +54,7 @@ def metadata_services(
         forwarding=statements.forwarding,
         reach=statements.reach,
         metrics=metrics,
-        on_answer=on_answer,
+        on_result=on_result,
     )
     return MetadataServices(
         lookups=lookups,

@@ -1,4 +1,4 @@
-"""A cache for catalog metadata, compressed, per user and connector, in the service database (Contract editor 10)."""
+"""Caches catalog metadata per user and connector, compressed, in the service database (Contract editor 10)."""
 
 import asyncio
 import hashlib
@@ -40,10 +40,10 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A key's cached value, or None, and the lookup time.
+    """The cached value of a key, None if there is none, and the time of its lookup.
 
-    `changed_at` is the time when the user last changed objects in the data source. Lookups with different `changed_at`
-    must not share a result. All times come from the database clock.
+    `changed_at` is the time when the user last changed objects in the data source; lookups with different `changed_at`
+    must not share a result. All times are by the database clock.
     """
 
     key: CacheKey
@@ -60,7 +60,7 @@ left join metadata_answers as kept
     and kept.looked_at > now() - $4::interval and (changed.at is null or kept.looked_at > changed.at)
 """
 
-_KEEP = """
+_PUT = """
 insert into metadata_answers as kept (user_id, connector, digest, value, size_bytes, looked_at)
 select $1::bigint, $2::text, $3::bytea, $4::bytea, $5::integer, $6::timestamptz
 where $5 + (
@@ -93,16 +93,16 @@ class MetadataCacheRecords:
             raise AssertionError("an aggregate always has a row")
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
-    async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Store a query result. Return False if the user's values would exceed `max_bytes` or a newer result exists."""
+    async def put(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
+        """Store a query result; False if the user's values would exceed `max_bytes`, or if a newer result is stored."""
         size = len(value) + _ROW_BYTES
-        kept = await self._database.value(
-            _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
+        is_stored = await self._database.value(
+            _PUT, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
         )
-        return kept is True
+        return is_stored is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Delete the user's values for a connector and invalidate the results of running queries."""
+        """Delete the user's values for a connector, and invalidate the results of running lookups."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
@@ -116,7 +116,7 @@ class MetadataCacheRecords:
 
 
 class MetadataCache:
-    """One process's view of the cache. A result that cannot be cached is still returned."""
+    """Reads and writes cached results. Writes never fail: a result that cannot be stored is not cached."""
 
     def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
         self._records = records
@@ -130,12 +130,13 @@ class MetadataCache:
 
     async def find(self, user: User, connector: Connector, login: str, query: CatalogQuery[Any]) -> CacheEntry:
         """Find a cached result. `login` is the user's name in data sources that require personal credentials."""
-        # another version of a connector may refer to another data source
+        # Another version of a connector may refer to another data source.
         digested = orjson.dumps([query.kind, query.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
 
     async def read(self, query: CatalogQuery[T], value: bytes) -> T:
+        """Decompress and decode a cached value."""
 
         def unpack() -> T:
             return query.decode(zlib.decompress(value))
@@ -144,21 +145,22 @@ class MetadataCache:
             return unpack()
         return await asyncio.get_running_loop().run_in_executor(self._threads, unpack)
 
-    async def keep(self, query: CatalogQuery[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
+    async def put(self, query: CatalogQuery[T], result: T, *, key: CacheKey, looked_at: datetime) -> None:
+        """Store the result of a lookup that started at `looked_at`, unless the cache is disabled."""
         if not self._max_age:
             return
 
         def pack() -> bytes:
-            return zlib.compress(query.encode(answer), 1)
+            return zlib.compress(query.encode(result), 1)
 
         value = await asyncio.get_running_loop().run_in_executor(self._threads, pack)
         try:
-            await self._records.keep(key, value, looked_at=looked_at, max_bytes=_MAX_USER_BYTES)
+            await self._records.put(key, value, looked_at=looked_at, max_bytes=_MAX_USER_BYTES)
         except DatabaseUnavailable:
-            log.warning("metadata not kept", kind=query.kind)
+            log.warning("metadata not cached", kind=query.kind)
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Record that the user changed objects, so that no instance returns earlier values."""
+        """Record that the user changed objects, so that no process returns earlier values."""
         await self._records.objects_changed(user_id, connector)
 
     async def _sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers catalog and sample queries from the cache, or from the engine within limits (Contract editor 10).
+"""Runs catalog and sample queries: from the cache, or at the engine within limits (Contract editor 10).
 
 Concurrent equal lookups share one query. If another process holds the data, lookups are forwarded to that process.
 """
@@ -14,7 +14,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.catalog.cache import MetadataCache
-from queryserver.catalog.queries import BY_KIND, CatalogQuery
+from queryserver.catalog.queries import QUERIES_BY_KIND, CatalogQuery
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
@@ -34,17 +34,17 @@ T = TypeVar("T")
 PER_CONNECTOR = 8
 """Maximum number of concurrent lookups per connector, in addition to its statements."""
 _PER_USER = 4
-_QUESTION = "question"
+_CATALOG_QUERY = "question"
 _TABLE_EXISTS = "import_table_exists"
 
-AnswerListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
+ResultListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 
 
 @dataclass(slots=True, eq=False)
 class Lookups:
     """Runs all engine queries that are not operations, while `running()` is open.
 
-    `can_run` tells whether this process can access a connector's data. `on_answer` is called with each answer from an
+    `can_run` returns whether this process can access a connector's data. `on_result` is called with each result from an
     engine; it must not block or raise.
     """
 
@@ -55,14 +55,14 @@ class Lookups:
     forwarding: WorkForwarder
     reach: Reach
     metrics: Metrics
-    on_answer: AnswerListener | None
+    on_result: ResultListener | None
     _single_flight: SingleFlight = field(default_factory=SingleFlight, init=False)
     _slots: ConnectorSlots = field(
         default_factory=lambda: ConnectorSlots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False
     )
 
     def __post_init__(self) -> None:
-        self.forwarding.register(_QUESTION, self._forwarded_answer)
+        self.forwarding.register(_CATALOG_QUERY, self._query_for_other_process)
         self.forwarding.register(_TABLE_EXISTS, self._table_exists_here)
 
     @asynccontextmanager
@@ -70,8 +70,10 @@ class Lookups:
         async with self.cache.running(), self._single_flight.running():
             yield
 
-    async def answer(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
-        """Answer a catalog query for this user, from the cache if possible. Concurrent equal queries share one lookup.
+    async def run(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
+        """Return the result of a catalog query for this user, from the cache if possible.
+
+        Concurrent equal queries share one lookup.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and the errors of the query.
@@ -83,11 +85,11 @@ class Lookups:
             return await self.cache.read(query, found.value)
 
         async def work() -> T:
-            answer = await self._engine_answer(user, connector, query)
-            if self.on_answer is not None:
-                self.on_answer(user, connector, query, answer)
-            await self.cache.keep(query, answer, key=found.key, looked_at=found.looked_at)
-            return answer
+            result = await self._query_holder(user, connector, query)
+            if self.on_result is not None:
+                self.on_result(user, connector, query, result)
+            await self.cache.put(query, result, key=found.key, looked_at=found.looked_at)
+            return result
 
         # A lookup that started before an object change, or before a `refresh`, must not be shared.
         shared = object() if refresh else found.changed_at
@@ -95,7 +97,7 @@ class Lookups:
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
-        """Open a catalog with the user's rights, within the limits. Raises the same errors as `answer`."""
+        """Open a catalog with the user's rights, within the limits. Raises the same errors as `run`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
             self._engine_options(user, connector) as (engine, options),
@@ -107,7 +109,7 @@ class Lookups:
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[protocol.EngineSession]:
-        """Open an engine session for a single lookup, within the limits. Raises the same errors as `answer`."""
+        """Open an engine session for a single lookup, within the limits. Raises the same errors as `run`."""
         async with (
             self._engine_options(user, connector, database) as (engine, options),
             engine.session(user, options) as session,
@@ -117,7 +119,7 @@ class Lookups:
     async def table_exists(
         self, user: User, connector: Connector, table: protocol.TableName, *, budget: timedelta
     ) -> bool:
-        """Whether a loader would find the table now. Raises the same errors as `answer`."""
+        """Return whether the table exists at present. Raises the same errors as `run`."""
         arguments = [table.database, table.name]
         return orjson.loads(await self.run_at_holder(user, connector, _TABLE_EXISTS, arguments, budget=budget))
 
@@ -138,7 +140,10 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """Run the lookup `kind` at `owner` or the data's holder. Raises the lookup's errors and EngineTimeout."""
+        """Run a registered lookup in the process `owner`, or else in the process that holds the data.
+
+        Raises the errors of the lookup, and EngineTimeout.
+        """
         # The token is not forwarded, because a process that uses its own session needs none.
         self.credentials.require_token(user, connector)
 
@@ -152,17 +157,17 @@ class Lookups:
         return await self._single_flight.join(object(), work, budget=budget)
 
     async def can_run_here(self, connector: Connector) -> bool:
-        """Whether this process can access a connector's data.
+        """Return whether this process can access a connector's data.
 
         Raises EngineUnavailable if no process can access it at present.
         """
         return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
-        """Whether the catalog lists functions. Raises NotSupported for an engine without a catalog."""
+        """Return whether the catalog lists functions. Raises NotSupported for an engine without a catalog."""
         return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
-    async def _engine_answer(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
+    async def _query_holder(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
         target = await self._holder(connector)
         if target == self.forwarding.owner:
             try:
@@ -175,20 +180,20 @@ class Lookups:
         async with self._slots.slot(connector.key, user.id):
             budget, arguments = connector.limits.metadata_timeout, [query.kind, *query.names]
             return query.decode(
-                await self.forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
+                await self.forwarding.send(target, user, connector, _CATALOG_QUERY, arguments, budget=budget)
             )
 
     async def _query_engine(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
         async with self.catalog(user, connector) as catalog:
-            return await query.put_to(catalog)
+            return await query.run(catalog)
 
-    async def _forwarded_answer(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
+    async def _query_for_other_process(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         kind, *names = arguments
-        query = BY_KIND[kind](*names)
+        query = QUERIES_BY_KIND[kind](*names)
         return query.encode(await self._query_engine(user, connector, query))
 
     async def _holder(self, connector: Connector) -> str:
-        """Return the process that can access the data: this process, unless another one holds the data."""
+        """Return the process that can access the data: this process, unless another one holds them."""
         data = self.connectors.data_of(connector)
         if data is not None and not await self.can_run(connector):
             return await self.forwarding.holder(data)
@@ -225,8 +230,8 @@ class Lookups:
             self.credentials.require_token(user, connector)
         if not capabilities.wants_credentials:
             return ""
-        given = await self.credentials.required(user, connector)
-        return given.username if given else ""
+        credentials = await self.credentials.required(user, connector)
+        return credentials.username if credentials else ""
 
 
 def _as_catalog(engine: protocol.Engine, connector: Connector) -> protocol.CatalogEngine:

@@ -1,4 +1,4 @@
-"""Gets the engine's plan for a statement without running the statement (Contract editor 8.3)."""
+"""Returns the engine's plan for a statement without running the statement (Contract editor 8.3)."""
 
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +30,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """The reason why the engine returned no plan, and the error position in the statement."""
+    """The reason why the engine returned no plan, with the error position in the statement."""
 
     code: str
     message: str
@@ -48,7 +48,7 @@ class StatementPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A request to explain a script's first statement, optionally in one of the caller's named sessions."""
+    """A request for the plan of a script's first statement, optionally in a named session of the caller."""
 
     connector: str | None
     script: str | None
@@ -64,8 +64,8 @@ class Plans:
     lookups: Lookups
     connectors: Connectors
     sessions: SessionRecords
-    held: OpenSessions
-    choosing: StatementChooser
+    open_sessions: OpenSessions
+    chooser: StatementChooser
     parameters: ParameterSealer
     max_bytes: int
 
@@ -83,27 +83,27 @@ class Plans:
         if len(request.script) > self.max_bytes or len(request.script.encode()) > self.max_bytes:
             raise PayloadTooLarge(f"statement: above the limit of {self.max_bytes} bytes.")
         connector = self.connectors.resolve(user, request.connector)
-        given = request.parameters
-        named = None if given is None else given.are_named
-        found = await self.choosing.first_to_explain(user.id, request.script, connector.dialect, named=named)
+        parameters = request.parameters
+        named = None if parameters is None else parameters.are_named
+        found = await self.chooser.first_to_explain(user.id, request.script, connector.dialect, named=named)
         if found is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
-        statement, text, places = found
+        statement, text, markers = found
         capabilities = self.connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
         owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
-        if given is not None:
+        if parameters is not None:
             # Encrypted, because the request to another process is stored in the service database.
-            sealed = self.parameters.seal(check_parameters(given, places, capabilities.parameters))
+            sealed = self.parameters.seal(check_parameters(parameters, markers, capabilities.parameters))
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
         packed = await self.lookups.run_at_holder(user, connector, _PLAN, arguments, budget=budget, owner=owner)
-        plan, code, message, place = orjson.loads(packed)
+        plan, code, message, line_and_column = orjson.loads(packed)
         if plan is not None:
             return StatementPlan(statement, plan)
-        position = Position(*place) if place else None
+        position = Position(*line_and_column) if line_and_column else None
         before = statement[: len(statement) - len(text)]
         return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
@@ -132,9 +132,9 @@ class Plans:
                 is_open = True
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            # before the session was open, the engine received texts other than the statement
-            place = refusal.location if is_open else None
-            position = bound.position(place) if bound else position_of(place, statement)
+            # A location from before the session was open does not refer to the statement.
+            location = refusal.location if is_open else None
+            position = bound.position(location) if bound else position_of(location, statement)
             found = without_prefix(position, capabilities.explain_prefix)
             message = bound.mask_values(refusal.message) if bound else refusal.message
             return orjson.dumps([None, refusal.code, message, found and (found.line, found.column)])
@@ -152,19 +152,19 @@ class Plans:
             async with self.lookups.session(user, connector, database) as session:
                 yield session
             return
-        held = self.held.get(session_id)
-        if held is None or held.user_id != user.id:
+        open_session = self.open_sessions.get(session_id)
+        if open_session is None or open_session.user_id != user.id:
             raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
-        async with self.held.turn(held, user) as session:
+        async with self.open_sessions.turn(open_session, user) as session:
             yield session
 
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
-    """Return the plan as lines, from a single text column or from all columns side by side."""
+    """Return the plan as lines: of the plan column, or with a header and tabs between all columns."""
     plan_column = capabilities.explain_column
-    shown = [place for place, column in enumerate(answer.columns) if plan_column is None or column.name == plan_column]
-    lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []
+    indexes = [index for index, column in enumerate(answer.columns) if plan_column in (None, column.name)]
+    lines = ["\t".join(column.name for column in answer.columns)] if len(indexes) > 1 else []
     for batch in answer.rows:
-        cells = [cell_values(batch.column(place), answer.columns[place]) for place in shown]
+        cells = [cell_values(batch.column(index), answer.columns[index]) for index in indexes]
         lines += ["\t".join("" if cell is None else str(cell) for cell in row) for row in zip(*cells, strict=True)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The queries that a catalog supports, and the JSON encoding of their results."""
+"""The queries of catalogs, and the JSON encoding of their results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -47,25 +47,25 @@ _FUNCTION: TypeAdapter[protocol.FunctionDescription | None] = TypeAdapter(protoc
 
 @dataclass(frozen=True, slots=True)
 class CatalogQuery(Generic[T]):
-    """A catalog query. Another process can rebuild it from `kind` and `names`."""
+    """A query of a catalog. Another process can recreate it from `kind` and `names`."""
 
     kind: str
     names: tuple[str | None, ...]
-    put_to: Callable[[protocol.Catalog], Awaitable[T]]
+    run: Callable[[protocol.Catalog], Awaitable[T]]
     decode: Callable[[bytes], T]
 
-    def encode(self, answer: T) -> bytes:
-        """Encode the answer as JSON, the inverse of `decode`."""
-        return orjson.dumps(answer, default=_plain)
+    def encode(self, result: T) -> bytes:
+        """Encode a result as JSON; `decode` is the inverse."""
+        return orjson.dumps(result, default=_as_dict)
 
 
 def databases() -> CatalogQuery[list[str]]:
     """Query all databases, in natural order."""
 
-    async def answer(catalog: protocol.Catalog) -> list[str]:
+    async def run(catalog: protocol.Catalog) -> list[str]:
         return await in_natural_order(await catalog.databases(), str)
 
-    return CatalogQuery("databases", (), answer, _NAMES.validate_json)
+    return CatalogQuery("databases", (), run, _NAMES.validate_json)
 
 
 def database(name: str) -> CatalogQuery[protocol.DatabaseDescription]:
@@ -73,13 +73,13 @@ def database(name: str) -> CatalogQuery[protocol.DatabaseDescription]:
 
 
 def tables(of: str) -> CatalogQuery[TableList]:
-    """Query tables and views, in natural order. `put_to` raises database_not_found."""
+    """Query tables and views, in natural order. `run` raises database_not_found."""
 
-    async def answer(catalog: protocol.Catalog) -> TableList:
+    async def run(catalog: protocol.Catalog) -> TableList:
         found = await in_natural_order(await catalog.tables(of), lambda one: one.name)
         return TableList([one.name for one in found], [one.kind.value for one in found], [one.comment for one in found])
 
-    return CatalogQuery("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
+    return CatalogQuery("tables", (of,), run, lambda encoded: TableList(**orjson.loads(encoded)))
 
 
 def table(of: str, name: str) -> CatalogQuery[protocol.TableDescription]:
@@ -87,41 +87,41 @@ def table(of: str, name: str) -> CatalogQuery[protocol.TableDescription]:
 
 
 def column(of: str, in_table: str, name: str) -> CatalogQuery[DescribedColumn]:
-    """Query a column and its statistics. `put_to` raises database_not_found, TableNotFound, column_not_found."""
+    """Query a column and its statistics. `run` raises database_not_found, TableNotFound, column_not_found."""
 
-    async def answer(catalog: protocol.Catalog) -> DescribedColumn:
+    async def run(catalog: protocol.Catalog) -> DescribedColumn:
         described = await catalog.table(of, in_table)
         found = column_of(described, name)
         statistics = await catalog.column_statistics(described, found.name)
         return DescribedColumn(found, statistics, described.kind.is_view)
 
-    return CatalogQuery("column", (of, in_table, name), answer, _COLUMN.validate_json)
+    return CatalogQuery("column", (of, in_table, name), run, _COLUMN.validate_json)
 
 
 def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]]:
-    """Query functions, in natural order. `put_to` raises database_not_found."""
+    """Query functions, in natural order. `run` raises database_not_found."""
 
-    async def answer(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
+    async def run(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
         return await in_natural_order(await catalog.functions(of), lambda one: one.name)
 
-    return CatalogQuery("functions", (of,), answer, _FUNCTIONS.validate_json)
+    return CatalogQuery("functions", (of,), run, _FUNCTIONS.validate_json)
 
 
 def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
-    """Query one function by its name or by `database.name`. The answer is None for an unknown function."""
+    """Query one function by its name or by `database.name`. The result is None for an unknown function."""
 
-    async def answer(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
+    async def run(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)
         before, dot, after = name.rpartition(".")
         return found if found or not (dot and before and after) else await catalog.function(before, after)
 
-    return CatalogQuery("function", (name,), answer, _FUNCTION.validate_json)
+    return CatalogQuery("function", (name,), run, _FUNCTION.validate_json)
 
 
-BY_KIND: Mapping[str, Callable[..., CatalogQuery[Any]]] = MappingProxyType(
-    {made.__name__: made for made in (databases, database, tables, table, column, functions, function)}
+QUERIES_BY_KIND: Mapping[str, Callable[..., CatalogQuery[Any]]] = MappingProxyType(
+    {query.__name__: query for query in (databases, database, tables, table, column, functions, function)}
 )
-"""Functions that rebuild a query: `BY_KIND[kind](*names)`."""
+"""Functions that recreate a query: `QUERIES_BY_KIND[kind](*names)`."""
 
 
 def column_of(described: protocol.TableDescription, name: str) -> protocol.TableColumn:
@@ -142,14 +142,14 @@ def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
 async def in_natural_order(found: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
     """Sort in natural order. Long lists are sorted in a thread, because 30,000 names take 100 ms."""
 
-    def in_order() -> list[Named]:
+    def sort() -> list[Named]:
         return sorted(found, key=lambda one: natural_key(name_of(one)))
 
-    many = isinstance(found, Sequence) and len(found) > _THREAD_ABOVE_NAMES
-    return await asyncio.to_thread(in_order) if many else in_order()
+    is_long = isinstance(found, Sequence) and len(found) > _THREAD_ABOVE_NAMES
+    return await asyncio.to_thread(sort) if is_long else sort()
 
 
-def _plain(value: object) -> object:
+def _as_dict(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(type(value))

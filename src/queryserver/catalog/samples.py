@@ -1,4 +1,4 @@
-"""Samples some rows of a table or some values of a column (Contract editor 10.3)."""
+"""Returns some rows of a table, or some values of a column (Contract editor 10.3)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -73,10 +73,10 @@ class Samples:
 
     async def read(self, user: User, connector: str | None, target: SampleTarget, form: CellForm) -> TableSample:
         _require_column(target)
-        return await self._sample(user, self.connectors.resolve(user, connector), _plain(target), form)
+        return await self._sample(user, self.connectors.resolve(user, connector), _arguments(target), form)
 
     async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
-        """Read one constant row from the engine, as a connection test. Raises EngineTimeout."""
+        """Return one constant row of the engine, as a connection test. Raises EngineTimeout."""
         return await self._sample(user, self.connectors.resolve(user, connector), None, form)
 
     async def start(
@@ -91,7 +91,7 @@ class Samples:
         if target is not None:
             _require_column(target)
             budget = source.limits.metadata_timeout
-            found = await self.lookups.run_at_holder(user, source, _STATEMENT, _plain(target), budget=budget)
+            found = await self.lookups.run_at_holder(user, source, _STATEMENT, _arguments(target), budget=budget)
             statement = found.decode() or None
         if statement is None:
             return None
@@ -110,15 +110,15 @@ class Samples:
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """Return a JSON line that describes the rows, followed by the rows."""
-        target, *form_of = arguments
-        form = CellForm(*form_of)
+        target, *form_flags = arguments
+        form = CellForm(*form_flags)
         statement = HELLO if target is None else (await self._statement_here(user, source, target)).decode()
         sample = await self._rows(user, source, statement, form) if statement else TableSample(message=NOT_SAMPLED)
         columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
     async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Return the engine's query; empty for a view if views are not sampled."""
+        """Return the statement that samples the table; empty for a view if views are not sampled."""
         database, name, column, nested, kind = arguments
         async with self.lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
@@ -170,7 +170,7 @@ def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -
     return TableSample(columns, rendered.json, message)
 
 
-def _plain(target: SampleTarget) -> list[Any]:
+def _arguments(target: SampleTarget) -> list[Any]:
     return [target.database, target.table, target.column, list(target.nested), target.kind.value]
 
 

@@ -25,10 +25,10 @@ _READ = pa.ipc.IpcReadOptions(use_threads=False)
 
 # Smaller blocks would make whole segments larger and slower, because each column in each block is compressed
 # separately.
-_BLOCK_BYTES = 256 * 1024
-_BLOCK_ROWS = 512
-# Avoids an additional copy for segments with huge rows.
-_JOINED_BYTES = 16 * 1024 * 1024
+_MIN_BLOCK_BYTES = 256 * 1024
+_MIN_BLOCK_ROWS = 512
+# Larger segments, which have huge rows, are not copied to join their batches.
+_MAX_JOINED_BYTES = 16 * 1024 * 1024
 
 # Field positions in the tables `Message` and `RecordBatch` in Arrow's Message.fbs.
 _MESSAGE_HEADER = 2
@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """The positions of a segment's rows. `head` contains its schema."""
+    """The positions of the blocks of a segment. `head` contains the schema."""
 
     head: bytes
     blocks: tuple[Block, ...]
@@ -72,7 +72,7 @@ class BlockIndex:
         if len(stored) != block.end - block.start:
             raise StorageError("A stored segment is incomplete.")
         # A block that is the whole stream includes the head and the end.
-        table = _table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, END_OF_STREAM)))
+        table = _read_table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, END_OF_STREAM)))
         if table.num_rows != block.rows:
             raise StorageError("Stored rows are damaged.")
         return table
@@ -82,8 +82,8 @@ def encode(table: pa.Table) -> bytes:
     """Encode rows as a segment, in blocks of about 256 KiB."""
     sink = pa.BufferOutputStream()
     size_bytes = table.nbytes
-    rows = max(_BLOCK_ROWS, table.num_rows * _BLOCK_BYTES // max(size_bytes, 1))
-    if size_bytes <= _JOINED_BYTES:
+    rows = max(_MIN_BLOCK_ROWS, table.num_rows * _MIN_BLOCK_BYTES // max(size_bytes, 1))
+    if size_bytes <= _MAX_JOINED_BYTES:
         # Engines return batches of a few hundred rows, and one block for each batch would slow down every reader.
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their batches stay unchanged
             table = table.combine_chunks()
@@ -95,27 +95,27 @@ def encode(table: pa.Table) -> bytes:
 def decode(stored: bytes) -> pa.Table:
     """Decode all of a segment's rows. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
-    return _table(stored)
+    return _read_table(stored)
 
 
 def require_whole(stored: bytes) -> None:
-    """Raise StorageError for a truncated segment. Arrow does not notice if it ends between two batches."""
+    """Raise StorageError for a truncated segment. Arrow accepts a segment that ends between two batches."""
     if not stored.endswith(END_OF_STREAM):
         raise StorageError("A stored segment is incomplete.")
 
 
-def head_bytes(head: bytes) -> int:
+def head_length(head: bytes) -> int:
     """Return the length of a segment's head, which contains its schema."""
     return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
 
 
-def schema_of(head: bytes) -> pa.Schema:
-    """Decode a segment's schema from its first `head_bytes`. Raises StorageError."""
+def decode_schema(head: bytes) -> pa.Schema:
+    """Decode a segment's schema from its first `head_length`. Raises StorageError."""
     with _arrow_errors():
         return pa.ipc.read_schema(pa.py_buffer(head))
 
 
-def index_of(stored: bytes) -> BlockIndex:
+def locate_blocks(stored: bytes) -> BlockIndex:
     """Locate a segment's blocks. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
     blocks: list[Block] = []
@@ -127,8 +127,8 @@ def index_of(stored: bytes) -> BlockIndex:
         while source.tell() < len(stored) - _PREFIX_BYTES:
             message = pa.ipc.read_message(source)
             has_dictionaries |= message.type == "dictionary"
-            row += 0 if message.type == "dictionary" else _rows_of(memoryview(message.metadata))
-            if row - block_row >= _BLOCK_ROWS or source.tell() - start >= _BLOCK_BYTES:
+            row += 0 if message.type == "dictionary" else _count_rows(memoryview(message.metadata))
+            if row - block_row >= _MIN_BLOCK_ROWS or source.tell() - start >= _MIN_BLOCK_BYTES:
                 blocks.append(Block(block_row, row - block_row, start, source.tell()))
                 block_row, start = row, source.tell()
         if row > block_row:
@@ -139,14 +139,14 @@ def index_of(stored: bytes) -> BlockIndex:
     return BlockIndex(stored[:end_of_head], tuple(blocks))
 
 
-def _table(stored: bytes) -> pa.Table:
+def _read_table(stored: bytes) -> pa.Table:
     with _arrow_errors():
         table = pa.ipc.open_stream(stored, options=_READ).read_all()
         table.validate()
         return table
 
 
-def _rows_of(message: memoryview) -> int:
+def _count_rows(message: memoryview) -> int:
     """Return the number of rows in a record batch, read from its FlatBuffers metadata (Arrow's Message.fbs)."""
     (root,) = struct.unpack_from("<I", message, 0)
     header = _field(message, root, _MESSAGE_HEADER)

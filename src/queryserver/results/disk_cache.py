@@ -1,4 +1,4 @@
-"""Caches remote segments' bytes on the local disk for the lifetime of one process."""
+"""Caches the bytes of remote segments on the local disk for the lifetime of one process."""
 
 import asyncio
 import fcntl
@@ -23,8 +23,8 @@ from queryserver.platform.threads import Tasks, every
 
 log = structlog.get_logger(__name__)
 
-_LIFE_S = 600.0
-"""A copy's lifetime, because other processes do not announce deletions. Rereading costs one request."""
+_MAX_COPY_AGE_S = 600.0
+"""Maximum age of a copy, because other processes do not announce deletions. Rereading costs one request."""
 _SWEEP_EVERY_S = 60.0
 
 _LOCK = "lock"
@@ -36,39 +36,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _CachedFile:
-    """A file's expected size and checksum. The file is only read if they match."""
+    """The size and checksum that a cached file must have to be used."""
 
     size_bytes: int
     checksum: int
 
 
 class DiskCache:
-    """At most `most_bytes` in files with mode 0600 below `parent`; evicts the least recently used.
+    """Stores at most `max_bytes` in files with mode 0600 below `parent`, and evicts the least recently used ones.
 
     Each process creates a directory with a lock at the first `put`, and removes it on exit. Directories of crashed
     processes are removed when another process starts, and at regular intervals. Copies expire `life_s` after they were
-    written, however often they are read. The cache never raises: content that cannot be written or was altered is
-    simply not cached.
+    written, however often they are read. Methods never raise: content that cannot be written, or was altered, is
+    not cached.
     """
 
     def __init__(
         self,
         parent: Path,
-        most_bytes: int,
+        max_bytes: int,
         *,
         floor: DiskFloor = NO_FLOOR,
-        life_s: float = _LIFE_S,
+        life_s: float = _MAX_COPY_AGE_S,
         sweep_every_s: float = _SWEEP_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parent = parent
         self._directory = parent / uuid4().hex
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._floor = floor
         self._files = LruCache[tuple[UUID, str], _CachedFile](
-            most_bytes, weigh=lambda cached: cached.size_bytes, life_s=life_s, clock=clock
+            max_bytes, weigh=lambda cached: cached.size_bytes, life_s=life_s, clock=clock
         )
-        self._look_every_s = sweep_every_s
+        self._sweep_every_s = sweep_every_s
         self._tasks = Tasks()
         self._lock_file = -1
         # A single thread keeps index and files consistent without locks.
@@ -76,7 +76,7 @@ class DiskCache:
 
     async def __aenter__(self) -> Self:
         await self._in_thread(self._remove_orphans, None)
-        self._tasks.start(every(self._look_every_s, self._sweep_if_due), "result-cache")
+        self._tasks.start(every(self._sweep_every_s, self._sweep), "result-cache")
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -101,7 +101,7 @@ class DiskCache:
 
         await self._in_thread(remove, None)
 
-    async def _sweep_if_due(self) -> None:
+    async def _sweep(self) -> None:
         await self._in_thread(self._remove_old, None)
         await self._in_thread(self._remove_orphans, None)
 
@@ -117,21 +117,21 @@ class DiskCache:
         if cached is None:
             self._remove(key)  # it may have just expired
             return None
-        is_good = False
+        is_valid = False
         try:
             with self._file(key).open("rb", buffering=0) as file:
                 length = (cached.size_bytes if end is None else end) - start
                 content = os.pread(file.fileno(), length, start)
-                is_good = os.fstat(file.fileno()).st_size == cached.size_bytes and len(content) == length
+                is_valid = os.fstat(file.fileno()).st_size == cached.size_bytes and len(content) == length
             # The checksum only covers whole segments. Parts are checked by their length, and when they are decoded.
-            is_good = is_good and (end is not None or zlib.crc32(content) == cached.checksum)
-            return content if is_good else None
+            is_valid = is_valid and (end is not None or zlib.crc32(content) == cached.checksum)
+            return content if is_valid else None
         finally:
-            if not is_good:
+            if not is_valid:
                 self._drop(key)
 
     def _put(self, key: tuple[UUID, str], stored: bytes) -> None:
-        if len(stored) > self._most_bytes:
+        if len(stored) > self._max_bytes:
             return
         self._open()
         self._floor.require(self._directory, len(stored))

@@ -1,4 +1,4 @@
-"""Results as Arrow segments in any store. Concurrent readers of a segment share one load."""
+"""Stores results as Arrow segments. Concurrent readers of a segment share one load."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class SharedLoads(Generic[K, V]):
-    """The values in `cache` and the loads in progress. Close it before the resources that the loads use."""
+    """Loads values into `cache`, once for all concurrent callers. Close it before the resources that the loads use."""
 
     def __init__(self, cache: LruCache[K, V]) -> None:
         self._cache = cache
@@ -49,8 +49,9 @@ class SharedLoads(Generic[K, V]):
         return key in self._loads
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return the cached value for `key`, or else the result of `load`. Canceling one caller does not affect the
-        others.
+        """Return the cached value for `key`, or else the result of `load`.
+
+        Canceling one caller does not affect the others.
         """
         value = self._cache.get(key)
         if value is not None:
@@ -85,10 +86,10 @@ class SharedLoads(Generic[K, V]):
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
-# A page that needs more blocks than this reads the whole segment.
-_FEW_BLOCKS = 2
+# A page that needs more blocks reads the whole segment.
+_MAX_SINGLE_BLOCKS = 2
 _WHOLE = -1
-"""Stands for all of a segment's blocks."""
+"""The block number that stands for the whole segment."""
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ class SegmentKey:
 
 
 class ResultStore:
-    """Row segments by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
+    """Stores and reads segments by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
     A segment is an IPC stream at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
     cached up to `cache_bytes`, stored bytes in `disk_cache`. At most `max_loads` segments or blocks are read
@@ -190,7 +191,7 @@ class ResultStore:
             return whole.slice(start_row, rows)
         index = await self._indexes.get(key, partial(self._load_index, key, start_row))
         numbers = index.blocks_with(start_row, rows)
-        if not 0 < len(numbers) <= _FEW_BLOCKS:
+        if not 0 < len(numbers) <= _MAX_SINGLE_BLOCKS:
             return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
         parts = [
             await self._tables.get((key, block), partial(self._load_block, key, index, block)) for block in numbers
@@ -203,12 +204,13 @@ class ResultStore:
         path = SegmentKey(statement_id, fence, number).path
         async with self._slots:
             head = await self._read(path, length=blocks.HEAD_BYTES)
-            needed = blocks.head_bytes(head)
+            needed = blocks.head_length(head)
             return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
-        """Return a segment's stored bytes [start, stop), or fewer if it is shorter. They are neither decoded nor
-        checked.
+        """Return the bytes [start, stop) of a stored segment, or fewer if it is shorter.
+
+        The bytes are neither decoded nor checked.
         """
         key = SegmentKey(statement_id, fence, number)
         async with self._slots:
@@ -238,8 +240,8 @@ class ResultStore:
                 await self._disk_cache.forget(statement_id)
 
     async def ping(self) -> None:
-        """Write, read and delete a small object."""
-        path, written = f"{PINGS}/{uuid4().hex}", b"ping"
+        """Write, read and delete a small object, as a check of the store."""
+        path, written = f"{PING_DIRECTORY}/{uuid4().hex}", b"ping"
         try:
             await self._storage.write(self._at(path), single_piece(written), overwrite=False)
         except InsufficientStorage:
@@ -257,12 +259,12 @@ class ResultStore:
             return await self._in_thread(partial(blocks.decode, stored))
 
     async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
-        """Locate the blocks, and decode the first requested one while its bytes are at hand."""
+        """Locate the blocks, and also decode the first requested one, since its bytes are already loaded."""
         async with self._slots:
             stored = await self._stored(key)
 
             def work() -> tuple[BlockIndex, tuple[int, pa.Table] | None]:
-                index = blocks.index_of(stored)
+                index = blocks.locate_blocks(stored)
                 for number in index.blocks_with(start_row, 1):
                     block = index.blocks[number]
                     return index, (number, index.decode(number, memoryview(stored)[block.start : block.end]))
@@ -311,7 +313,7 @@ class ResultStore:
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-PINGS = "ping"
+PING_DIRECTORY = "ping"
 """Directory with the small objects that are used to check the store."""
 
 

@@ -21,8 +21,8 @@ from queryserver.platform.settings.sections import AbfsResults, HdfsResults, Loc
 from queryserver.platform.settings.stores import HdfsClusterSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.disk_cache import DiskCache
+from queryserver.results.listing import ResultListing
 from queryserver.results.segments import ResultStore
-from queryserver.results.stored_results import StoredResults
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
@@ -34,7 +34,7 @@ _SERVICE = StorageUser("queryserver")
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """A store and the location of its results. The owner closes it."""
+    """A store, and the directory of the results in it. The caller closes it."""
 
     storage: Storage
     root: str
@@ -44,23 +44,23 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenResults:
-    """The result store and its listing."""
+    """The open result store, and the listing of its results."""
 
     store: ResultStore
-    listing: StoredResults
+    listing: ResultListing
 
 
 def build_result_files(settings: Settings) -> ResultFiles:
     """Open the configured store, by default a local directory, which is created. Does not connect to a remote store.
 
-    Raises ConfigurationError, whose problems do not quote values.
+    Raises ConfigurationError; its messages contain no values of settings.
     """
     store = settings.desktop.task_server.result_file_storage
     if store is None or isinstance(store, LocalResults):
         try:
             storage = PrivateStorage(results_directory(settings), floor=disk_floor(settings))
         except OSError as error:
-            raise _problem(f"location: the directory cannot be used: {error.strerror}.") from error
+            raise _configuration_error(f"location: the directory cannot be used: {error.strerror}.") from error
         return ResultFiles(storage, "", storage.close, is_remote=False)
     if isinstance(store, S3Results):
         return _s3(store)
@@ -83,7 +83,7 @@ def is_remote(settings: Settings) -> bool:
 
 @asynccontextmanager
 async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
-    """Yield the configured results and close them on exit. Does not connect. Raises ConfigurationError, OSError."""
+    """Open the configured result store; closes it on exit. Does not connect. Raises ConfigurationError, OSError."""
     async with AsyncExitStack() as stack:
         files = build_result_files(settings)
         stack.push_async_callback(files.close)
@@ -94,24 +94,24 @@ async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
             disk_cache = await stack.enter_async_context(DiskCache(directory, cache_bytes, floor=disk_floor(settings)))
         more: Mapping[str, int] = MappingProxyType({"max_loads": _REMOTE_LOADS} if files.is_remote else {})
         store = ResultStore(files.storage, root=files.root, disk_cache=disk_cache, **more)
-        yield OpenResults(await stack.enter_async_context(store), StoredResults(files.storage, files.root))
+        yield OpenResults(await stack.enter_async_context(store), ResultListing(files.storage, files.root))
 
 
 def _s3(store: S3Results) -> ResultFiles:
     from queryserver.files.stores.s3.connection import S3Keys, S3Options  # noqa: PLC0415 slow to import
     from queryserver.files.stores.s3.storage import S3FileSystem  # noqa: PLC0415 as above
 
-    root = _checked_root(store.location.partition("://")[2])
+    root = _valid_root(store.location.partition("://")[2])
     if not _BUCKET.fullmatch(root.partition("/")[0]):
-        raise _problem("location: must be s3a://<bucket>/<prefix>.")
+        raise _configuration_error("location: must be s3a://<bucket>/<prefix>.")
     key_id, secret, token = (
         value.get_secret_value().strip()
         for value in (store.access_key_id, store.secret_access_key, store.session_token)
     )
     if bool(key_id) != bool(secret):
-        raise _problem("access_key_id and secret_access_key belong together.")
+        raise _configuration_error("access_key_id and secret_access_key belong together.")
     if token and not key_id:
-        raise _problem("session_token needs access_key_id and secret_access_key.")
+        raise _configuration_error("session_token needs access_key_id and secret_access_key.")
     if store.endpoint:
         _require_url("endpoint", store.endpoint)
     options = S3Options(
@@ -123,22 +123,22 @@ def _s3(store: S3Results) -> ResultFiles:
         keys=S3Keys(key_id, secret, token) if key_id else None,
         encryption=store.sse,
     )
-    return _remote(S3FileSystem(options), root)
+    return _remote_files(S3FileSystem(options), root)
 
 
 def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
     from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, cluster_address  # noqa: PLC0415 slow to import
 
-    root = _checked_root(store.location.partition("://")[2].partition("/")[2])
+    root = _valid_root(store.location.partition("://")[2].partition("/")[2])
     if not root:
-        raise _problem("location: names no directory.")
+        raise _configuration_error("location: names no directory.")
     cluster = _cluster(store, settings)
     if store.user and not cluster.security_enabled:
         # Without Kerberos, the service can log in with any name, and does not need proxy user rights.
         cluster = cluster.model_copy(update={"service_user": store.user})
     address = replace(cluster_address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
     user = StorageUser(store.user or cluster.service_user)
-    return _remote(WebHdfsFileSystem(address), root, user)
+    return _remote_files(WebHdfsFileSystem(address), root, user)
 
 
 def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
@@ -150,10 +150,10 @@ def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
             cluster for cluster in clusters if urlsplit(cluster.fs_defaultfs).netloc.lower() == authority.lower()
         ]
         if not matching and not store.webhdfs_url:
-            raise _problem("location: names no cluster of hadoop.hdfs_clusters; webhdfs_url is needed.")
+            raise _configuration_error("location: names no cluster of hadoop.hdfs_clusters; webhdfs_url is needed.")
         clusters = matching or clusters
     if not clusters and not store.webhdfs_url:
-        raise _problem("webhdfs_url is needed, since hadoop.hdfs_clusters has no cluster.")
+        raise _configuration_error("webhdfs_url is needed, since hadoop.hdfs_clusters has no cluster.")
     cluster = clusters[0] if clusters else HdfsClusterSettings()
     return cluster.model_copy(update={"webhdfs_url": store.webhdfs_url}) if store.webhdfs_url else cluster
 
@@ -164,7 +164,7 @@ def _abfs(store: AbfsResults, settings: Settings) -> ResultFiles:
 
     authority, _, path = store.location.partition("://")[2].partition("/")
     container, _, host = authority.rpartition("@")
-    root = _checked_root(f"{container}/{path}")
+    root = _valid_root(f"{container}/{path}")
     account_key, secret = (store.account_key.get_secret_value(), store.client_secret.get_secret_value())
     try:
         if account_key:
@@ -172,31 +172,31 @@ def _abfs(store: AbfsResults, settings: Settings) -> ResultFiles:
         elif store.tenant_id and store.client_id and secret:
             credential = ClientCredentials(store.tenant_id, store.client_id, secret)
         else:
-            raise _problem("needs account_key, or tenant_id, client_id and client_secret.")
+            raise _configuration_error("needs account_key, or tenant_id, client_id and client_secret.")
         file_system = AdlsFileSystem(replace(account_at(host, credential, settings), umask=_PRIVATE_UMASK))
     except ConfigurationError as error:
-        raise _problem(*(problem.partition(": ")[2] for problem in error.problems)) from None
-    return _remote(file_system, root)
+        raise _configuration_error(*(problem.partition(": ")[2] for problem in error.problems)) from None
+    return _remote_files(file_system, root)
 
 
-def _remote(file_system: FileSystem, root: str, user: StorageUser = _SERVICE) -> ResultFiles:
+def _remote_files(file_system: FileSystem, root: str, user: StorageUser = _SERVICE) -> ResultFiles:
     return ResultFiles(file_system.as_user(user), root, file_system.close, is_remote=True)
 
 
-def _checked_root(path: str) -> str:
+def _valid_root(path: str) -> str:
     """Return a path in a store, without leading and trailing slashes."""
     try:
         names_of(root := path.strip("/"))
     except InvalidPath as error:
-        raise _problem(f"location: {error.message}") from error
+        raise _configuration_error(f"location: {error.message}") from error
     return root
 
 
 def _require_url(name: str, url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username or parts.password:
-        raise _problem(f"{name}: must be http(s)://<host>:<port>.")
+        raise _configuration_error(f"{name}: must be http(s)://<host>:<port>.")
 
 
-def _problem(*texts: str) -> ConfigurationError:
+def _configuration_error(*texts: str) -> ConfigurationError:
     return ConfigurationError([f"{RESULTS}: {text}" for text in texts])

@@ -324,7 +324,7 @@ class ResultReader:
             yield decode(stored.inline).schema
         for head in dict.fromkeys(await self._heads(operation_id, stored.segments)):
             with _store_errors(StorageError):
-                schema = blocks.schema_of(head)
+                schema = blocks.decode_schema(head)
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:

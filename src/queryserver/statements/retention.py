@@ -19,8 +19,8 @@ from queryserver.platform.database import Database, FactRepository, database_err
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
+from queryserver.results.listing import ResultDirectory, ResultListing
 from queryserver.results.segments import ResultStore
-from queryserver.results.stored_results import StoredResults, StoredStatement
 from queryserver.statements.repository import MAY_HAVE_BYTES, StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
@@ -189,7 +189,7 @@ class RetentionSweep:
     statements: StatementRecords
     sessions: SessionRecords
     results: ResultStore
-    listing: StoredResults
+    listing: ResultListing
     editor: EditorSettings
     run_every: timedelta
     alone: Callable[[], AbstractAsyncContextManager[bool]]
@@ -366,7 +366,7 @@ class RetentionSweep:
             log.warning("result store not swept", code=error.code)
         return {"orphaned results": orphaned, "interrupted writes": interrupted}
 
-    async def _delete_orphan(self, stored: StoredStatement) -> None:
+    async def _delete_orphan(self, stored: ResultDirectory) -> None:
         try:
             await self.results.delete(stored.id)
         except StorageUnavailable:
@@ -374,7 +374,7 @@ class RetentionSweep:
         except QueryServerError as error:
             log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
 
-    async def _is_old(self, stored: StoredStatement, now: datetime) -> bool:
+    async def _is_old(self, stored: ResultDirectory, now: datetime) -> bool:
         """Return whether the stored result is too old to be still written by a runner that lost its lease."""
         written = await self.listing.last_written(stored)
         return written is not None and now - written > _ORPHAN_AGE

@@ -7,7 +7,7 @@ from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
 from queryserver.catalog import queries
-from queryserver.catalog.queries import BY_KIND, CatalogQuery
+from queryserver.catalog.queries import QUERIES_BY_KIND, CatalogQuery
 from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [
@@ -34,15 +34,15 @@ def catalog() -> FakeCatalog:
 
 @pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_result_survives_encoding(catalog: FakeCatalog, query: CatalogQuery[object]):
-    answer = await query.put_to(catalog)
+    answer = await query.run(catalog)
     assert query.decode(query.encode(answer)) == answer
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_query_can_be_rebuilt_from_its_kind_and_names(catalog: FakeCatalog, query: CatalogQuery[object]):
-    rebuilt = BY_KIND[query.kind](*query.names)
+    rebuilt = QUERIES_BY_KIND[query.kind](*query.names)
     assert (rebuilt.kind, rebuilt.names) == (query.kind, query.names)
-    assert await rebuilt.put_to(catalog) == await query.put_to(catalog)
+    assert await rebuilt.run(catalog) == await query.run(catalog)
 
 
 async def test_missing_table_parts_are_named(catalog: FakeCatalog):

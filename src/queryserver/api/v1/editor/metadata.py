@@ -22,7 +22,7 @@ from queryserver.api.service_dependencies import (
     ThreadsDep,
 )
 from queryserver.api.v1.editor.shapes import cell_form, column_meta, handle_body
-from queryserver.catalog.browser import CatalogBrowser, NameFilter, Names, Source
+from queryserver.catalog.browser import CatalogBrowser, LookupSource, NameFilter, NamePage
 from queryserver.catalog.queries import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Samples, SampleTarget, TableSample
 from queryserver.connectors.registry import Connectors
@@ -123,7 +123,7 @@ async def autocomplete_databases(
     if request.operation == "function":
         raise MissingParameter("The path must end with the name of a function.")
     found = await browser.databases(_source(user, request), _name_filter(request))
-    return json_response(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
+    return json_response(wire.DatabaseList(status=0, databases=found.items, truncated=found.truncated))
 
 
 @router.post("/notebook/api/autocomplete/{database:segment}", include_in_schema=False)
@@ -148,7 +148,7 @@ async def autocomplete_tables(
         detail = wire.FunctionDetail() if found is None else model_from(wire.FunctionDetail, found)
         return json_response(wire.FunctionResponse(status=0, function=detail))
     names = await browser.tables(_source(user, request), database, _name_filter(request))
-    if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
+    if len(names.items.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
     written = await threads.answers.run(user.id, lambda _: _tables_json(names))
     return Response(written, media_type="application/json")
@@ -222,27 +222,27 @@ async def _functions(
     browser: CatalogBrowser, user: User, request: AutocompleteRequest, database: str | None
 ) -> Response:
     found = await browser.functions(_source(user, request), database, _name_filter(request))
-    shown = [model_from(wire.FunctionSummary, one) for one in found.shown]
+    shown = [model_from(wire.FunctionSummary, one) for one in found.items]
     return json_response(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
 
-def _source_of_schema(user: User, request: AutocompleteRequest) -> Source:
+def _source_of_schema(user: User, request: AutocompleteRequest) -> LookupSource:
     if request.operation != "schema":
         raise InvalidParameter("operation must be schema for a table or a column.")
     return _source(user, request)
 
 
-def _source(user: User, request: AutocompleteRequest) -> Source:
-    return Source(user, request.snippet.dialect, request.refresh)
+def _source(user: User, request: AutocompleteRequest) -> LookupSource:
+    return LookupSource(user, request.snippet.dialect, request.refresh)
 
 
 def _name_filter(request: AutocompleteRequest) -> NameFilter:
     return NameFilter(request.prefix, request.page, request.limit)
 
 
-def _tables_json(found: Names[TableList]) -> bytes:
+def _tables_json(found: NamePage[TableList]) -> bytes:
     """Encode DatabaseMetadata without models, because there may be 50,000 tables."""
-    listed = zip(found.shown.names, found.shown.kinds, found.shown.comments, strict=True)
+    listed = zip(found.items.names, found.items.kinds, found.items.comments, strict=True)
     tables = [
         {"name": name, "type": TABLE_TYPES.get(kind, "Table"), "comment": comment} for name, kind, comment in listed
     ]
@@ -294,8 +294,8 @@ async def describe_column_statistics(
     return json_response(_column_description(found))
 
 
-def _description_source(user: User, request: DescribeRequest) -> Source:
-    return Source(user, request.connector_reference, request.refresh)
+def _description_source(user: User, request: DescribeRequest) -> LookupSource:
+    return LookupSource(user, request.connector_reference, request.refresh)
 
 
 @router.post("/api/v1/editor/sample/{database:segment}/{table:name}", response_model=_Sample, responses=_NOT_ALLOWED)

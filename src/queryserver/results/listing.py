@@ -1,4 +1,4 @@
-"""Lists a store's results, independently of the database records."""
+"""Lists the results in a store, independently of the database records."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -10,24 +10,24 @@ from queryserver.errors.files import PathExists, PathNotFound
 from queryserver.files.model import FileStatus
 from queryserver.files.protocol import Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.results.segments import PINGS, single_piece
+from queryserver.results.segments import PING_DIRECTORY, single_piece
 
 _SHARD_DIGITS = 2
 _BATCH = 500
-_OWNER = "owner"
+_OWNER_FILE = "owner"
 """An object with the id of the service database that owns these results."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredStatement:
-    """A statement with a directory in the store."""
+class ResultDirectory:
+    """The directory of one statement's result in the store."""
 
     id: UUID
     directory: FileStatus
 
 
-class StoredResults:
-    """Reads a result store's directories in batches."""
+class ResultListing:
+    """Lists and cleans up the directories of a result store."""
 
     def __init__(self, storage: Storage, root: str = "") -> None:
         self._storage = storage
@@ -38,7 +38,7 @@ class StoredResults:
 
         Another database's sweep would delete all results here, because it does not know any of them.
         """
-        path = self._at(_OWNER)
+        path = self._at(_OWNER_FILE)
         for _ in range(2):
             with suppress(PathNotFound):
                 return b"".join([piece async for piece in self._storage.read(path)]) == database_id.encode()
@@ -49,22 +49,22 @@ class StoredResults:
                 return True
         return False
 
-    async def statements(self) -> AsyncGenerator[Sequence[StoredStatement]]:
+    async def statements(self) -> AsyncGenerator[Sequence[ResultDirectory]]:
         """Yield all statements with a directory, in batches of at most 500. Other entries are skipped."""
         shards = [entry async for entry in self._entries("") if len(entry.name) == _SHARD_DIGITS]
-        batch: list[StoredStatement] = []
+        batch: list[ResultDirectory] = []
         for shard in shards:
             async for entry in self._entries(shard.name):
-                statement_id = _id_of(entry.name)
+                statement_id = _parse_id(entry.name)
                 if statement_id is not None and statement_id.hex.endswith(shard.name):
-                    batch.append(StoredStatement(statement_id, entry))
+                    batch.append(ResultDirectory(statement_id, entry))
                 if len(batch) == _BATCH:
                     yield batch
                     batch = []
         if batch:
             yield batch
 
-    async def last_written(self, stored: StoredStatement) -> datetime | None:
+    async def last_written(self, stored: ResultDirectory) -> datetime | None:
         """Return the time of the last write by the store's clock, or None if unknown."""
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
@@ -73,14 +73,17 @@ class StoredResults:
         return max(known, default=None)
 
     async def remove_orphans(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
-        """Delete (or with `dry_run` only count) leftovers from crashed processes' writes and checks."""
+        """Delete the orphaned files of writes and checks by crashed processes; returns their number.
+
+        With `dry_run`, only counts them.
+        """
         removed = 0
-        async for entry in self._entries(PINGS):
+        async for entry in self._entries(PING_DIRECTORY):
             if entry.is_file and entry.modified_at is not None and now - entry.modified_at > older_than:
                 removed += 1
                 if not dry_run:
                     with suppress(PathNotFound):
-                        await self._storage.delete(self._at(f"{PINGS}/{entry.name}"), recursive=False)
+                        await self._storage.delete(self._at(f"{PING_DIRECTORY}/{entry.name}"), recursive=False)
         if isinstance(self._storage, PrivateStorage):
             # Other stores hide incomplete files, or keep them in the statement's directory.
             removed += await self._storage.sweep_all_directories(older_than, dry_run=dry_run)
@@ -98,7 +101,7 @@ class StoredResults:
         return "/".join(part for part in (self._root, path) if part)
 
 
-def _id_of(name: str) -> UUID | None:
+def _parse_id(name: str) -> UUID | None:
     try:
         parsed = UUID(name)
     except ValueError:
