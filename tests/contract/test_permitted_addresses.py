@@ -21,8 +21,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.http_client import HttpClient
-from queryserver.platform.http_messages import HttpRequest
+from queryserver.platform.http_client import HttpClient, HttpRequest
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.settings.tree import Settings
 

@@ -9,7 +9,6 @@ from queryserver.cli import (
     cleanup,
     connectors,
     doctor,
-    fleet,
     health,
     identities,
     schedules,
@@ -37,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (server, fleet, health, doctor, users, identities, cleanup):
+for module in (server, health, doctor, users, identities, cleanup):
     app.add_typer(module.app)
 app.add_typer(server.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")

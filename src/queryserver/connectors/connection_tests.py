@@ -26,8 +26,7 @@ from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.http_client import HttpClient
-from queryserver.platform.http_messages import HttpRequest
+from queryserver.platform.http_client import HttpClient, HttpRequest
 from queryserver.platform.threads import Tasks
 
 log = structlog.get_logger(__name__)

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from queryserver import errors
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.http_client import HttpClient
-from queryserver.platform.http_messages import HttpRequest
+from queryserver.platform.http_client import HttpClient, HttpRequest
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings

@@ -2,19 +2,48 @@
 
 The host name is resolved once, and the client connects to a checked address (Contract platform 5.11: Hosts);
 certificates are verified for the name. The client ignores redirects, cookies and proxies in the environment, and
-limits the size and time of responses.
+limits the size and time of responses. httpx is imported with the first request: loading it takes 40 ms of processor
+time and 2 MiB, and most servers never send a request.
 """
 
 import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.http_messages import HttpRequest, HttpResponse, NotConnected
 
 if TYPE_CHECKING:
-    from queryserver.platform.http_transport import HttpTransport
+    import httpx
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request. `url` has no credentials, `max_bytes` limits the response, and `within_s` the whole exchange."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    content: bytes = b""
+    max_bytes: int = 1024 * 1024
+    within_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A response with any status code."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class NotConnected(EngineUnavailable):
+    """An address that did not accept the connection. The host may have other addresses."""
 
 
 class HttpClient:
@@ -25,7 +54,7 @@ class HttpClient:
         self._authorities = authorities
         self._verify = verify
         self._opening = asyncio.Lock()
-        self._transport: HttpTransport | None = None
+        self._transport: _HttpTransport | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,14 +82,77 @@ class HttpClient:
         except TimeoutError:
             raise EngineUnavailable(f"{server.host} did not answer in time.") from None
 
-    async def _opened(self) -> "HttpTransport":
+    async def _opened(self) -> "_HttpTransport":
         async with self._opening:
             if self._transport is None:
-                self._transport = await asyncio.to_thread(self._open)
+                self._transport = await asyncio.to_thread(
+                    _HttpTransport, authorities=self._authorities, verify=self._verify
+                )
             return self._transport
 
-    def _open(self) -> "HttpTransport":
-        # Loading httpx takes 40 ms of processor time and 2 MiB, and most servers never send a request.
-        from queryserver.platform.http_transport import HttpTransport  # noqa: PLC0415 see above
 
-        return HttpTransport(authorities=self._authorities, verify=self._verify)
+class _HttpTransport:
+    """A pool of connections. Creating it blocks, because it reads the system's certificates."""
+
+    def __init__(self, *, authorities: Path | None, verify: bool) -> None:
+        import httpx  # noqa: PLC0415 see the module's docstring
+
+        context = _tls(authorities) if verify else False
+        limits = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)
+        self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpResponse:
+        """Send a request to the server at address `ip`. Raises NotConnected, EngineUnavailable."""
+        import httpx  # noqa: PLC0415 see the module's docstring
+
+        url = httpx.URL(sent.url)
+        request = httpx.Request(
+            sent.method,
+            url.copy_with(host=ip),
+            headers={"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", **sent.headers},
+            content=sent.content or None,
+            extensions={"timeout": {"connect": sent.within_s, "pool": sent.within_s}, "sni_hostname": server.host},
+        )
+        try:
+            response = await self._transport.handle_async_request(request)
+            return await _read_response(response, request, sent.max_bytes, server)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise NotConnected(_reason(server, error)) from error
+        except httpx.TransportError as error:
+            raise EngineUnavailable(_reason(server, error)) from error
+
+
+def _tls(authorities: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if authorities is not None:
+        context.load_verify_locations(cafile=authorities)
+    return context
+
+
+async def _read_response(
+    response: "httpx.Response", request: "httpx.Request", max_bytes: int, server: HttpServer
+) -> HttpResponse:
+    import httpx  # noqa: PLC0415 see the module's docstring
+
+    response.request = request
+    pieces, size = list[bytes](), 0
+    try:
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > max_bytes:
+                raise EngineUnavailable(f"{server.host} sent more than {max_bytes} bytes.")
+            pieces.append(piece)
+    except httpx.DecodingError as error:
+        raise EngineUnavailable(_reason(server, error)) from error
+    finally:
+        await response.aclose()
+    return HttpResponse(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
+
+
+def _reason(server: HttpServer, error: Exception) -> str:
+    """Describe a failure by only its kind and the host, which comes from the settings."""
+    kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
+    return f"No answer of {server.host}: {kind}."

@@ -11,8 +11,7 @@ import orjson
 import structlog
 
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable, CatalogUnreachable, EngineUnavailable
-from queryserver.platform.http_client import HttpClient
-from queryserver.platform.http_messages import HttpRequest, HttpResponse
+from queryserver.platform.http_client import HttpClient, HttpRequest, HttpResponse
 from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search import model
 from queryserver.search.query_language import Query, Term

@@ -8,8 +8,7 @@ import orjson
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.http_client import HttpClient
-from queryserver.platform.http_messages import HttpRequest
+from queryserver.platform.http_client import HttpClient, HttpRequest
 from queryserver.platform.settings.sections import Secret
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed
 
