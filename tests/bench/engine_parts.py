@@ -176,7 +176,7 @@ async def _bare_rows(address: ServerAddress) -> None:
             assert reply.results.columns[0].i64_val is not None
             rows += len(reply.results.columns[0].i64_val.values)
     finally:
-        await connection.shut()
+        await connection.disconnect()
 
 
 async def _stall_while_polling(engine: Engine, statements: int) -> float:

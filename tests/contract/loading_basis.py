@@ -29,21 +29,21 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class MemoryLedger:
-    """A LoadLedger that remembers its calls. It calls `on_made` before `made` returns."""
+    """A LoadLedger that remembers its calls. It calls `on_add` before `add` returns."""
 
-    def __init__(self, on_made: Callable[[TableName], Awaitable[None]] | None = None) -> None:
+    def __init__(self, on_add: Callable[[TableName], Awaitable[None]] | None = None) -> None:
         self.open: set[TableName] = set()
-        self.told: list[tuple[str, TableName]] = []
-        self._on_made = on_made
+        self.calls: list[tuple[str, TableName]] = []
+        self._on_add = on_add
 
-    async def made(self, table: TableName) -> None:
-        self.told.append(("made", table))
+    async def add(self, table: TableName) -> None:
+        self.calls.append(("add", table))
         self.open.add(table)
-        if self._on_made is not None:
-            await self._on_made(table)
+        if self._on_add is not None:
+            await self._on_add(table)
 
-    async def settled(self, table: TableName) -> None:
-        self.told.append(("settled", table))
+    async def remove(self, table: TableName) -> None:
+        self.calls.append(("remove", table))
         self.open.discard(table)
 
 

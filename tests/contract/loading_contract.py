@@ -375,10 +375,10 @@ class LoadingContract(LoadingBasis):
 
         ledger = MemoryLedger(nothing_yet)
         await loader.load(load, stream(numbered(load, 1, 2)), ledger)
-        assert {table for _, table in ledger.told} <= {load.staging, load.target}
-        assert bool(ledger.told) is self.loading_facts.uses_ledger
-        for table in {table for _, table in ledger.told}:
-            assert [word for word, told in ledger.told if told == table] == ["made", "settled"]
+        assert {table for _, table in ledger.calls} <= {load.staging, load.target}
+        assert bool(ledger.calls) is self.loading_facts.uses_ledger
+        for table in {table for _, table in ledger.calls}:
+            assert [call for call, called in ledger.calls if called == table] == ["add", "remove"]
         assert not ledger.open
         assert await self.missing(engine, load.staging)
 
@@ -472,7 +472,7 @@ class LoadingContract(LoadingBasis):
                 ledger = MemoryLedger()
                 with pytest.raises(StatementRejected, match="read"):
                     await reader.load(refused, stream(numbered(refused, 1, 2)), ledger)
-                assert not ledger.told
+                assert not ledger.calls
             with pytest.raises(StatementRejected, match="read"):
                 await reader.drop(target)
         assert await self.missing(engine, load.target)

@@ -43,7 +43,7 @@ class TestDuckdbLoading(LoadingContract):
             with pytest.raises(StatementDenied):
                 await loader.load(load, stream(numbered(load, 1, 2)), ledger)
             assert not await loader.exists(load.target)
-        assert not ledger.told
+        assert not ledger.calls
         await reading.close()
 
     async def running_statements(self, engine: Engine) -> int:

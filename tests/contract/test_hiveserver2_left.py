@@ -182,7 +182,7 @@ async def test_connection_established_for_a_left_session_is_closed() -> None:
             await second
         assert not caught.value.sent
         assert released == [opener]
-        await opener.shut()
+        await opener.disconnect()
         with pytest.raises(WireLost):
             await first
         server.let_go.set()
@@ -200,7 +200,7 @@ async def test_released_wire_makes_no_calls() -> None:
                 await call(CLOSE_SESSION, UNKNOWN, limit_s=1)
         assert await opener.clean()
         assert (server.service.seen, server.connections) == ([], 1)
-        await opener.shut()
+        await opener.disconnect()
 
 
 async def test_call_time_limit_applies_to_its_connection_too() -> None:
@@ -216,7 +216,7 @@ async def test_call_time_limit_applies_to_its_connection_too() -> None:
         with pytest.raises(WireLost) as caught:
             await wire.call(CLOSE_SESSION, UNKNOWN, limit_s=0.2)
         assert not caught.value.sent
-        await opener.shut()
+        await opener.disconnect()
         await asyncio.wait({first})
         server.door.set()
         server.let_go.set()

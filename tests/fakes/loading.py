@@ -132,7 +132,7 @@ class FakeLoader:
         await self._check()
         self._refuse(load)
         target, staging = self._engine.place(load.target), self._engine.place(load.staging)
-        await ledger.made(load.staging)
+        await ledger.add(load.staging)
         table = self._engine.tables[staging] = StoredTable(_schema(load))
         self._engine.loads += 1
         try:
@@ -144,7 +144,7 @@ class FakeLoader:
         finally:
             if not self._engine.refuse_drops:
                 del self._engine.tables[staging]
-                await ledger.settled(load.staging)
+                await ledger.remove(load.staging)
         return table.rows
 
     async def drop(self, table: TableName) -> None:
@@ -178,15 +178,15 @@ class FakeLoader:
             raise StatementRejected(f"there is no table {load.target.name}")
         return found
 
-    def _publish(self, load: TableLoad, target: TableName, staged: StoredTable) -> None:
+    def _publish(self, load: TableLoad, target: TableName, staging_table: StoredTable) -> None:
         """Check and change the target without letting another task run in between."""
         found = self._refuse_target(load)
         if found is None or load.replace:
-            self._engine.tables[target] = StoredTable(staged.schema, list(staged.batches))
+            self._engine.tables[target] = StoredTable(staging_table.schema, list(staging_table.batches))
             return
-        if unknown := set(staged.schema.names) - set(found.schema.names):
+        if unknown := set(staging_table.schema.names) - set(found.schema.names):
             raise StatementRejected(f"there is no column {min(unknown)}")
-        added = [_fitted(batch, found.schema) for batch in staged.batches]
+        added = [_fitted(batch, found.schema) for batch in staging_table.batches]
         found.batches += added
 
 

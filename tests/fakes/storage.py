@@ -105,25 +105,25 @@ class MemoryStorage:
         self._check(plan.path)
         self.tree.directory(plan.path.rpartition("/")[0])
         staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
-        self.tree.staged[staging] = {}
+        self.tree.staging_table[staging] = {}
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         self._check(plan.path)
-        if staging not in self.tree.staged:
+        if staging not in self.tree.staging_table:
             raise PathNotFound("The parts are gone.")
         content = b"".join([piece async for piece in body])
         expected = min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
         if len(content) != expected:
             raise VerificationFailed(f"Part {index} has {len(content)} bytes instead of {expected}.")
-        self.tree.staged[staging][index] = content
+        self.tree.staging_table[staging][index] = content
         return StoredPart(index, len(content), f"receipt-{index}")
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         self._check(plan.path)
-        if staging not in self.tree.staged:
+        if staging not in self.tree.staging_table:
             raise PathNotFound("The parts are gone.")
         if [part.receipt for part in parts] != [f"receipt-{part.index}" for part in parts]:
             raise StorageError("These receipts are not those that were given.")
@@ -131,18 +131,18 @@ class MemoryStorage:
         if len(content) != plan.size_bytes:
             raise VerificationFailed(f"{len(content)} bytes are stored instead of {plan.size_bytes}.")
         self.tree.free_for_file(plan.path, overwrite=overwrite)
-        del self.tree.staged[staging]
+        del self.tree.staging_table[staging]
         return self.tree.put(plan.path, content)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         self._check(plan.path)
-        if staging not in self.tree.staged:
+        if staging not in self.tree.staging_table:
             raise PathNotFound("The parts are gone.")
         yield self.tree.joined(staging, list(parts))
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         self._check(plan.path)
-        self.tree.staged.pop(staging, None)
+        self.tree.staging_table.pop(staging, None)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """Find no crash leftovers, since an in-memory tree has none."""

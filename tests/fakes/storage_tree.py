@@ -44,7 +44,7 @@ class MemoryTree:
     container_levels: int = 0
     private: Mapping[str, str] = field(default_factory=dict[str, str])
     entries: dict[str, Entry] = field(default_factory=lambda: {"": Entry(EntryKind.DIRECTORY)})
-    staged: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
+    staging_table: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
     unseen: list[tuple[str, datetime]] = field(default_factory=list[tuple[str, datetime]])
     """Paths of interrupted uploads, and when they received their last bytes."""
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
@@ -153,7 +153,7 @@ class MemoryTree:
 
     def joined(self, staging: str, parts: list[StoredPart]) -> bytes:
         """Return the parts joined in order."""
-        kept = self.staged[staging]
+        kept = self.staging_table[staging]
         return b"".join(kept[part.index] for part in sorted(parts, key=lambda part: part.index))
 
     def status(self, path: str) -> FileStatus:

@@ -89,7 +89,7 @@ class DriverThreads:
             else:
                 outcome.set_result(running.result())
 
-        async def placed() -> None:
+        async def wait_for_slot() -> None:
             await self._slots.acquire(user_id)
             self.busy += 1
             if self._closed or not outcome.set_running_or_notify_cancel():
@@ -98,14 +98,14 @@ class DriverThreads:
             else:
                 self._statements.submit(call).add_done_callback(ended)
 
-        def waited(task: asyncio.Task[None]) -> None:
+        def start_or_cancel(task: asyncio.Task[None]) -> None:
             self._waiting.discard(task)
             if task.cancelled():  # possibly before its first step
                 outcome.cancel()
 
-        waiting = asyncio.create_task(placed(), name="statement waits for a thread")
+        waiting = asyncio.create_task(wait_for_slot(), name="statement waits for a thread")
         self._waiting.add(waiting)
-        waiting.add_done_callback(waited)
+        waiting.add_done_callback(start_or_cancel)
         outcome.add_done_callback(lambda done: waiting.cancel() if done.cancelled() else None)
         return outcome
 
@@ -115,15 +115,15 @@ class DriverThreads:
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
 
-        def undone(ended: Future[ResultT]) -> None:
+        def undo_result(ended: Future[ResultT]) -> None:
             if undo is not None and not ended.cancelled() and ended.exception() is None:
                 undo(ended.result())
 
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            waiting.add_done_callback(_forget)
-            running.add_done_callback(undone)
+            waiting.add_done_callback(_mark_retrieved)
+            running.add_done_callback(undo_result)
             raise
 
     async def close(self) -> None:
@@ -144,15 +144,15 @@ async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> Non
 
     The interrupt is repeated, because it has no effect just before a call begins.
     """
-    give_up = asyncio.get_running_loop().time() + STOP_S
+    deadline = asyncio.get_running_loop().time() + STOP_S
     ended = asyncio.wrap_future(call)
-    ended.add_done_callback(_forget)
-    while not call.done() and asyncio.get_running_loop().time() < give_up:
+    ended.add_done_callback(_mark_retrieved)
+    while not call.done() and asyncio.get_running_loop().time() < deadline:
         interrupt()
         await asyncio.wait({ended}, timeout=_INTERRUPT_INTERVAL_S)
 
 
-def _forget(ended: asyncio.Future[ResultT]) -> None:
+def _mark_retrieved(ended: asyncio.Future[ResultT]) -> None:
     """Mark an exception as retrieved, because the call itself reports it."""
     if not ended.cancelled():
         ended.exception()
@@ -469,5 +469,5 @@ class TableWriter(ABC):
             self._may_interrupt = is_allowed
 
 
-class FeedStopped(Exception):
+class LoadStopped(Exception):
     """The load has ended. Raised in the thread that waits for its batches."""

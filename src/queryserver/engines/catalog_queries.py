@@ -38,16 +38,16 @@ class Folding(Enum):
     """The engine stores names as written and matches them case-insensitively."""
 
 
-def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """Return the spellings to look for, exact spelling first. With CASELESS the caller must ignore case itself."""
+def name_candidates(wanted: str, folding: Folding) -> tuple[str, ...]:
+    """Return the stored names that `wanted` may mean, exact name first. With CASELESS, the caller must ignore case."""
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
 
-def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
+def match_name(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
     """Return the name that `wanted` refers to: exact match first, then folded; None without a unique match."""
     present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
-    for spelling in spellings(wanted, folding):
+    for spelling in name_candidates(wanted, folding):
         if spelling in present:
             return spelling
     if folding is not Folding.CASELESS:
@@ -56,7 +56,7 @@ def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
     return alike.pop() if len(alike) == 1 else None
 
 
-async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
+async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
     """Build one summary per row, and let the event loop run after every few thousand rows."""
     result = list[TableSummary]()
     for start in range(0, len(rows), _SLICE_ROWS):
@@ -133,13 +133,13 @@ def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, .
     )
 
 
-def nulls_last(value: str, direction: str) -> str:
+def nulls_last_key(value: str, direction: str) -> str:
     """Return a sort key in standard SQL, with NULL last."""
     return f"{value} {direction} NULLS LAST"
 
 
 def sample_query(
-    source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last
+    source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last_key
 ) -> str:
     """Return a query for rows of `source`, or for values of its column `value`. Both must be quoted.
 
@@ -154,9 +154,10 @@ def sample_query(
 
 
 class SessionCatalog:
-    """Base class for catalogs that query a session. `no_nested` is the error for sampling values nested in a column."""
+    """Base class for catalogs that query a session."""
 
-    no_nested = ""
+    nested_refusal = ""
+    """The error for a sample of values nested in a column; empty if such samples are supported."""
     mark = '"'
     """The quote character for names."""
 
@@ -167,7 +168,7 @@ class SessionCatalog:
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
         if nested:
-            raise errors.NotSupported(self.no_nested)
+            raise errors.NotSupported(self.nested_refusal)
         value = None if column is None else identifier(column, mark=self.mark)
         return sample_query(self._full_name(table), value, kind, order=self._order)
 
@@ -176,7 +177,7 @@ class SessionCatalog:
         return qualified(*filter(None, (table.database, table.name)), mark=self.mark)
 
     def _order(self, value: str, direction: str) -> str:
-        return nulls_last(value, direction)
+        return nulls_last_key(value, direction)
 
     async def _rows(self, query: str) -> list[Row]:
         with metadata_errors():

@@ -25,7 +25,7 @@ class PooledConnection(Protocol):
         """Reset the connection to its state after login. Return False if that may have failed. Limited in time."""
         ...
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         """Close the connection. Limited in time."""
         ...
 
@@ -64,11 +64,11 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         """
         if self._closed:
             raise EngineUnavailable("This connector is closed.")
-        while (connection := self._pop(login)) is not None:
+        while (connection := self._pop_idle(login)) is not None:
             if not connection.is_closed():
                 return connection
             # The server closed the connection, but our socket is still open.
-            await connection.shut()
+            await connection.disconnect()
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
@@ -79,11 +79,11 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:
-                await connection.shut()
+                await connection.disconnect()
         if is_kept:
             self._idle.append((time.monotonic(), login, connection))
             if self._reaper is None or self._reaper.done():
-                self._reaper = asyncio.create_task(self._reap(), name="idle connections")
+                self._reaper = asyncio.create_task(self._close_idle(), name="idle connections")
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
@@ -92,22 +92,22 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         try:
             yield connection
         except BaseException:  # includes cancellation: the connection's state is unknown
-            await connection.shut()
+            await connection.disconnect()
             raise
         await self.give_back(login, connection)
 
     async def close(self) -> None:
         """Close all idle connections. Connections in use are closed when returned. Idempotent."""
         self._closed = True
-        await give_up(self._reaper)
+        await cancel_tasks(self._reaper)
         while self._idle:
-            await self._idle.pop()[2].shut()
+            await self._idle.pop()[2].disconnect()
 
     @property
     def _has_room(self) -> bool:
         return not self._closed and len(self._idle) < self._max_idle
 
-    def _pop(self, login: LoginT) -> ConnectionT | None:
+    def _pop_idle(self, login: LoginT) -> ConnectionT | None:
         """Remove and return the login's most recently used idle connection."""
         for position in reversed(range(len(self._idle))):
             _, owner, connection = self._idle[position]
@@ -116,21 +116,21 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
                 return connection
         return None
 
-    async def _reap(self) -> None:
+    async def _close_idle(self) -> None:
         """Close connections that were idle for `idle_s`. Ends when no connections are left."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
                 await asyncio.sleep(rest_s)
             else:
-                await self._idle.popleft()[2].shut()
+                await self._idle.popleft()[2].disconnect()
 
 
 AddressT = TypeVar("AddressT")
 ConnectedT = TypeVar("ConnectedT")
 
 
-async def first_reached(
+async def connect_first(
     addresses: Sequence[AddressT],
     connect: Callable[[AddressT], Awaitable[ConnectedT]],
     *,
@@ -144,7 +144,7 @@ async def first_reached(
     return await connect(last)
 
 
-async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
+async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel unfinished tasks once and wait until they end. Their exceptions are discarded."""
     known = {task for task in tasks if task is not None}
     for task in known:
@@ -180,7 +180,7 @@ class Retries:
         return True
 
 
-_PLAIN_TEXT = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+_NOT_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
 """OpenSSL's error reasons (3.0, and 3.2 or later) when a peer does not speak TLS."""
 
 
@@ -229,11 +229,11 @@ def client_tls(server_name: str, *, validate: bool = True, check_name: bool = Tr
     return context
 
 
-_CAUSES = 10
+_MAX_CAUSES = 10
 NO_TLS = "it offers no TLS"
 
 
-def no_connection(server: str, error: BaseException, *, reason: str = "") -> str:
+def connection_failure_message(server: str, error: BaseException, *, reason: str = "") -> str:
     """Return the message for a failed connection, including `reason` or else the underlying TLS failure, if any."""
     reason = reason or _tls_reason(error)
     return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
@@ -245,11 +245,11 @@ def _tls_reason(error: BaseException) -> str:
     The TLS library's message never contains file names, and only the addresses in the certificate.
     """
     cause: BaseException | None = error
-    for _ in range(_CAUSES):
+    for _ in range(_MAX_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate was not accepted ({cause.verify_message.rstrip('.')})"
         if isinstance(cause, ssl.SSLError):
-            return NO_TLS if cause.reason in _PLAIN_TEXT else "TLS could not be agreed on"
+            return NO_TLS if cause.reason in _NOT_TLS_REASONS else "TLS could not be agreed on"
         cause = cause and (cause.__cause__ or cause.__context__)
     return ""
 

@@ -13,7 +13,7 @@ _NUMBER = r"(\d{1,7})"
 _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
 
 
-def location_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
+def find_location(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
     """Return the position that the first matching pattern extracts from a message."""
     text = text[:_MAX_TEXT_CHARACTERS]
     for pattern, location in patterns:
@@ -31,7 +31,7 @@ def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorLocation]:
 
 
 # No pattern has adjacent repetitions of the same characters, so matching takes linear time.
-LABELED: Sequence[_PositionPattern] = (
+LABELED_POSITIONS: Sequence[_PositionPattern] = (
     (
         re.compile(rf"^(LINE {_NUMBER}: )(.*)\n( *)\^", re.MULTILINE),
         lambda found: ErrorExcerpt(int(found[2]), found[3].rstrip("\r"), len(found[4]) - len(found[1]), Unit.SCREEN),
@@ -45,7 +45,7 @@ def _near(found: re.Match[str]) -> ErrorLocation:
     return Rest(int(found[1]), rest) if near else LineColumn(int(found[1]))
 
 
-NEAR: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
+NEAR_POSITIONS: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
 """MySQL and MariaDB messages, which quote up to 80 bytes of the statement from the error onwards."""
 
 HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
@@ -72,12 +72,12 @@ PHOENIX: Sequence[_PositionPattern] = (
 """Messages of Phoenix's PhoenixParserException. Lines and columns count from 1."""
 
 ANY: Sequence[_PositionPattern] = (
-    *LABELED,
+    *LABELED_POSITIONS,
     (re.compile(rf"\(line {_NUMBER}, col {_NUMBER}\)"), _from_one(Unit.CHARACTER)),  # ClickHouse
     (re.compile(rf"\berror line {_NUMBER} at position {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),  # Snowflake
     (re.compile(rf"\bline {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.CHARACTER)),
     (re.compile(rf"^line {_NUMBER}:{_NUMBER}: "), _from_one(Unit.CHARACTER)),  # Trino and Presto
-    *NEAR,
+    *NEAR_POSITIONS,
 )
 """Formats of common data sources, for drivers that are not known in advance."""
 
@@ -86,7 +86,7 @@ _MIN_TOKEN_CHARACTERS = 16
 """Minimum length of redacted tokens. A response may contain a shorter token's characters by chance."""
 
 
-def without_token(content: bytes, token: str | None) -> bytes:
+def redact_token(content: bytes, token: str | None) -> bytes:
     """Replace the token in an engine's response by as many asterisks, so that frame lengths remain valid."""
     if token is None or len(token) < _MIN_TOKEN_CHARACTERS:
         return content
@@ -103,7 +103,7 @@ class LogLines(list[str]):
 
     _room = MAX_CHARACTERS
 
-    def keep(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         """Add a line if there is room for it."""
         if len(self) >= MAX_LINES or self._room <= 0:
             return

@@ -22,7 +22,7 @@ from queryserver.formats.text_forms import without_zero_fraction
 _BATCHES_AHEAD = 2
 _CLEAR_S = 30.0
 _STOP_S = 10.0
-_TAKE_BACK_S = 30.0
+_UNDO_S = 30.0
 _SWAP_S = 120.0
 _SHOWN_CHARACTERS = 40
 
@@ -57,7 +57,7 @@ def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, .
     return (f"DROP TABLE IF EXISTS {target}", renaming) if load.replace else (renaming,)
 
 
-def no_table(table: TableName) -> StatementRejected:
+def not_plain_table_error(table: TableName) -> StatementRejected:
     """Return the error for a target that cannot be replaced because it is not a plain table."""
     return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
 
@@ -68,17 +68,17 @@ def refuse_changes(*, read_only: bool) -> None:
         raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
 
 
-def passing(database: str) -> StatementRejected:
+def session_database_error(database: str) -> StatementRejected:
     """Return the error for a target in a database whose tables vanish with their session."""
     return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
 
 
-def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
+def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: Callable[[str], int]) -> None:
     """Raise StatementRejected for a name that the engine would truncate, or reject without naming it."""
     for name in names:
-        if size(name) > longest:
+        if size(name) > max_size:
             shown = name[:_SHOWN_CHARACTERS]
-            length = f"{size(name)} {unit}; the engine knows at most {longest}"
+            length = f"{size(name)} {unit}; the engine knows at most {max_size}"
             raise StatementRejected(f'The name "{shown}..." has {length}.')
 
 
@@ -92,15 +92,15 @@ class Staging:
         self._ledger = ledger
         self._drop = drop
 
-    async def publish(self, last_step: Awaitable[object], *, takes_it: bool = True) -> None:
-        """Run the step that makes the rows visible. Drop the staging table unless that step consumes it (`takes_it`).
+    async def publish(self, last_step: Awaitable[object], *, consumes_table: bool = True) -> None:
+        """Run the step that makes the rows visible. Drop the staging table unless that step consumes it.
 
         Runs to completion. A cancellation during this step is too late and reaches the caller after the load.
         """
 
         async def publish() -> None:
             await last_step
-            self.is_gone = takes_it
+            self.is_gone = consumes_table
             await self.clear()
 
         await run_to_completion(publish())
@@ -114,22 +114,24 @@ class Staging:
                     await self._drop()
             except (EngineError, TimeoutError):
                 return
-        await self._ledger.settled(self._table)
+        await self._ledger.remove(self._table)
 
 
 @asynccontextmanager
-async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
+async def staging_table(
+    table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[Staging]:
     """Manage a staging table, which the block creates. On exit the table is always dropped.
 
     The ledger records the table before the block and settles it afterwards. Exceptions from the batches are raised
     unchanged.
     """
     # Runs to completion; after an interrupted call it would be unknown whether the ledger has the table.
-    await run_to_completion(ledger.made(table))
+    await run_to_completion(ledger.add(table))
     staging = Staging(table, ledger, drop)
     try:
         yield staging
-    except RowsFailed as error:
+    except BatchesFailed as error:
         raise error.reason from error.reason.__cause__
     finally:
         if not staging.is_cleared:
@@ -162,7 +164,7 @@ def deliver_cancel(failure: BaseException | None) -> None:
         task.cancel()
 
 
-class RowsFailed(Exception):
+class BatchesFailed(Exception):
     """Reading a load's batches failed, not the engine. Drivers' error handling passes this exception unchanged."""
 
     def __init__(self, reason: BaseException) -> None:
@@ -177,7 +179,7 @@ async def read_ahead(
     """Read and convert the next batches while the engine processes the current batch.
 
     At most two batches are ready or in progress. Exceptions from the batches and from `convert` are raised as
-    RowsFailed. A single task reads all batches, and it has ended when the block is left.
+    BatchesFailed. A single task reads all batches, and it has ended when the block is left.
     """
     ready: asyncio.Queue[ConvertedT | None] = asyncio.Queue()
     room = asyncio.Semaphore(_BATCHES_AHEAD)
@@ -194,7 +196,7 @@ async def read_ahead(
             yield converted
             room.release()
         if (reason := reading.exception()) is not None:
-            raise RowsFailed(reason)
+            raise BatchesFailed(reason)
 
     reading = asyncio.create_task(read(), name="rows of a load")
     reading.add_done_callback(lambda _: ready.put_nowait(None))
@@ -238,9 +240,9 @@ def cell_texts(values: pa.Array) -> pa.Array:
     return without_zero_fraction(texts) if is_clock else texts
 
 
-def hex_texts(values: pa.Array, before: str = "", behind: str = "") -> pa.Array:
-    """Convert bytes to hexadecimal digits between the texts `before` and `behind`."""
-    literals = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
+def hex_texts(values: pa.Array, prefix: str = "", suffix: str = "") -> pa.Array:
+    """Convert bytes to hexadecimal digits between the texts `prefix` and `suffix`."""
+    literals = (None if value is None else f"{prefix}{value.hex()}{suffix}" for value in values.to_pylist())
     return pa.array(literals, pa.string())
 
 
@@ -252,10 +254,10 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
     return pa.array([None if value is None else f"{value:f}" for value in decimals.to_pylist()], pa.string())
 
 
-Written = Sequence[bytes]
+WrittenRows = Sequence[bytes]
 """Rows written as the engine's SQL text, which a loader's `insert` joins to a statement."""
 
-RowsWriter = Callable[[pa.RecordBatch], Written]
+RowsWriter = Callable[[pa.RecordBatch], WrittenRows]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
@@ -282,7 +284,7 @@ async def execute(session: EngineSession, statement: str) -> None:
 
 
 @asynccontextmanager
-async def made(
+async def created_table(
     table: TableName,
     create: Callable[[], Coroutine[object, object, object]],
     ledger: LoadLedger,
@@ -295,19 +297,19 @@ async def made(
     creating = asyncio.create_task(create(), name="create table")
 
     async def undo() -> None:
-        await asyncio.wait({creating}, timeout=_TAKE_BACK_S)
+        await asyncio.wait({creating}, timeout=_UNDO_S)
         if not creating.done():
             creating.cancel()
         elif not creating.cancelled() and creating.exception() is None:
             with suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(_TAKE_BACK_S):
+                async with asyncio.timeout(_UNDO_S):
                     await drop()
 
     async with AsyncExitStack() as stack:
         try:
             # Shielded: if create were cancelled, it would be unknown who created the table.
             await asyncio.shield(creating)
-            filled = await stack.enter_async_context(staged(table, ledger, drop))
+            filled = await stack.enter_async_context(staging_table(table, ledger, drop))
         except BaseException:  # includes cancellation: the table must not remain
             await asyncio.shield(undo())
             raise
@@ -340,7 +342,7 @@ class StatementLoader(ABC):
         refuse_target(load, exists=exists)
         if exists:
             await self.refuse_existing(load)
-        async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+        async with staging_table(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             types = await self.create(load.staging, load.columns)
             rows = await self._fill(load, types, batches)
             if load.append:
@@ -353,7 +355,7 @@ class StatementLoader(ABC):
 
     async def drop(self, table: TableName) -> None:
         refuse_changes(read_only=self._read_only)
-        await execute(self._session, f"DROP TABLE IF EXISTS {self.place(table)}")
+        await execute(self._session, f"DROP TABLE IF EXISTS {self.qualified_name(table)}")
 
     @abstractmethod
     async def is_view(self, table: TableName) -> bool:
@@ -363,7 +365,7 @@ class StatementLoader(ABC):
     async def refuse_existing(self, load: TableLoad) -> None:
         """Raise StatementRejected if the existing table cannot be the load's target."""
         if load.replace and await self.is_view(load.target):
-            raise no_table(load.target)
+            raise not_plain_table_error(load.target)
 
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
@@ -371,7 +373,7 @@ class StatementLoader(ABC):
         ...
 
     @abstractmethod
-    def place(self, table: TableName) -> str:
+    def qualified_name(self, table: TableName) -> str:
         """Return the table's quoted name."""
         ...
 
@@ -398,7 +400,7 @@ class StatementLoader(ABC):
     async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
         total = 0
         async with read_ahead(batches, self.writer(load.columns, types), self._executor) as written:
-            async for rows in statements_of(written, self.max_statement_bytes):
+            async for rows in group_rows(written, self.max_statement_bytes):
                 await execute(self._session, self.insert(load, types, rows))
                 total += len(rows)
         return total
@@ -408,7 +410,8 @@ class StatementLoader(ABC):
 
     def _copy(self, load: TableLoad) -> str:
         names = ", ".join(identifier(column.name, mark=self.mark) for column in load.columns)
-        return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
+        target, staging = self.qualified_name(load.target), self.qualified_name(load.staging)
+        return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}"
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
         """Replace the existing table with the new table, then drop the old table.
@@ -427,13 +430,13 @@ class StatementLoader(ABC):
                 if isinstance(error, TimeoutError):
                     raise EngineTimeout("The tables were not renamed in time.") from None
                 raise
-        async with staged(old, ledger, partial(self.drop, old)):
+        async with staging_table(old, ledger, partial(self.drop, old)):
             """Leaving the block drops the old table, or else keeps it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
         """Whether a swap took effect although it reported a failure. If not, the old table's name is restored."""
         try:
-            async with asyncio.timeout(_TAKE_BACK_S):
+            async with asyncio.timeout(_UNDO_S):
                 if not await self.exists(old):
                     return False
                 if not await self.exists(load.target):
@@ -451,29 +454,29 @@ class StatementLoader(ABC):
         try:
             is_renamed = await asyncio.shield(renaming)
         except (asyncio.CancelledError, OutcomeUnknown):
-            await asyncio.shield(self._take_back(load, renaming, ledger))
+            await asyncio.shield(self._undo_rename(load, renaming, ledger))
             raise
         if is_renamed:
             staging.is_gone = True
             return
         create = partial(self.create, load.target, load.columns)
-        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+        async with created_table(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             await execute(self._session, self._copy(load))
             filled.is_gone = True
 
-    async def _take_back(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
+    async def _undo_rename(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
         """Undo the rename: if the staging table no longer exists, it has become the target, which is then dropped."""
-        await asyncio.wait({renaming}, timeout=_TAKE_BACK_S)
+        await asyncio.wait({renaming}, timeout=_UNDO_S)
         renaming.cancel()
         with suppress(EngineError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(_TAKE_BACK_S):
+            async with asyncio.timeout(_UNDO_S):
                 if not await self.exists(load.staging):
-                    await ledger.made(load.target)
+                    await ledger.add(load.target)
                     await self.drop(load.target)
-                    await ledger.settled(load.target)
+                    await ledger.remove(load.target)
 
 
-async def statements_of(written: AsyncGenerator[Written], max_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
+async def group_rows(written: AsyncGenerator[WrittenRows], max_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
     """Group rows into statements of at most `max_bytes`, each with at least one row."""
     rows, size = list[bytes](), 0
     async for more in written:

@@ -488,7 +488,7 @@ class TableLoad:
 class LoadLedger(Protocol):
     """Records the tables to drop if the server dies. Each call is durable when it returns."""
 
-    async def made(self, table: TableName) -> None:
+    async def add(self, table: TableName) -> None:
         """Record a table that must be dropped.
 
         A staging table is recorded before its creation. A table with the target's name is recorded after its creation,
@@ -497,7 +497,7 @@ class LoadLedger(Protocol):
         """
         ...
 
-    async def settled(self, table: TableName) -> None:
+    async def remove(self, table: TableName) -> None:
         """Remove a table from the ledger because it was dropped or has become the finished table."""
         ...
 

@@ -108,13 +108,13 @@ class ChunkSize:
 
     rows = _FIRST_ROWS
 
-    def learn(self, batch: pa.RecordBatch) -> None:
+    def adapt(self, batch: pa.RecordBatch) -> None:
         """Adapt to the row width in `batch`."""
         row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
         fitting = BATCH_BYTES // row_bytes
         self.rows = max(min(fitting, self.rows * _GROWTH, _MAX_ROWS), 1)
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def slice_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
     return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())

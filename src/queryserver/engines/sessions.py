@@ -23,7 +23,7 @@ from queryserver.sql.markers import BoundStatement
 
 MAX_LOG_LINES = 10_000
 
-_CANCEL_AGAIN_S = 0.5
+_CANCEL_INTERVAL_S = 0.5
 _END_S = 5.0
 _CALL_S = 5.0
 _INTERRUPT_S = 5.0
@@ -43,7 +43,7 @@ class Stopped(errors.StatementRejected):
         super().__init__("canceling statement due to user request")
 
 
-class StatementSource(Protocol):
+class DriverStatement(Protocol):
     """One statement on a driver's connection. Serves as a base class. Methods raise domain errors."""
 
     columns: tuple[Column, ...] = ()
@@ -55,10 +55,10 @@ class StatementSource(Protocol):
     is_open: bool = False
     """Whether the server still has rows to send or keeps a transaction open for them."""
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
+    async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         """Run the statement up to its first rows.
 
-        Implementations call `go_on` before each further step; it raises an error to stop the statement.
+        Implementations call `raise_if_stopped` before each further step; it raises an error to stop the statement.
         """
         ...
 
@@ -89,7 +89,7 @@ class StreamedOperation:
     `cancel` repeats the stop signal for up to `cancel_s` seconds.
     """
 
-    def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
+    def __init__(self, source: DriverStatement, executor: Executor, *, cancel_s: float = 10.0) -> None:
         self.source = source
         self._cancel_s = cancel_s
         self._executor = executor
@@ -116,7 +116,7 @@ class StreamedOperation:
         return self.source.log_lines[start:]
 
     @property
-    def in_doubt(self) -> bool:
+    def is_in_doubt(self) -> bool:
         """Whether the connection must not be reused, because a stop signal or a response may still arrive."""
         return self._cancel_requested or self._abandoned or self.is_running
 
@@ -152,7 +152,7 @@ class StreamedOperation:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
             rows = ()
             if self.source.is_open:
-                self._chunk.learn(batch)
+                self._chunk.adapt(batch)
             for piece in (batch,) if batch.nbytes <= BATCH_BYTES else split_batch(batch, BATCH_BYTES):
                 yield piece
             del batch
@@ -174,7 +174,7 @@ class StreamedOperation:
                 while tasks := self._unfinished():
                     # The signal is repeated, because it is lost if it arrives between two messages of a statement.
                     await self.source.interrupt()
-                    await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+                    await asyncio.wait(tasks, timeout=_CANCEL_INTERVAL_S)
                 if self.source.is_open:
                     self._canceled = True
                     await self._end(keep=False)
@@ -198,8 +198,8 @@ class StreamedOperation:
 
     async def _run(self) -> None:
         try:
-            self._go_on()
-            await self.source.execute(self._go_on)
+            self._raise_if_stopped()
+            await self.source.execute(self._raise_if_stopped)
             self._first = await self._fetch()
         except errors.EngineError as error:
             self._error = error
@@ -209,10 +209,10 @@ class StreamedOperation:
 
     async def _fetch(self) -> Rows:
         if self.source.is_open:
-            self._go_on()
+            self._raise_if_stopped()
         return await self.source.fetch(self._chunk.rows)
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._cancel_requested:
             raise Stopped
 
@@ -252,7 +252,7 @@ class Operation(Protocol):
 
 
 OperationT = TypeVar("OperationT", bound=Operation)
-Lent = TypeVar("Lent")
+UseT = TypeVar("UseT")
 
 
 class OperationSession(ABC, Generic[OperationT]):
@@ -329,7 +329,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
 
     def __init__(
         self,
-        new_source: Callable[[str | BoundStatement], StatementSource],
+        new_statement: Callable[[str | BoundStatement], DriverStatement],
         *,
         is_connected: Callable[[], bool],
         executor: Executor,
@@ -337,7 +337,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
     ) -> None:
         super().__init__()
         self.takes_rows = takes_rows
-        self._new_source = new_source
+        self._new_source = new_statement
         self._connected = is_connected
         self._executor = executor
         self._count = itertools.count(1)
@@ -364,7 +364,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
 
     async def _close_operation(self) -> None:
         await super()._close_operation()
-        self._in_doubt = self._in_doubt or (self._operation is not None and self._operation.in_doubt)
+        self._in_doubt = self._in_doubt or (self._operation is not None and self._operation.is_in_doubt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,13 +416,13 @@ class PooledSessions(Generic[ConnectionT]):
     async def session(
         self,
         login: DatabaseLogin,
-        new_source: Callable[[ConnectionT, str | BoundStatement], StatementSource],
+        new_statement: Callable[[ConnectionT, str | BoundStatement], DriverStatement],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
         """Open a session on a clean connection initialized by `prepare`. Leaving it stops a running statement."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection),
+            partial(new_statement, connection),
             is_connected=lambda: not connection.is_closed(),
             executor=self.executor,
             takes_rows=True,
@@ -431,15 +431,15 @@ class PooledSessions(Generic[ConnectionT]):
             await self._limited(prepare(connection), _PREPARE_S)
             yield session
         finally:
-            await asyncio.shield(self._leave(login, connection, session))
+            await asyncio.shield(self._release(login, connection, session))
 
     @asynccontextmanager
-    async def lent(
+    async def use_connection(
         self,
         login: DatabaseLogin,
         prepare: Callable[[ConnectionT], Awaitable[None]],
-        make: Callable[[ConnectionT, Executor], Lent],
-    ) -> AsyncGenerator[Lent]:
+        make: Callable[[ConnectionT, Executor], UseT],
+    ) -> AsyncGenerator[UseT]:
         """Lend the object that `make` builds from the converter threads and a clean, prepared connection.
 
         After any exception from the block, the connection is closed instead of being reused.
@@ -469,12 +469,12 @@ class PooledSessions(Generic[ConnectionT]):
             async with asyncio.timeout(for_s):
                 await work
 
-    async def _leave(self, login: DatabaseLogin, connection: ConnectionT, session: StreamedSession) -> None:
+    async def _release(self, login: DatabaseLogin, connection: ConnectionT, session: StreamedSession) -> None:
         await session.leave()
         if session.is_reusable:
             await self._pool.give_back(login, connection)
         else:
-            await connection.shut()
+            await connection.disconnect()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,14 +62,14 @@ class StorageWatch:
         self.quota_bytes = quota_bytes
         self._floor = floor
 
-    def require_room(self, occupied: Callable[[], int] | None = None) -> None:
+    def require_room(self, used_bytes: Callable[[], int] | None = None) -> None:
         """Check the limits before a statement that writes. Raises EngineError `insufficient_storage`.
 
-        `occupied` returns the bytes in use inside the files. It is only called if the file sizes reach the quota.
+        `used_bytes` returns the bytes in use inside the files. It is only called if the file sizes reach the quota.
         """
         if self.is_below_floor():
             raise below_floor()
-        if self.measure() >= self.quota_bytes and (occupied or self.measure)() >= self.quota_bytes:
+        if self.measure() >= self.quota_bytes and (used_bytes or self.measure)() >= self.quota_bytes:
             raise above_quota(self.quota_bytes)
 
     def is_below_floor(self) -> bool:
@@ -90,32 +90,32 @@ class StorageWatch:
         """
         allowed = max(self.quota_bytes, self.measure())
 
-        def excess() -> EngineError | None:
+        def exceeded_limit() -> EngineError | None:
             if self.measure() > allowed:
                 return above_quota(self.quota_bytes)
             return below_floor() if watches_floor() and self.is_below_floor() else None
 
-        watched = _WatchedCall(excess, interrupt)
+        watched = _WatchedCall(exceeded_limit, interrupt)
         _WATCHER.add(watched)
         try:
             yield
         except Exception as error:
-            if watched.excess is not None:
-                raise watched.excess from error
+            if watched.exceeded_limit is not None:
+                raise watched.exceeded_limit from error
             raise
         finally:
             _WATCHER.discard(watched)
 
 
 class _WatchedCall:
-    def __init__(self, excess: Callable[[], EngineError | None], interrupt: Callable[[], None]) -> None:
-        self._excess = excess
+    def __init__(self, exceeded_limit: Callable[[], EngineError | None], interrupt: Callable[[], None]) -> None:
+        self._excess = exceeded_limit
         self._interrupt = interrupt
-        self.excess: EngineError | None = None
+        self.exceeded_limit: EngineError | None = None
 
     def check(self) -> None:
-        self.excess = self.excess or self._excess()
-        if self.excess is not None:
+        self.exceeded_limit = self.exceeded_limit or self._excess()
+        if self.exceeded_limit is not None:
             self._interrupt()  # repeated, because an interrupt has no effect just before a call
 
 

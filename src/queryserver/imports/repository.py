@@ -97,10 +97,10 @@ class StatementLedger:
     user_id: int
     connector: str
 
-    async def made(self, table: TableName) -> None:
+    async def add(self, table: TableName) -> None:
         await self.unfinished.add(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
 
-    async def settled(self, table: TableName) -> None:
+    async def remove(self, table: TableName) -> None:
         await self.unfinished.remove(self.statement_id, table)
 
 

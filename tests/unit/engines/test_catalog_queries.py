@@ -9,14 +9,14 @@ from tests.timing import until
 
 from queryserver.engines.catalog_queries import (
     Folding,
-    choose,
+    build_summaries,
     escaped_literal,
     identifier,
     literal,
+    match_name,
+    name_candidates,
     qualified,
     read_rows,
-    spellings,
-    summaries,
 )
 from queryserver.engines.protocol import EngineSession, SessionOptions, TableSummary
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
@@ -80,14 +80,14 @@ async def test_lost_session_becomes_engine_unavailable(engine: FakeEngine) -> No
     ("iTEMS", Folding.CASELESS, None), ("ORDERS", Folding.CASELESS, "Orders"), ("orders", Folding.LOWER, None),
     ("orders", Folding.UPPER, None), ("none", Folding.CASELESS, None)])  # fmt: skip
 def test_exact_name_is_preferred_over_folded_name(wanted: str, folding: Folding, chosen: str | None) -> None:
-    assert choose(wanted, ["items", "Items", "ITEMS", "Orders"], folding) == chosen
-    assert choose(wanted, iter(["items", "Items", "ITEMS", "Orders"]), folding) == chosen
+    assert match_name(wanted, ["items", "Items", "ITEMS", "Orders"], folding) == chosen
+    assert match_name(wanted, iter(["items", "Items", "ITEMS", "Orders"]), folding) == chosen
 
 
 def test_spellings_contain_each_name_once() -> None:
-    assert spellings("items", Folding.LOWER) == ("items",)
-    assert spellings("Items", Folding.LOWER) == ("Items", "items")
-    assert spellings("Items", Folding.CASELESS) == ("Items",)
+    assert name_candidates("items", Folding.LOWER) == ("items",)
+    assert name_candidates("Items", Folding.LOWER) == ("Items", "items")
+    assert name_candidates("Items", Folding.CASELESS) == ("Items",)
 
 
 async def test_other_tasks_run_while_rows_become_summaries() -> None:
@@ -100,7 +100,7 @@ async def test_other_tasks_run_while_rows_become_summaries() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    made = await summaries([(f"t{number}",) for number in range(20_000)], lambda row: TableSummary(row[0]))
+    made = await build_summaries([(f"t{number}",) for number in range(20_000)], lambda row: TableSummary(row[0]))
     counting.cancel()
     assert [one.name for one in made] == [f"t{number}" for number in range(20_000)]
     assert turns >= 9

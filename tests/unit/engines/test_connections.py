@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
+from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, connection_failure_message
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.trino.protocol import TrinoTimeouts
 from queryserver.errors.statements import EngineUnavailable
@@ -28,7 +28,7 @@ class Line:
         await self.cleaned.wait()
         return not self.is_gone
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         self.shuts += 1
 
 
@@ -76,7 +76,7 @@ async def test_idle_connection_is_reused_only_for_its_login(pool: Pool) -> None:
     assert await pool.take("ana") is second
     assert await pool.take("ana") is first
     for line in (first, second, other):
-        await line.shut()
+        await line.disconnect()
 
 
 async def test_connections_above_idle_limit_are_closed(pool: Pool, lines: Lines) -> None:
@@ -186,13 +186,13 @@ def _failed(reason: str) -> ssl.SSLError:
     ],
 )
 def test_connection_error_reason_excludes_driver_messages(error: OSError, told: str) -> None:
-    assert no_connection("Shop", error) == f"No connection to Shop could be made{told}"
+    assert connection_failure_message("Shop", error) == f"No connection to Shop could be made{told}"
     outer = RuntimeError("a driver's own")
     outer.__cause__ = error
-    assert no_connection("Shop", outer) == f"No connection to Shop could be made{told}"
+    assert connection_failure_message("Shop", outer) == f"No connection to Shop could be made{told}"
 
 
 def test_circular_error_context_terminates() -> None:
     first, second = OSError("first"), OSError("second")
     first.__context__, second.__context__ = second, first
-    assert no_connection("Shop", first) == "No connection to Shop could be made."
+    assert connection_failure_message("Shop", first) == "No connection to Shop could be made."

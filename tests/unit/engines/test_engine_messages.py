@@ -9,14 +9,23 @@ import pyarrow as pa
 import pytest
 from asyncmy.errors import ProgrammingError
 
-from queryserver.engines.engine_messages import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, location_in
+from queryserver.engines.engine_messages import (
+    ANY,
+    HIVE,
+    IMPALA,
+    LABELED_POSITIONS,
+    NEAR_POSITIONS,
+    PHOENIX,
+    SPARK,
+    find_location,
+)
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.connection import statement_errors as mysql_errors
 from queryserver.engines.phoenix import connection as phoenix_http
 from queryserver.engines.phoenix.connection import Route
 from queryserver.engines.phoenix.protocol import Phase, ServerError, avatica_errors
 from queryserver.engines.postgresql.connection import statement_errors as postgresql_errors
-from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, pieces
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, slice_batch
 from queryserver.engines.sqlalchemy.connection import SqlalchemyAnswer
 from queryserver.engines.trino import coordinator as trino_http
 from queryserver.engines.trino.protocol import engine_error
@@ -39,17 +48,22 @@ CUT = f"...{LONG[-28:]}"
 @pytest.mark.parametrize(
     ("readings", "statement", "text", "position"),
     [
-        (LABELED, "SELCT 1", 'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^', (1, 1)),
-        (LABELED, "SELECT 1", "Out of Memory Error: failed to pin block", None),
         (
-            NEAR,
+            LABELED_POSITIONS,
+            "SELCT 1",
+            'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^',
+            (1, 1),
+        ),
+        (LABELED_POSITIONS, "SELECT 1", "Out of Memory Error: failed to pin block", None),
+        (
+            NEAR_POSITIONS,
             "SELECT 1,\n2 FORM t",
             "You have an error in your SQL syntax; check the manual … to use near 't' at line 2",
             (2, 8),
         ),
-        (NEAR, "SELECT (\n", "You have an error … for the right syntax to use near '' at line 2", (2, 1)),
-        (NEAR, "SELECT 'near ' x", "… to use near 'near ' x' at line 1", (1, 9)),
-        (NEAR, "SELECT a", "Unknown column 'a' in 'field list'", None),
+        (NEAR_POSITIONS, "SELECT (\n", "You have an error … for the right syntax to use near '' at line 2", (2, 1)),
+        (NEAR_POSITIONS, "SELECT 'near ' x", "… to use near 'near ' x' at line 1", (1, 9)),
+        (NEAR_POSITIONS, "SELECT a", "Unknown column 'a' in 'field list'", None),
         (HIVE, "SELCT 1", "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize", (1, 1)),
         (
             HIVE,
@@ -84,7 +98,7 @@ CUT = f"...{LONG[-28:]}"
 def test_error_position_is_read_from_engine_message(
     readings: object, statement: str, text: str, position: tuple[int, int] | None
 ):
-    found = position_of(location_in(text, readings), statement)  # type: ignore[arg-type]
+    found = position_of(find_location(text, readings), statement)  # type: ignore[arg-type]
     assert found == (None if position is None else Position(*position))
 
 
@@ -121,7 +135,7 @@ class TestAdapters:
 def test_long_messages_are_parsed_in_linear_time():
     for text in ("near '" * 100_000, "LINE 1: " * 100_000, "error in line 1:\n" * 50_000, "line 1:" * 100_000):
         for readings in (ANY, HIVE, SPARK, IMPALA, PHOENIX):
-            location_in(text, readings)
+            find_location(text, readings)
 
 
 def batch(rows: int, width: int) -> pa.RecordBatch:
@@ -132,32 +146,32 @@ def batch(rows: int, width: int) -> pa.RecordBatch:
 def test_chunk_size_settles_at_target_bytes(width) -> None:
     size = ChunkSize()
     for _ in range(10):
-        size.learn(batch(min(size.rows, 2), width))
+        size.adapt(batch(min(size.rows, 2), width))
     assert size.rows == 10_000 or size.rows == 1 or 0.5 * BATCH_BYTES < size.rows * width <= BATCH_BYTES
 
 
 def test_chunk_size_grows_gradually() -> None:
     size = ChunkSize()
     first = size.rows
-    size.learn(batch(1, 1))
+    size.adapt(batch(1, 1))
     assert first < size.rows <= 10 * first
 
 
 def test_empty_batch_keeps_chunk_size_positive() -> None:
     size = ChunkSize()
-    size.learn(batch(0, 1))
+    size.adapt(batch(0, 1))
     assert size.rows >= 1
 
 
 def test_large_batch_is_split_in_order() -> None:
     whole = batch(50, 1_000_000)
-    cut = list(pieces(whole))
+    cut = list(slice_batch(whole))
     assert max(piece.num_rows for piece in cut) <= 5
     assert pa.Table.from_batches(cut).equals(pa.Table.from_batches([whole]))
 
 
 def test_small_batch_is_not_split() -> None:
-    assert [piece.num_rows for piece in pieces(batch(50, 10))] == [50]
+    assert [piece.num_rows for piece in slice_batch(batch(50, 10))] == [50]
 
 
 MIB = 1024 * 1024
@@ -166,12 +180,12 @@ MIB = 1024 * 1024
 class Endless(httpx.AsyncByteStream):
     """An endless body that counts its chunks."""
 
-    pieces = 0
+    slice_batch = 0
     is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            self.pieces += 1
+            self.slice_batch += 1
             yield bytes(MIB)
 
     async def aclose(self) -> None:
@@ -183,7 +197,7 @@ async def test_trino_page_is_read_only_up_to_its_limit() -> None:
     request = httpx.Request("GET", "http://trino/v1/statement")
     with pytest.raises(RowTooLarge):
         await trino_http._whole(httpx.Response(200, stream=body, request=request), request, 16 * MIB)
-    assert (body.pieces, body.is_closed) == (65, True)
+    assert (body.slice_batch, body.is_closed) == (65, True)
 
 
 async def test_phoenix_frame_is_read_only_up_to_its_limit() -> None:
@@ -191,7 +205,7 @@ async def test_phoenix_frame_is_read_only_up_to_its_limit() -> None:
     request = httpx.Request("POST", "http://phoenix/")
     with pytest.raises(RowTooLarge):
         await phoenix_http._whole(httpx.Response(200, stream=body, request=request), Route("::1", None), 8 * MIB)
-    assert (body.pieces, body.is_closed) == (9, True)
+    assert (body.slice_batch, body.is_closed) == (9, True)
 
 
 class Cursor:

@@ -12,13 +12,13 @@ import pytest
 from tests.contract.loading_basis import MemoryLedger, stream
 
 from queryserver.engines.loader import (
-    RowsFailed,
+    BatchesFailed,
     StatementLoader,
-    Written,
+    WrittenRows,
     duration_text,
     plain_decimals,
     read_ahead,
-    staged,
+    staging_table,
     without_zero_fraction,
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
@@ -38,7 +38,7 @@ async def test_staging_table_that_cannot_be_dropped_stays_in_ledger() -> None:
 
     ledger = MemoryLedger()
     with pytest.raises(KeyError):
-        async with staged(STAGING, ledger, drop):
+        async with staging_table(STAGING, ledger, drop):
             raise KeyError
     assert ledger.open == {STAGING}
 
@@ -56,23 +56,23 @@ async def test_cancellation_during_ledger_call_leaves_ledger_empty() -> None:
         drops += 1
 
     async def load() -> None:
-        async with staged(STAGING, ledger, drop):
+        async with staging_table(STAGING, ledger, drop):
             await asyncio.sleep(0)
             pytest.fail("the load goes on")
 
-    ledger = MemoryLedger(on_made=told)
+    ledger = MemoryLedger(on_add=told)
     loading = asyncio.create_task(load())
     await telling.wait()
     loading.cancel()
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await loading
-    assert ledger.told == [("made", STAGING), ("settled", STAGING)]
+    assert ledger.calls == [("add", STAGING), ("remove", STAGING)]
     assert drops == 1
 
 
-@pytest.mark.parametrize(("takes_it", "dropped"), [(True, 0), (False, 1)])
-async def test_published_staging_table_is_dropped_only_if_it_remains(takes_it: bool, dropped: int) -> None:
+@pytest.mark.parametrize(("consumes_table", "dropped"), [(True, 0), (False, 1)])
+async def test_published_staging_table_is_dropped_only_if_it_remains(consumes_table: bool, dropped: int) -> None:
     drops = 0
 
     async def drop() -> None:
@@ -80,10 +80,10 @@ async def test_published_staging_table_is_dropped_only_if_it_remains(takes_it: b
         drops += 1
 
     ledger = MemoryLedger()
-    async with staged(STAGING, ledger, drop) as staging:
-        await staging.publish(nothing(), takes_it=takes_it)
+    async with staging_table(STAGING, ledger, drop) as staging:
+        await staging.publish(nothing(), consumes_table=consumes_table)
     assert drops == dropped
-    assert ledger.told == [("made", STAGING), ("settled", STAGING)]
+    assert ledger.calls == [("add", STAGING), ("remove", STAGING)]
 
 
 async def test_cancellation_during_last_step_takes_effect_after_the_load() -> None:
@@ -95,7 +95,7 @@ async def test_cancellation_during_last_step_takes_effect_after_the_load() -> No
         await go_on.wait()
 
     async def load() -> None:
-        async with staged(STAGING, ledger, nothing) as staging:
+        async with staging_table(STAGING, ledger, nothing) as staging:
             await staging.publish(last_step())
 
     async def caller() -> None:
@@ -125,7 +125,7 @@ async def test_cancellation_during_failing_last_step_is_reported_as_canceled() -
         raise EngineUnavailable("out of reach")
 
     async def load() -> None:
-        async with staged(STAGING, ledger, nothing) as staging:
+        async with staging_table(STAGING, ledger, nothing) as staging:
             await staging.publish(last_step())
 
     ledger = MemoryLedger()
@@ -160,7 +160,7 @@ async def test_batch_source_error_is_distinguished_from_engine_errors() -> None:
         yield pa.record_batch({"n": [1]})
         raise OSError("the store is gone")
 
-    with ThreadPoolExecutor(1) as executor, pytest.raises(RowsFailed) as raised:
+    with ThreadPoolExecutor(1) as executor, pytest.raises(BatchesFailed) as raised:
         async with read_ahead(batches(), lambda batch: batch.num_rows, executor) as converted:
             assert [rows async for rows in converted] == []
     assert str(raised.value.reason) == "the store is gone"
@@ -233,10 +233,10 @@ class MemoryLoader(StatementLoader):
     def quoted(self, name: str) -> str:
         return name
 
-    def place(self, table: TableName) -> str:
+    def qualified_name(self, table: TableName) -> str:
         return table.name
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], WrittenRows]:
         raise NotImplementedError
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
@@ -262,7 +262,7 @@ async def test_old_table_is_dropped_after_new_table_takes_its_name():
     tables, ledger = await loaded(loader)
     assert tables == {"t": "new"}
     # Tables in the ledger are dropped after a crash, so the old table is recorded only after its replacement.
-    assert ledger.told.index(("made", OLD)) > ledger.told.index(("made", STAGING))
+    assert ledger.calls.index(("add", OLD)) > ledger.calls.index(("add", STAGING))
     assert not ledger.open
 
 

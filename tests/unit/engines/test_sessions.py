@@ -31,7 +31,7 @@ class FakeSource:
         self._lost_signals = lost_signals
         self._commit_error = commit_error
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
+    async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         self.is_open = True
         await self.answer.wait()
         if self.signals:
@@ -90,7 +90,7 @@ async def test_lost_stop_signal_is_repeated(open_operation) -> None:
     await operation.cancel()
     assert source.signals == 2
     assert (await operation.status(1)).state is OperationState.CANCELED
-    assert operation.in_doubt
+    assert operation.is_in_doubt
 
 
 async def test_late_cancel_does_not_change_outcome(open_operation) -> None:
@@ -101,7 +101,7 @@ async def test_late_cancel_does_not_change_outcome(open_operation) -> None:
     await operation.cancel()
     assert (await operation.status(1)).state is OperationState.FINISHED
     assert source.signals == 0
-    assert not operation.in_doubt
+    assert not operation.is_in_doubt
     assert [batch.num_rows async for batch in operation.batches()] == [3]
 
 

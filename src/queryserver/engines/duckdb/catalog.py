@@ -51,7 +51,7 @@ class DuckdbCatalog(queries.SessionCatalog):
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         schema, _ = await self._schema(database)
         rows = await self._rows(_TABLES.format(f"{_THIS_DATABASE} AND schema_name = {queries.literal(schema)}"))
-        return await queries.summaries(
+        return await queries.build_summaries(
             rows,
             lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"), row[2] or ""),
         )

@@ -56,7 +56,7 @@ def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
 class CopyTarget:
     """The files of one COPY … TO statement.
 
-    Callable from any thread, but `finish` and `give_up` only after DuckDB is done.
+    Callable from any thread, but `finish` and `discard` only after DuckDB is done.
     """
 
     def __init__(self, statement: FileStatement, named: str, target: str) -> None:
@@ -144,7 +144,7 @@ class CopyTarget:
         """Remove a file that the statement has written. Raises StatementRejected for any other file."""
         with self._lock:
             if (write := self._writes.pop(path, None)) is not None:
-                write.give_up()
+                write.discard()
                 return
             if path not in self._committed:
                 raise StatementRejected(
@@ -162,17 +162,17 @@ class CopyTarget:
             for path in self._directories:
                 self._files.make_directory(path)
         except BaseException:
-            self.give_up()
+            self.discard()
             raise
         self._committed.clear()
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Remove all written files. Idempotent. Never raises, because the statement has already failed."""
         writes, committed = list(self._writes.values()), list(self._committed)
         self._writes.clear()
         self._committed.clear()
         for write in writes:
-            write.give_up()
+            write.discard()
         for path in committed:
             try:
                 self._files.remove(path)
@@ -250,7 +250,7 @@ class CopyTargetFile:
         self._files.commit_write(self._write)
         self._write = None
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         write, self._write = self._write, None
         self._waiting = bytearray()
         if write is not None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import Interrupted
-from queryserver.engines.engine_messages import LABELED, location_in
+from queryserver.engines.engine_messages import LABELED_POSITIONS, find_location
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 
@@ -120,7 +120,7 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
 
 def location_of(text: str) -> errors.ErrorLocation | None:
     """Return an error's position; None if DuckDB's caret refers to another text, such as a view's definition."""
-    location = location_in(text, LABELED)
+    location = find_location(text, LABELED_POSITIONS)
     message = text.partition("\n\nLINE ")[0]
     return location if isinstance(location, errors.ErrorExcerpt) and _is_plausible(location, message) else None
 

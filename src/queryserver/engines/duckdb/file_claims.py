@@ -294,10 +294,10 @@ class FileClaims:
         then.
         """
         other.fail(error)
-        give_up = time.monotonic() + END_WAIT_S
+        deadline = time.monotonic() + END_WAIT_S
         with self._changed:
             while not other.has_ended:
-                if not self._changed.wait(give_up - time.monotonic()):
+                if not self._changed.wait(deadline - time.monotonic()):
                     raise StatementRejected(f"{path} is in use by a statement that does not end; try again.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:

@@ -138,7 +138,7 @@ class SessionFileAccess:
             self._rows = None
             if copied is not None:
                 self._systems.copied(copied)
-                copied.give_up()
+                copied.discard()
             if self._statement is not None:
                 self._statement.end()
 
@@ -165,8 +165,8 @@ class SessionFileAccess:
 
     def _stop(self, statement: FileStatement) -> None:
         """Interrupt the statement, from the thread of another session, because it lost its right to a file."""
-        give_up = time.monotonic() + END_WAIT_S
-        while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < give_up:
+        deadline = time.monotonic() + END_WAIT_S
+        while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < deadline:
             with self._changing:
                 if self._statement is statement and not statement.has_ended:
                     self._interrupt()

@@ -12,7 +12,7 @@ from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.failures import without_excerpt
-from queryserver.engines.record_batches import BATCH_BYTES, calendar_date, clock_text, pieces
+from queryserver.engines.record_batches import BATCH_BYTES, calendar_date, clock_text, slice_batch
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
 from queryserver.formats.arrow import member_types, text_union, with_members
 from queryserver.formats.columns import Column, ResultType
@@ -318,7 +318,7 @@ class DuckdbAnswer:
             return [
                 piece
                 for batch in _concatenated(batches, size)
-                for piece in pieces(correct_batch(batch, self.columns or (), self._natives))
+                for piece in slice_batch(correct_batch(batch, self.columns or (), self._natives))
             ]
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from queryserver.engines.connections import Retries, client_tls, first_reached, give_up
-from queryserver.engines.engine_messages import without_token
+from queryserver.engines.connections import Retries, cancel_tasks, client_tls, connect_first
+from queryserver.engines.engine_messages import redact_token
 from queryserver.engines.hiveserver2 import transports
 from queryserver.engines.hiveserver2.errors import (
     LOST_IN_TRANSIT,
@@ -83,7 +83,7 @@ class Hs2Connection:
         task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._end_turn)
-        # With `wait`, a task cancelled by `shut` can be distinguished from a cancelled caller.
+        # With `wait`, a task cancelled by `disconnect` can be distinguished from a cancelled caller.
         await asyncio.wait({task})
         if task.cancelled():
             raise WireLost(sent=True)
@@ -95,10 +95,10 @@ class Hs2Connection:
         """Return whether another session may use the connection."""
         return not (self.is_closed() or self.is_busy or self.opened_session)
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         """Close the connection and abort any call in progress."""
         self._broken = True
-        await give_up(self._exchange)
+        await cancel_tasks(self._exchange)
         await self._transport.close()
 
     async def _perform(
@@ -212,12 +212,12 @@ class Wire:
                     raise WireLost(sent=False, is_refused=is_refused) from None
                 return living[-1]
             if self.is_released:
-                await connection.shut()
+                await connection.disconnect()
                 raise WireLost(sent=False)
             self._connections.append(connection)
             # Broken connections still have an open socket.
             for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
-                await broken.shut()
+                await broken.disconnect()
                 self._connections = [one for one in self._connections if one is not broken]
             return connection
 
@@ -267,7 +267,7 @@ class HttpTransport:
             if response.status_code != _OK:
                 raise MalformedMessage(f"http status {response.status_code}")
             body = await _body(response, expected)
-        return expected.decode(without_token(body, self._token))
+        return expected.decode(redact_token(body, self._token))
 
     async def close(self) -> None:
         self._closed = True
@@ -369,7 +369,7 @@ async def connect(address: Hs2Address, login: Hs2Login) -> Hs2Connection:
     """Open a connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
     resolved = await address.rules.resolve(login.member.host, login.member.port)
     limit_s = address.limits.connect_s / len(resolved)
-    return await first_reached(resolved, lambda one: _connect_to(address, login, one, limit_s))
+    return await connect_first(resolved, lambda one: _connect_to(address, login, one, limit_s))
 
 
 async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit_s: float) -> Hs2Connection:

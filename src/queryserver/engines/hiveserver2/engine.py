@@ -12,7 +12,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from queryserver import errors
-from queryserver.engines.connections import ConnectionPool, Retries, first_reached
+from queryserver.engines.connections import ConnectionPool, Retries, connect_first
 from queryserver.engines.hiveserver2.catalog import FamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -290,7 +290,7 @@ class Hs2Engine:
         """Open a session as the service. If only callers can log in, just resolve the members' host names."""
         if self._address.needs_caller:
             rules = self._address.rules
-            await first_reached(self._address.members, lambda member: rules.resolve(member.host, member.port))
+            await connect_first(self._address.members, lambda member: rules.resolve(member.host, member.port))
             return
         async with self.session(_PING_USER, SessionOptions()):
             return
@@ -312,7 +312,7 @@ class Hs2Engine:
             login = self._address.login(member, user, options)
             return login, await self._pool.take(login)
 
-        return await first_reached(members[first:] + members[:first], take)
+        return await connect_first(members[first:] + members[:first], take)
 
     def _wire(self, login: Hs2Login, opener: Hs2Connection) -> Wire:
         opener.opened_session = True

@@ -15,8 +15,8 @@ import httpx
 
 from queryserver import errors
 from queryserver.engines import catalog_queries
-from queryserver.engines.connections import no_connection
-from queryserver.engines.engine_messages import HIVE, IMPALA, SPARK, location_in
+from queryserver.engines.connections import connection_failure_message
+from queryserver.engines.engine_messages import HIVE, IMPALA, SPARK, find_location
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.transports import Overlong
@@ -169,7 +169,7 @@ def connect_errors() -> Generator[None]:
     except LoginRefused as error:
         raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
     except (*LOST_IN_TRANSIT, WireLost) as error:
-        raise errors.EngineUnavailable(no_connection("the engine", error)) from error
+        raise errors.EngineUnavailable(connection_failure_message("the engine", error)) from error
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         yield
     except WireLost as error:
         if purpose is Purpose.OPEN:
-            raise errors.EngineUnavailable(no_connection("the engine", error)) from error
+            raise errors.EngineUnavailable(connection_failure_message("the engine", error)) from error
         if purpose is Purpose.SUBMIT and not error.sent:
             raise errors.SessionLost(_NOT_STARTED) from error
         raise errors.OutcomeUnknown("The connection to the engine was lost while the statement ran.") from error
@@ -205,7 +205,7 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
     if _TIME_LIMIT.search(message):
         return errors.EngineTimeout(message)
     refused = errors.StatementDenied(message) if _DENIED.search(message) else errors.StatementRejected(message)
-    return refused.at(location_in(message, (*SPARK, *IMPALA, *HIVE)))
+    return refused.at(find_location(message, (*SPARK, *IMPALA, *HIVE)))
 
 
 def check(status: TStatus) -> None:

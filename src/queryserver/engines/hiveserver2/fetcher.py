@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow as pa
 
-from queryserver.engines.connections import Retries, give_up
+from queryserver.engines.connections import Retries, cancel_tasks
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
-from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, pieces
+from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, slice_batch
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.arrow import kernels
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
@@ -198,21 +198,21 @@ class Fetcher:
         batch, more = fetched or await self._arrived(self._request())
         while more:
             ahead = self._request() if batch.nbytes <= _HUGE_BYTES else None
-            left = deque(pieces(batch))
+            left = deque(slice_batch(batch))
             # Release a huge batch before the next one is received.
             del batch
             while left:
                 yield left.popleft()
             batch, more = await self._arrived(ahead or self._request())
         self.is_exhausted = True
-        for piece in pieces(batch):
+        for piece in slice_batch(batch):
             yield piece
 
     async def close(self) -> None:
         """Cancel the request in progress; the caller that waits for it gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
-        await give_up(ahead)
+        await cancel_tasks(ahead)
 
     def _request(self) -> asyncio.Task[_Fetched]:
         if self._is_closed:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.hiveserver2.catalog import literal
-from queryserver.engines.loader import RowsWriter, StatementLoader, Written, cell_texts, execute, refuse_long_names
+from queryserver.engines.loader import RowsWriter, StatementLoader, WrittenRows, cell_texts, execute, refuse_long_names
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -107,7 +107,7 @@ class Hs2Loader(StatementLoader):
 
     async def is_view(self, table: TableName) -> bool:
         """Check the table type. Hive returns `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
-        rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.place(table)}")
+        rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.qualified_name(table)}")
         kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
         return any("VIEW" in kind for kind in kinds)
 
@@ -117,14 +117,14 @@ class Hs2Loader(StatementLoader):
             raise StatementRejected(
                 f'"{load.target.name}" cannot be a name of a table: the engine takes letters A to Z, digits and _ only.'
             )
-        refuse_long_names([load.target.name, *names], longest=128, unit="characters", size=len)
+        refuse_long_names([load.target.name, *names], max_size=128, unit="characters", size=len)
         for name in names:
             if any(character in self._dialect.refused for character in name) or "${" in name:
                 raise StatementRejected(
                     f'"{name}" cannot be a name of a column: the engine takes none with {self._dialect.refused} or ${{.'
                 )
 
-    def place(self, table: TableName) -> str:
+    def qualified_name(self, table: TableName) -> str:
         return backquoted(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
@@ -136,13 +136,15 @@ class Hs2Loader(StatementLoader):
             self._is_set = True
         types = [column.declared for column in columns]
         definitions = ", ".join(f"{backquoted(column.name)} {column.declared}" for column in columns)
-        await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
+        await execute(
+            self._session, f"CREATE TABLE {self.qualified_name(table)} ({definitions}) {self._dialect.create}"
+        )
         return types
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:  # noqa: ARG002 text fits every type
         constant_of = spark_constant if self._dialect is SPARK_LOADING else constant
 
-        def write(batch: pa.RecordBatch) -> Written:
+        def write(batch: pa.RecordBatch) -> WrittenRows:
             cells = [map(constant_of, cell_texts(column).to_pylist()) for column in batch.columns]
             return [", ".join(row).encode() for row in zip(*cells, strict=True)]
 
@@ -155,9 +157,10 @@ class Hs2Loader(StatementLoader):
             for name, kind in zip(names, types, strict=True)
         )
         constants = self._dialect.values.replace("{}", f"({b'), ('.join(rows).decode()})")
-        return f"INSERT INTO {self.place(load.staging)} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
+        table = self.qualified_name(load.staging)
+        return f"INSERT INTO {table} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
         """Rename a table. This is a single change in the metastore."""
-        await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
+        await execute(self._session, f"ALTER TABLE {self.qualified_name(table)} RENAME TO {self.qualified_name(name)}")
         return True

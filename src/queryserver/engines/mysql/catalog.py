@@ -38,7 +38,7 @@ _SYNTAX_LINES = 12
 
 
 class MysqlCatalog(queries.SessionCatalog):
-    no_nested = "MySQL has no nested columns."
+    nested_refusal = "MySQL has no nested columns."
     mark = "`"
 
     def __init__(self, session: protocol.EngineSession, *, mariadb: bool) -> None:
@@ -62,7 +62,7 @@ class MysqlCatalog(queries.SessionCatalog):
             "SELECT table_name, table_type, table_comment FROM information_schema.tables"
             f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
         )
-        return await queries.summaries(
+        return await queries.build_summaries(
             rows,
             lambda row: protocol.TableSummary(
                 row[0], protocol.TableKind.of(is_view=row[1] in _VIEWS), _comment(row[1], row[2])
@@ -138,7 +138,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         found = {one.name: one for one in await self.functions(database)}
-        chosen = queries.choose(name, found, queries.Folding.CASELESS)
+        chosen = queries.match_name(name, found, queries.Folding.CASELESS)
         return None if chosen is None else found[chosen]
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
@@ -160,7 +160,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
 
     async def _database(self, database: str) -> str:
         wanted = database or await self._current_database() or ""
-        found = queries.choose(wanted, await self.databases(), queries.Folding.CASELESS)
+        found = queries.match_name(wanted, await self.databases(), queries.Folding.CASELESS)
         if found is None:
             raise errors.database_not_found(database)
         return found
@@ -171,7 +171,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         # The comparison in Python is needed because the server may also match other spellings.
         if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
             return table
-        found = queries.choose(table, [name for (name,) in await self._rows(names)], queries.Folding.CASELESS)
+        found = queries.match_name(table, [name for (name,) in await self._rows(names)], queries.Folding.CASELESS)
         if found is None:
             raise errors.TableNotFound(schema, table)
         return found

@@ -17,8 +17,8 @@ from asyncmy import errors as driver
 from asyncmy.cursors import SSCursor
 
 from queryserver import errors
-from queryserver.engines.connections import no_connection
-from queryserver.engines.engine_messages import NEAR, location_in
+from queryserver.engines.connections import connection_failure_message
+from queryserver.engines.engine_messages import NEAR_POSITIONS, find_location
 from queryserver.engines.mysql import prepared
 from queryserver.engines.mysql.asyncmy_internals import Packet, RawConnection
 from queryserver.engines.mysql.values import (
@@ -31,7 +31,7 @@ from queryserver.engines.mysql.values import (
     row_specs,
 )
 from queryserver.engines.record_batches import BATCH_BYTES, ColumnReader, Rows, record_batch
-from queryserver.engines.sessions import StatementSource
+from queryserver.engines.sessions import DriverStatement
 from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
@@ -79,7 +79,7 @@ def connect_errors() -> Generator[None]:
         elif number == _WANTS_TLS:
             kind = errors.EngineUnavailable
         elif number in _NOT_READY or _is_of_the_driver(error):
-            raise errors.EngineUnavailable(no_connection("MySQL", error)) from error
+            raise errors.EngineUnavailable(connection_failure_message("MySQL", error)) from error
         raise kind(_text_of(error)) from error
 
 
@@ -119,7 +119,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
         return errors.SessionLost("The MySQL session is gone; the statement was not started.")
     text = _text_of(error)
     known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
-    return known.at(location_in(text, NEAR)).classed(_sqlstate_of(error))
+    return known.at(find_location(text, NEAR_POSITIONS)).classed(_sqlstate_of(error))
 
 
 # asyncmy drops the server's SQLSTATE and chooses the exception class by the error number.
@@ -358,7 +358,7 @@ class MysqlConnection(RawConnection):
         except DRIVER_ERRORS:
             return False
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         """Close the connection, forcibly if the server does not respond."""
         with suppress(*DRIVER_ERRORS):
             if not self.is_closed():
@@ -390,7 +390,7 @@ _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 """Statements that change rows; with `RETURNING` (MariaDB), their result rows are the changed rows."""
 
 
-class MysqlStatement(StatementSource):
+class MysqlStatement(DriverStatement):
     """A statement on a MySQL connection. `interrupt_thread` stops the server thread with the given id."""
 
     def __init__(
@@ -410,13 +410,13 @@ class MysqlStatement(StatementSource):
         self._readers: list[ColumnReader] = []
         self._rows_read = 0
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
+    async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         if isinstance(self._sql, BoundStatement) and self._sql.rows:
-            await self._run_rows(self._sql, go_on)
+            await self._run_rows(self._sql, raise_if_stopped)
         else:
             await self._run_once()
 
-    async def _run_rows(self, statement: BoundStatement, go_on: Callable[[], None]) -> None:
+    async def _run_rows(self, statement: BoundStatement, raise_if_stopped: Callable[[], None]) -> None:
         """Run once per parameter row, in the open transaction or a new one. Rows from RETURNING are discarded."""
         connection, changed = self._connection, 0
         is_own = connection.get_autocommit() and not connection.get_transaction_status()
@@ -426,7 +426,7 @@ class MysqlStatement(StatementSource):
                     await connection.run("START TRANSACTION")
             for number, row in enumerate(statement.rows):
                 statement.row, self._sql = number, row
-                go_on()
+                raise_if_stopped()
                 await self._run_once()
                 while await self.fetch(_DROPPED_ROWS):
                     pass

@@ -10,7 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 from queryserver.engines.catalog_queries import backquoted, read_rows
-from queryserver.engines.connections import DatabaseLogin, first_reached
+from queryserver.engines.connections import DatabaseLogin, connect_first
 from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors
 from queryserver.engines.mysql.loader import MysqlLoader
@@ -34,7 +34,7 @@ class MysqlAddress(DatabaseAddress):
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         hosts = await self.rules.resolve(self.host, self.port)
         limit_s = self.connect_timeout_s / len(hosts)
-        return await first_reached(hosts, lambda host: self._connect_to(host, login, limit_s))
+        return await connect_first(hosts, lambda host: self._connect_to(host, login, limit_s))
 
     async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> MysqlConnection:
         with connect_errors():
@@ -82,8 +82,8 @@ class MysqlEngine:
         """Open a session in the database given by `options`. Leaving the context stops a running statement."""
         login = self._login(options)
         interrupt = partial(self._interrupt, login)
-        new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
-        return self._sessions.session(login, new_source, partial(_prepare, options))
+        new_statement = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
+        return self._sessions.session(login, new_statement, partial(_prepare, options))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:

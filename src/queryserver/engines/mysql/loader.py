@@ -59,7 +59,7 @@ class RowWriter:
             escaped = [None if text is None else self.escape(text) for text in column.to_pylist()]
             return _kernels.fill_null(pa.array(escaped, pa.string()), "NULL")
         if pa.types.is_binary(kind):
-            return _kernels.fill_null(loader.hex_texts(column, before="X'", behind="'"), "NULL")
+            return _kernels.fill_null(loader.hex_texts(column, prefix="X'", suffix="'"), "NULL")
         if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
             raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
         if pa.types.is_boolean(kind):
@@ -94,7 +94,7 @@ class MysqlLoader(loader.StatementLoader):
             await super().drop(table)
         except (SessionLost, OutcomeUnknown):  # DROP TABLE IF EXISTS is idempotent
             async with self._fresh_session() as session:
-                await loader.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
+                await loader.execute(session, f"DROP TABLE IF EXISTS {self.qualified_name(table)}")
 
     async def exists(self, table: TableName) -> bool:
         found = await self._rows(
@@ -132,7 +132,7 @@ class MysqlLoader(loader.StatementLoader):
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
 
-    def place(self, table: TableName) -> str:
+    def qualified_name(self, table: TableName) -> str:
         return backquoted(table.database, table.name) if table.database else backquoted(table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
@@ -142,7 +142,7 @@ class MysqlLoader(loader.StatementLoader):
         self.max_statement_bytes = min(largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
         definitions = loader.column_definitions(columns, backquoted)
         # The table accepts all characters, whatever the database's default character set is.
-        sql = f"CREATE TABLE {self.place(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
+        sql = f"CREATE TABLE {self.qualified_name(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
         await loader.execute(self._session, sql)
         return [column.declared for column in columns]
 
@@ -150,10 +150,10 @@ class MysqlLoader(loader.StatementLoader):
         return self._row_writer.write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:  # noqa: ARG002 as above
-        return f"INSERT INTO {self.place(load.staging)} VALUES {b','.join(rows).decode()}"
+        return f"INSERT INTO {self.qualified_name(load.staging)} VALUES {b','.join(rows).decode()}"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        await self._last_step(f"RENAME TABLE {self.place(table)} TO {self.place(name)}")
+        await self._last_step(f"RENAME TABLE {self.qualified_name(table)} TO {self.qualified_name(name)}")
         return True
 
     async def _append(self, load: TableLoad, staging: loader.Staging) -> None:
@@ -164,7 +164,7 @@ class MysqlLoader(loader.StatementLoader):
         except BaseException:  # includes cancellation: dropping the staging table would commit
             await loader.run_to_completion(self._roll_back(staging))
             raise
-        await staging.publish(self._last_step("COMMIT"), takes_it=False)
+        await staging.publish(self._last_step("COMMIT"), consumes_table=False)
 
     async def _roll_back(self, staging: loader.Staging) -> None:
         """Roll back. If that fails on a live connection, the staging table is left in the ledger."""
@@ -180,9 +180,9 @@ class MysqlLoader(loader.StatementLoader):
         """Swap the tables in a single atomic RENAME, then drop the old table."""
         await self.refuse_existing(load)  # the target may have become a view since the first check
         old = TableName(load.staging.database, f"{load.staging.name}_old")
-        source, target = self.place(load.staging), self.place(load.target)
-        async with loader.staged(old, ledger, partial(self.drop, old)):
-            await self._last_step(f"RENAME TABLE {target} TO {self.place(old)}, {source} TO {target}")
+        source, target = self.qualified_name(load.staging), self.qualified_name(load.target)
+        async with loader.staging_table(old, ledger, partial(self.drop, old)):
+            await self._last_step(f"RENAME TABLE {target} TO {self.qualified_name(old)}, {source} TO {target}")
 
     async def _last_step(self, sql: str) -> None:
         try:

@@ -46,7 +46,7 @@ _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AN
 class PhoenixCatalog(queries.SessionCatalog):
     """Implements `Catalog`. A database is a schema; `""` is the schema with an empty name, which always exists."""
 
-    no_nested = "Phoenix cannot read the items of an array one by one."
+    nested_refusal = "Phoenix cannot read the items of an array one by one."
 
     def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
         super().__init__(session)
@@ -67,13 +67,13 @@ class PhoenixCatalog(queries.SessionCatalog):
 
     async def table(self, database: str, table: str) -> TableDescription:
         schema = await self._schema(database)
-        names = ", ".join(map(queries.escaped_literal, queries.spellings(table, queries.Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.name_candidates(table, queries.Folding.UPPER)))
         rows = await self._rows(
             "SELECT TABLE_NAME, TABLE_TYPE, VIEW_TYPE FROM SYSTEM.CATALOG"
             f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
         )
         found = {name: (kind, view_type) for name, kind, view_type in rows}
-        name = queries.choose(table, found, queries.Folding.UPPER)
+        name = queries.match_name(table, found, queries.Folding.UPPER)
         if name is None:
             raise errors.TableNotFound(schema, table)
         kind, view_type = found[name]
@@ -107,11 +107,11 @@ class PhoenixCatalog(queries.SessionCatalog):
         """Find the schema's name as stored in the catalog. Raises database_not_found."""
         if not wanted:
             return ""
-        names = ", ".join(map(queries.escaped_literal, queries.spellings(wanted, queries.Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.name_candidates(wanted, queries.Folding.UPPER)))
         rows = await self._rows(
             f"SELECT DISTINCT TABLE_SCHEM FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND TABLE_SCHEM IN ({names})"
         )
-        found = queries.choose(wanted, [name for (name,) in rows], queries.Folding.UPPER)
+        found = queries.match_name(wanted, [name for (name,) in rows], queries.Folding.UPPER)
         if found is None:
             raise errors.database_not_found(wanted)
         return found
@@ -202,7 +202,7 @@ class PhoenixLoader:
             async with self._claimed(load.target):
                 await self._create(load.target, load.columns, key=key_column or "", added=added)
 
-        async with loader.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+        async with loader.created_table(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
             if key_column is not None:
                 count = await self._one(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
@@ -214,7 +214,7 @@ class PhoenixLoader:
 
     async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         numbers = _free_name(ROW_ID, load.columns)
-        async with loader.staged(load.staging, ledger, partial(self.drop, load.staging)):
+        async with loader.staging_table(load.staging, ledger, partial(self.drop, load.staging)):
             await self._create(load.staging, load.columns, key="", added=numbers)
             rows = await self._fill(load.staging, load.columns, batches, numbers=numbers)
             await self._upsert_from_staging(load, rows, numbers)
@@ -329,7 +329,7 @@ class PhoenixLoader:
         total = 0
         try:
             async with loader.read_ahead(batches, partial(parameter_rows, column_names), self._executor) as written:
-                async for rows in loader.statements_of(written, _BATCH_BYTES):
+                async for rows in loader.group_rows(written, _BATCH_BYTES):
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import httpx
 
 from queryserver import errors
-from queryserver.engines.connections import client_tls, first_reached, give_up
+from queryserver.engines.connections import cancel_tasks, client_tls, connect_first
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.protocol import Credentials, SessionOptions
 from queryserver.platform.addresses import AddressRules, HttpServer
@@ -218,7 +218,7 @@ async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *
             return request.result()
         raise Overtaken
     finally:
-        await give_up(request, waiting)
+        await cancel_tasks(request, waiting)
 
 
 class PhoenixConnection:
@@ -352,7 +352,7 @@ class PhoenixConnection:
 
     async def close(self) -> None:
         """Close the connection within a limited time. Idempotent."""
-        await give_up(self._beat)
+        await cancel_tasks(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
             # Send this even after `stop`, because the connection may have been reopening.
@@ -456,4 +456,4 @@ async def connect(
             raise
         return connection
 
-    return await first_reached(await http.addresses(), opened, failure=errors.EngineError)
+    return await connect_first(await http.addresses(), opened, failure=errors.EngineError)

@@ -19,7 +19,7 @@ import httpx
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.engine_messages import PHOENIX, location_in
+from queryserver.engines.engine_messages import PHOENIX, find_location
 from queryserver.engines.loader import cell_texts
 from queryserver.sql.literals import PHOENIX as LITERALS
 from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
@@ -491,7 +491,7 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if "(TIM01)" in text:  # Phoenix's own timeout
         return errors.EngineTimeout(text)
     refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
-    return refused.at(location_in(text, PHOENIX)).classed(error.sqlstate)
+    return refused.at(find_location(text, PHOENIX)).classed(error.sqlstate)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, ResultT, unless
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Rows, record_batch
-from queryserver.engines.sessions import StatementSource, Stopped
+from queryserver.engines.sessions import DriverStatement, Stopped
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.sql.markers import BoundStatement, sql_text
@@ -165,7 +165,7 @@ _Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.Executed]]
 FIRST_ROWS = 4  # few, because the row width is unknown and the Query Server holds several copies of a frame
 
 
-class PhoenixStatement(StatementSource):
+class PhoenixStatement(DriverStatement):
     def __init__(self, connection: PhoenixConnection, sql: str | BoundStatement) -> None:
         self._connection = connection
         self._sql = sql_text(sql, protocol.mark)
@@ -180,12 +180,12 @@ class PhoenixStatement(StatementSource):
         self._stop_sent = False
         self._stopped = asyncio.Event()
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
+    async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         if self._connection.is_lost:
             raise SessionLost("The Phoenix session is gone; the statement was not started.")
         execution = await (self._prepared() if self._values else self._unprepared())
         try:
-            go_on()
+            raise_if_stopped()
             executed = await self._unless_stopped(execution())
         except EngineError:
             await self._release()

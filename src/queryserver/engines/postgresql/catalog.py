@@ -13,14 +13,14 @@ from queryserver.engines.catalog_queries import (
     Folding,
     Row,
     SessionCatalog,
+    build_summaries,
     identifier,
     merged_functions,
-    nulls_last,
+    name_candidates,
+    nulls_last_key,
     qualified,
     read_rows,
     sample_query,
-    spellings,
-    summaries,
     table_columns,
 )
 from queryserver.sql.types import parse_type
@@ -81,7 +81,7 @@ SELECT c.relname, c.relkind::text, d.description
   LEFT JOIN pg_catalog.pg_description d
     ON d.objoid = c.oid AND d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid = 0
  WHERE c.relnamespace = {oid:d} AND {_IS_TABLE} AND {_MAY_USE}""")
-        return await summaries(
+        return await build_summaries(
             rows,
             lambda row: protocol.TableSummary(row[0], _KIND_OF.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
         )
@@ -89,7 +89,7 @@ SELECT c.relname, c.relkind::text, d.description
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         """Describe a table. The server reports -1 rows, or 0 before release 14, for a table that was never analyzed."""
         schema_oid, schema, *_ = await self._schema(database)
-        names = spellings(table, Folding.LOWER)
+        names = name_candidates(table, Folding.LOWER)
         found = await self._rows(f"""
 SELECT c.oid, c.relname, c.relkind::text, {_MAY_USE}, pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class'),
        CASE WHEN c.reltuples > 0 OR (c.reltuples = 0 AND current_setting('server_version_num')::int >= 140000)
@@ -169,7 +169,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         return await self._functions(database)
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
-        wanted = spellings(name, Folding.LOWER)
+        wanted = name_candidates(name, Folding.LOWER)
         found = {one.name: one for one in await self._functions(database, f" AND p.proname {_any(wanted)}")}
         return next((found[spelling] for spelling in wanted if spelling in found), None)
 
@@ -191,7 +191,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             return plain
         key = f"{name}::text"
         if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
-            return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
+            return sample_query(source, name, kind, order=lambda _, direction: nulls_last_key(key, direction))
         return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
@@ -200,7 +200,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
 
     async def _schema(self, database: str) -> Row:
         """Find a schema; return its oid, name, usage privilege, owner and comment. `""` is the current schema."""
-        names = spellings(database, Folding.LOWER)
+        names = name_candidates(database, Folding.LOWER)
         found = await self._rows(f"""
 SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n.nspowner),
        obj_description(n.oid, 'pg_namespace')

@@ -14,7 +14,7 @@ import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver import errors
-from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.engines.connections import NO_TLS, connection_failure_message
 from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
@@ -42,7 +42,7 @@ from queryserver.engines.postgresql.wire import (
 )
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.record_batches import ColumnReader, Rows, Values, record_batch
-from queryserver.engines.sessions import StatementSource
+from queryserver.engines.sessions import DriverStatement
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.scanner import first_word
@@ -147,7 +147,7 @@ class PostgresqlConnection(TappedConnection):
             return False
         return True
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         """Close the connection, forcibly if the server does not respond."""
         self.on_notice = None
         self.guard.drop_rest()
@@ -191,7 +191,7 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
             raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
-class PostgresqlStatement(StatementSource):
+class PostgresqlStatement(DriverStatement):
     """A statement whose portal is open from `execute` until the last row is read or `end` is called.
 
     `interrupt_process` cancels the statement running in a server process.
@@ -228,9 +228,9 @@ class PostgresqlStatement(StatementSource):
         self._in_use = asyncio.Lock()
         self._rows_read = 0
         self._whole: Rows = ()
-        connection.on_notice = notices.keep
+        connection.on_notice = notices.add_line
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
+    async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
             raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
@@ -245,12 +245,12 @@ class PostgresqlStatement(StatementSource):
         self._names = [field.name for field in fields]
         self._readers = list(map(column_reader, self._names, declared))
         if self._parameter_rows is not None:
-            go_on()
+            raise_if_stopped()
             with statement_errors(started=True):
                 self.modified_rows = await run_rows(connection, self._parameter_rows, self._prepare)
             return
         if not fields or self._keyword == "CALL":
-            go_on()
+            raise_if_stopped()
             # Runs without our own transaction, because the server would refuse a COMMIT inside a procedure there. A
             # procedure's result is a single row.
             with canceled_as(self._canceled), refusals(connection.guard, self._names), statement_errors(started=True):
@@ -426,7 +426,7 @@ def connect_errors() -> Generator[None]:
         # asyncpg reports a server without TLS only in the message of a generic error.
         without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
         reason = NO_TLS if without_tls else ""
-        raise errors.EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
+        raise errors.EngineUnavailable(connection_failure_message("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
         raise errors.StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:

@@ -216,7 +216,7 @@ class PostgresqlAddress(DatabaseAddress):
                 on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
                 await self.own_database.require_other(connection, on_own_server=on_own_server)
             except BaseException:  # includes cancellation: the connection must not stay open
-                await connection.shut()
+                await connection.disconnect()
                 raise
         return connection
 
@@ -330,10 +330,10 @@ class PostgresqlEngine:
             signal = f"SELECT pg_cancel_backend({process_id:d})"
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 
-        new_source = partial(
+        new_statement = partial(
             PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only, canceled=self._canceled
         )
-        return self._sessions.session(login, new_source, partial(make_ready, options, self._acting_role))
+        return self._sessions.session(login, new_statement, partial(make_ready, options, self._acting_role))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -343,7 +343,7 @@ class PostgresqlEngine:
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         prepare = partial(make_ready, options, self._acting_role)
         make = partial(PostgresqlLoader, read_only=self._read_only, canceled=self._canceled)
-        return self._sessions.lent(self._login(user, options), prepare, make)
+        return self._sessions.use_connection(self._login(user, options), prepare, make)
 
     async def ping(self) -> None:
         await self._sessions.call(self._address.login(None), lambda connection: connection.execute("SELECT 1"))

@@ -21,7 +21,9 @@ from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
 
 # The server silently truncates longer names.
-_refuse_cut_names = partial(loader.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
+_refuse_truncated_names = partial(
+    loader.refuse_long_names, max_size=63, unit="bytes", size=lambda name: len(name.encode())
+)
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
@@ -63,7 +65,7 @@ class _ExistingTable:
     def refuse_replacing(self, load: TableLoad) -> None:
         """Raise StatementRejected unless the object is plain. The server refuses tables with dependent objects."""
         if load.replace and self.is_plain is False:
-            raise loader.no_table(load.target)
+            raise loader.not_plain_table_error(load.target)
 
 
 class PostgresqlLoader:
@@ -90,9 +92,9 @@ class PostgresqlLoader:
         del ledger
         names = [load.target.database or "", load.target.name, *[column.name for column in load.columns]]
         loader.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names(names)
+        _refuse_truncated_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
-            raise loader.passing(load.target.database)
+            raise loader.session_database_error(load.target.database)
         found = await self._find(load.target)
         schema = found.required_schema
         found.refuse_replacing(load)
@@ -102,9 +104,9 @@ class PostgresqlLoader:
                 return await self._load(load, schema, batches)
         except asyncio.CancelledError:
             # A stop signal may still be on its way to the server process, which must not serve another session.
-            await asyncio.shield(self._roll_back(then_shut=True))
+            await asyncio.shield(self._roll_back(then_disconnect=True))
             raise
-        except loader.RowsFailed as error:
+        except loader.BatchesFailed as error:
             await asyncio.shield(self._roll_back())
             raise error.reason from error.reason.__cause__
         except BaseException:
@@ -113,7 +115,7 @@ class PostgresqlLoader:
 
     async def drop(self, table: TableName) -> None:
         loader.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names([table.database or "", table.name])
+        _refuse_truncated_names([table.database or "", table.name])
         schema = (await self._find(table)).required_schema
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
@@ -157,10 +159,10 @@ class PostgresqlLoader:
                 )
         return int(tag.removeprefix("COPY "))
 
-    async def _roll_back(self, *, then_shut: bool = False) -> None:
+    async def _roll_back(self, *, then_disconnect: bool = False) -> None:
         """Roll back the transaction, or close the connection if that fails."""
-        if not self._connection.is_closed() and (not await self._connection.end_transaction() or then_shut):
-            await self._connection.shut()
+        if not self._connection.is_closed() and (not await self._connection.end_transaction() or then_disconnect):
+            await self._connection.disconnect()
 
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:
@@ -170,7 +172,7 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
         if pa.types.is_duration(column.type):
             columns[number] = loader.duration_text(column)
         elif pa.types.is_binary(column.type):
-            columns[number] = loader.hex_texts(column, before="\\x")
+            columns[number] = loader.hex_texts(column, prefix="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queryserver.engines.blocking_drivers import NO_USER
-from queryserver.engines.loader import deliver_cancel, refuse_changes, refuse_target, staged
+from queryserver.engines.loader import deliver_cancel, refuse_changes, refuse_target, staging_table
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.messages import BatchWriter, count_of, packed
@@ -36,7 +36,7 @@ class ProcessLoader:
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         refuse_changes(read_only=self._read_only)
         refuse_target(load, exists=await self.exists(load.target))
-        async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+        async with staging_table(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             async with self._connection.slots.slot(self._connection.user_id):
                 rows, is_late = await self._write(load, batches)
             await staging.publish(asyncio.sleep(0))  # the process has already performed the last step

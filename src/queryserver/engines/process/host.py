@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, FeedStopped, TableWriter
+from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, LoadStopped, TableWriter
 from queryserver.engines.process.channel import Channel, ChannelClosed, Content, Frame
 from queryserver.engines.process.messages import (
     BatchReader,
@@ -348,7 +348,7 @@ class _Feed:
         self.is_stopped = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches. Raises FeedStopped if the server abandons the load."""
+        """Yield the batches. Raises LoadStopped if the server abandons the load."""
         while not self._is_over:
             frame = self._channel.receive()
             match frame.kind:
@@ -359,7 +359,7 @@ class _Feed:
                 case _:
                     self._is_over = self.is_stopped = True
             if self.is_stopped:
-                raise FeedStopped("the load has ended")
+                raise LoadStopped("the load has ended")
 
     def drain(self) -> None:
         """Discard the load's remaining frames, after which the server reads the reply."""

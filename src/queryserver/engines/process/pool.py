@@ -185,8 +185,8 @@ class EngineProcesses:
 
     async def _shared(self, file: _DatabaseFile, wanted: Configuration) -> _PooledProcess:
         """Return the file's process with these settings, already counted as in use."""
-        give_up = asyncio.get_running_loop().time() + _TURN_S
-        while asyncio.get_running_loop().time() < give_up:
+        deadline = asyncio.get_running_loop().time() + _TURN_S
+        while asyncio.get_running_loop().time() < deadline:
             async with file.lock:
                 pooled = file.pooled
                 if pooled is not None and (
@@ -206,13 +206,13 @@ class EngineProcesses:
     async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
         """Start a new process as soon as the limit allows it."""
         self._end_later(self._users.pop(key, None))
-        give_up = asyncio.get_running_loop().time() + _TURN_S
+        deadline = asyncio.get_running_loop().time() + _TURN_S
         while len(self._users) + self._starting_count >= self._max_users:
             idle = next((one for one, pooled in self._users.items() if not pooled.uses), None)
             if idle is not None:
                 self._end_later(self._users.pop(idle))
                 break
-            if asyncio.get_running_loop().time() >= give_up:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise EngineUnavailable(
                     "Too many users have databases in memory; try again when some of their sessions are closed."
                 )

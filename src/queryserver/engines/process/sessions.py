@@ -113,11 +113,11 @@ class Connection:
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
         """Interrupt the call until it has ended. The process is killed if it does not react within `STOP_S`."""
-        give_up = asyncio.get_running_loop().time() + STOP_S
+        deadline = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
             if self.requests is not None:  # in each iteration, because the next read may block too
                 self.requests.interrupt()
-            if asyncio.get_running_loop().time() >= give_up:
+            if asyncio.get_running_loop().time() >= deadline:
                 self.process.kill(Cause.UNRESPONSIVE, self.number)
             else:
                 self.process.interrupt(self.number, self.request)

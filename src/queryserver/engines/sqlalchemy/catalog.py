@@ -16,7 +16,7 @@ from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilatio
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.blocking_drivers import DriverThreads, stop_call
-from queryserver.engines.catalog_queries import Folding, choose
+from queryserver.engines.catalog_queries import Folding, match_name
 from queryserver.engines.sqlalchemy.connection import ResultT, SqlalchemyConnection
 
 
@@ -67,11 +67,13 @@ class SqlalchemyCatalog:
         if column is None:
             return self._written(sa.select(sa.text("*")).select_from(source).limit(protocol.SAMPLE_ROWS))
         value: sa.ColumnClause[Any] = sa.column(_exact(column), _selectable=source)
-        nulls_last = sa.case((value.is_(None), sa.literal_column("1")), else_=sa.literal_column("0"))
+        nulls_last_key = sa.case((value.is_(None), sa.literal_column("1")), else_=sa.literal_column("0"))
         if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
             order = value.desc() if kind is protocol.SampleKind.MAX else value.asc()
-            return self._written(sa.select(value).order_by(nulls_last, order).limit(1))
-        return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(protocol.SAMPLE_ROWS))
+            return self._written(sa.select(value).order_by(nulls_last_key, order).limit(1))
+        return self._written(
+            sa.select(value).group_by(value).order_by(nulls_last_key, value).limit(protocol.SAMPLE_ROWS)
+        )
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
         raise errors.NotSupported("Statistics cannot be computed with this data source.")
@@ -102,7 +104,7 @@ def _schema(database: str, inspector: sa.Inspector) -> str:
     """
     if not database:
         return inspector.default_schema_name or ""
-    found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
+    found = match_name(database, inspector.get_schema_names(), Folding.CASELESS)
     if found is None:
         raise errors.database_not_found(database)
     return found
@@ -122,7 +124,7 @@ def _tables(database: str, inspector: sa.Inspector) -> list[protocol.TableSummar
 def _table(database: str, table: str, inspector: sa.Inspector) -> protocol.TableDescription:
     schema = _schema(database, inspector)
     listed = {one.name: one.kind for one in _tables(schema, inspector)}
-    name = choose(table, listed, Folding.CASELESS)
+    name = match_name(table, listed, Folding.CASELESS)
     if name is None:
         raise errors.TableNotFound(schema, table)
     within = schema or None

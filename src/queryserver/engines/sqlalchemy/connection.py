@@ -18,8 +18,8 @@ from sqlalchemy.engine import Dialect
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, Interrupted
-from queryserver.engines.engine_messages import ANY, location_in
-from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, ColumnReader, pieces, record_batch
+from queryserver.engines.engine_messages import ANY, find_location
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, ColumnReader, record_batch, slice_batch
 from queryserver.engines.sqlalchemy.values import column_reader, declare
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.connection_guard import guarded
@@ -87,7 +87,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
             ) from error
         original = _original(error)
         text = _text_of(original)
-        rejected = errors.StatementRejected(text).at(location_in(text, ANY))
+        rejected = errors.StatementRejected(text).at(find_location(text, ANY))
         raise rejected.classed(_sqlstate_of(original)) from error
 
 
@@ -416,8 +416,8 @@ class SqlalchemyAnswer(DriverAnswer):
                 return []
             names = [column.name for column in self.columns or ()]
             batch = record_batch(rows, names, [one.read for one in self._readers])
-            self._chunk.learn(batch)
-            return list(pieces(batch))
+            self._chunk.adapt(batch)
+            return list(slice_batch(batch))
 
     def close(self) -> None:
         """Stop a statement with unread rows, because drivers would read all these rows to close the cursor."""

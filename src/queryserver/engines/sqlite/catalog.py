@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from queryserver import errors
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries, table_columns
+from queryserver.engines.catalog_queries import (
+    Row,
+    SessionCatalog,
+    build_summaries,
+    literal,
+    merged_functions,
+    table_columns,
+)
 from queryserver.engines.sqlite import REFUSED_FUNCTIONS
 
 _MAIN = "main"
@@ -15,7 +22,7 @@ _ARGUMENTS = "XYZ"
 class SqliteCatalog(SessionCatalog):
     """Implements `Catalog`. The only database is `main`, because statements cannot attach others."""
 
-    no_nested = "SQLite has no nested values."
+    nested_refusal = "SQLite has no nested values."
 
     async def databases(self) -> Sequence[str]:
         return [_MAIN]
@@ -29,7 +36,7 @@ class SqliteCatalog(SessionCatalog):
             r"SELECT name, type FROM main.sqlite_schema"
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
         )
-        return await summaries(
+        return await build_summaries(
             rows, lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"))
         )
 

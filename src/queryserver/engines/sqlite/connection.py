@@ -40,10 +40,10 @@ class SqliteWatch:
         self._log = (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-journal"))
         self._temporary = temporary
         self._file = StorageWatch(file.parent, lambda: size_of((file,)), quota_bytes=quota_bytes, floor=floor)
-        self._beside = StorageWatch(file.parent, self._beside_bytes, quota_bytes=quota_bytes, floor=floor)
+        self._beside = StorageWatch(file.parent, self._extra_bytes, quota_bytes=quota_bytes, floor=floor)
 
-    def require_room(self, occupied: Callable[[], int] | None = None) -> None:
-        self._file.require_room(occupied)
+    def require_room(self, used_bytes: Callable[[], int] | None = None) -> None:
+        self._file.require_room(used_bytes)
 
     @contextmanager
     def over(self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool]) -> Generator[None]:
@@ -64,7 +64,7 @@ class SqliteWatch:
     def has_long_log(self) -> bool:
         return size_of(self._log) > LOG_BYTES
 
-    def _beside_bytes(self) -> int:
+    def _extra_bytes(self) -> int:
         """Return the larger of the log's and the temporary files' sizes, because each may use the full quota."""
         return max(size_of(self._log), temporary_bytes(self._temporary))
 
@@ -408,7 +408,7 @@ class SqliteConnection:
     def require_room(self) -> None:
         """Check the free storage before the prepared statement runs."""
         if self._watch is not None and self._authorizer.grows and not (self._is_watched and self._has_room):
-            self._watch.require_room(self._occupied)
+            self._watch.require_room(self._used_bytes)
             self._has_room = True
 
     def shrink_log(self) -> None:
@@ -423,7 +423,7 @@ class SqliteConnection:
                 self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._interrupted = was_interrupted
 
-    def _occupied(self) -> int:
+    def _used_bytes(self) -> int:
         pages, free, page_bytes = (self.native.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * page_bytes
 
@@ -563,13 +563,13 @@ class SqliteAnswer(DriverAnswer):
         return True
 
     def _chunk(self) -> list[tuple[Cell, ...]]:
-        rows, size, give_up = list[tuple[Any, ...]](), 0, clock.monotonic() + _CHUNK_S
+        rows, size, deadline = list[tuple[Any, ...]](), 0, clock.monotonic() + _CHUNK_S
         if self._ended:
             return rows
         for row in self._cursor:
             rows.append(row)
             size += sum(map(sys.getsizeof, row))
-            if size >= BATCH_BYTES or len(rows) >= _CHUNK_ROWS or clock.monotonic() > give_up:
+            if size >= BATCH_BYTES or len(rows) >= _CHUNK_ROWS or clock.monotonic() > deadline:
                 return rows
         self._ended = True
         if self._counts_rows:

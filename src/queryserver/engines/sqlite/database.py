@@ -55,7 +55,7 @@ class SqliteWriter(TableWriter):
         with self._connection.watched(grows=True), statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
-                raise loader.passing(schema)
+                raise loader.session_database_error(schema)
             staging = qualified(schema, load.staging.name)
             self._native.execute(f"CREATE TABLE {staging} ({loader.column_definitions(load.columns, identifier)})")
             rows = 0
@@ -67,7 +67,7 @@ class SqliteWriter(TableWriter):
                 is_virtual = _IS_VIRTUAL.format(identifier(schema))
                 # DROP TABLE would not refuse a virtual table.
                 if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
-                    raise loader.no_table(load.target)
+                    raise loader.not_plain_table_error(load.target)
                 for step in loader.publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows

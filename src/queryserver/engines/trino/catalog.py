@@ -13,7 +13,7 @@ from queryserver.engines.catalog_queries import (
     identifier,
     literal,
     merged_functions,
-    nulls_last,
+    nulls_last_key,
     qualified,
     sample_query,
 )
@@ -355,7 +355,7 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
     has_order = not any(word in value_type.text.lower() for word in ("map(", "json"))
     order = name if has_order else f"json_format(CAST({name} AS json))"
     if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
-        return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last(order, direction))
+        return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last_key(order, direction))
     distinct = f"SELECT DISTINCT {name} FROM ({values})"
     return f"SELECT {name} FROM ({distinct}) ORDER BY {order} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from queryserver.engines.connections import Retries
-from queryserver.engines.engine_messages import without_token
+from queryserver.engines.engine_messages import redact_token
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
 from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
@@ -136,7 +136,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
     finally:
         await response.aclose()
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    body = without_token(b"".join(pieces), token if scheme == "Bearer" else None)
+    body = redact_token(b"".join(pieces), token if scheme == "Bearer" else None)
     return TrinoAnswer(response.status_code, response.headers, body)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows
-from queryserver.engines.loader import RowsWriter, StatementLoader, Written, cell_texts, execute
+from queryserver.engines.loader import RowsWriter, StatementLoader, WrittenRows, cell_texts, execute
 from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,
@@ -62,7 +62,7 @@ class TrinoLoader(StatementLoader):
     def check_names(self, load: TableLoad) -> None:
         """Do nothing: Trino allows any quoted name, and itself rejects names that differ only in case."""
 
-    def place(self, table: TableName) -> str:
+    def qualified_name(self, table: TableName) -> str:
         return qualified(*self._where(table), table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
@@ -80,7 +80,7 @@ class TrinoLoader(StatementLoader):
                 for column, kind in zip(columns, types, strict=True)
             )
             try:
-                await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions})")
+                await execute(self._session, f"CREATE TABLE {self.qualified_name(table)} ({definitions})")
             except protocol.TrinoRejected as error:
                 if error.name != _NOT_SUPPORTED:
                     raise
@@ -92,7 +92,7 @@ class TrinoLoader(StatementLoader):
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
         texts = [_text_writer(column, kind) for column, kind in zip(columns, types, strict=True)]
 
-        def write(batch: pa.RecordBatch) -> Written:
+        def write(batch: pa.RecordBatch) -> WrittenRows:
             cells = [write_one(column).to_pylist() for write_one, column in zip(texts, batch.columns, strict=True)]
             # With escaped quotes, the JSON can be used as a string literal.
             return [orjson.dumps(row).replace(b"'", b"\\u0027") for row in zip(*cells, strict=True)]
@@ -107,13 +107,15 @@ class TrinoLoader(StatementLoader):
         )
         text = b",".join(rows).decode()
         return (
-            f"INSERT INTO {self.place(load.staging)} ({names}) SELECT {values}"
+            f"INSERT INTO {self.qualified_name(load.staging)} ({names}) SELECT {values}"
             f" FROM UNNEST(CAST(json_parse('[{text}]') AS ARRAY(ARRAY(VARCHAR)))) AS rows (r)"
         )
 
     async def rename(self, table: TableName, name: TableName) -> bool:
         try:
-            await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
+            await execute(
+                self._session, f"ALTER TABLE {self.qualified_name(table)} RENAME TO {self.qualified_name(name)}"
+            )
         except protocol.TrinoRejected as error:
             if error.name != _NOT_SUPPORTED:
                 raise

@@ -16,10 +16,10 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from queryserver.engines.connections import give_up
+from queryserver.engines.connections import cancel_tasks
 from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
-from queryserver.engines.record_batches import pieces
+from queryserver.engines.record_batches import slice_batch
 from queryserver.engines.sessions import OperationSession
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
@@ -111,7 +111,7 @@ def _cut(text: bytes) -> Sequence[bytes]:
     A row separator counts only if the text before it is valid JSON, because the same characters may be part of a string
     or a nested array.
     """
-    pieces, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
+    slice_batch, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
     while end >= 0:
         piece = (b"[" if start else b"") + text[start : end + 1] + b"]"
         try:
@@ -119,11 +119,11 @@ def _cut(text: bytes) -> Sequence[bytes]:
         except ValueError:
             end = text.find(_ROW_BORDER, end + 1)
             continue
-        pieces.append(piece)
+        slice_batch.append(piece)
         start = end + 2
         end = text.find(_ROW_BORDER, start + _PIECE_BYTES)
-    pieces.append((b"[" if start else b"") + text[start:])
-    return pieces
+    slice_batch.append((b"[" if start else b"") + text[start:])
+    return slice_batch
 
 
 class TrinoOperation:
@@ -158,7 +158,7 @@ class TrinoOperation:
         self._canceled = False
         self._is_closed = False
         self._step: asyncio.Task[None] | None = None
-        self._log_lines.keep(f"Query {first.query_id}")
+        self._log_lines.add_line(f"Query {first.query_id}")
         self._absorb(first)
 
     @property
@@ -238,7 +238,7 @@ class TrinoOperation:
     async def close(self, *, stop: bool = True) -> None:
         """Release the statement. With `stop`, also stop it at Trino if it is still running."""
         self._is_closed = True
-        await give_up(self._step)
+        await cancel_tasks(self._step)
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
         if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
             await self._coordinator.stop(self._page.next_uri)
@@ -286,7 +286,7 @@ class TrinoOperation:
         self._changes_only = self._changes_only or page.changes_only
         self._has_begun = self._has_begun or self._has_rows_left
         for warning in page.warnings[len(self._log_lines) - 1 :]:
-            self._log_lines.keep(str(warning.get("message", "")).replace("\n", " "))
+            self._log_lines.add_line(str(warning.get("message", "")).replace("\n", " "))
         if page.error is not None:
             if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
@@ -311,7 +311,7 @@ class TrinoOperation:
                 batch = await loop.run_in_executor(self._coordinator.executor, part)
             except TrinoMisfit as error:
                 raise OutcomeUnknown("Trino's answer cannot be read.") from error
-            for piece in pieces(batch):
+            for piece in slice_batch(batch):
                 self._raise_failure()
                 self._rows_returned += piece.num_rows
                 yield piece

@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from queryserver import errors
-from queryserver.engines.connections import RETRY_S, no_connection
+from queryserver.engines.connections import RETRY_S, connection_failure_message
 from queryserver.engines.protocol import SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
@@ -60,7 +60,7 @@ def transport_errors() -> Generator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Transient(no_connection("Trino", error), reached=False) from error
+        raise Transient(connection_failure_message("Trino", error), reached=False) from error
     except httpx.TimeoutException as error:
         raise Transient("Trino did not answer in time.") from error
     except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:

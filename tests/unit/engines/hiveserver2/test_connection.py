@@ -83,7 +83,7 @@ async def connected(
     try:
         yield connection
     finally:
-        await connection.shut()
+        await connection.disconnect()
 
 
 async def sasl_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -289,7 +289,7 @@ async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
             reply = await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
             assert reply == one_row(5)
         finally:
-            await connection.shut()
+            await connection.disconnect()
 
 
 async def test_compressed_replies_are_neither_requested_nor_decompressed():
@@ -309,7 +309,7 @@ async def test_compressed_replies_are_neither_requested_nor_decompressed():
             await connection.call(OPEN_SESSION, OPEN, limit_s=10)
         assert isinstance(caught.value.__cause__, MalformedMessage)
         assert "compressed" in str(caught.value.__cause__)
-        await connection.shut()
+        await connection.disconnect()
     assert b"\r\naccept-encoding: identity\r\n" in heads[0]
 
 

@@ -105,8 +105,8 @@ def test_garbage_is_malformed_rather_than_incomplete(garbage):
 
 def test_list_claiming_billions_of_elements_is_refused():
     raw = bytearray(encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, 1)), ROWS))
-    place = raw.index(b"\x0f\0\3\x0c\0\0\0\2")
-    raw[place + 4 : place + 8] = b"\x7f\xff\xff\xff"
+    qualified_name = raw.index(b"\x0f\0\3\x0c\0\0\0\2")
+    raw[qualified_name + 4 : qualified_name + 8] = b"\x7f\xff\xff\xff"
     with pytest.raises(MalformedMessage):
         decode_reply(FETCH_RESULTS, bytes(raw), 1)
 

@@ -73,7 +73,7 @@ async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: 
 
 def text_of(*rows: tuple[str | None, ...]) -> str:
     """Return the statement that inserts rows of text."""
-    columns = tuple(LoadColumn(f"c{place}", STRING, "VARCHAR") for place in range(len(rows[0])))
+    columns = tuple(LoadColumn(f"c{qualified_name}", STRING, "VARCHAR") for qualified_name in range(len(rows[0])))
     load = TableLoad(TARGET, STAGING, columns)
     loader = TrinoLoader(None, None, catalog="c", schema="d")  # type: ignore[arg-type]
     types = ["VARCHAR"] * len(columns)
