@@ -69,7 +69,7 @@ async def test_stopped_write_leaves_no_object_or_upload(
     session: EngineSession, store: S3FileSystem, place: str, s3_server: S3Address
 ) -> None:
     endless = f"COPY (SELECT range, hash(range) FROM range(1_000_000_000)) TO '{place}/big.csv'"
-    client = await store._connection._opened()  # the driver exposes uploads, the store does not
+    client = await store._connection._open_client()  # the driver exposes uploads, the store does not
     async with operation(session, endless) as handle:
         while not (await client.list_multipart_uploads(Bucket=place[6:])).get("Uploads"):  # noqa: ASYNC110 no event
             await asyncio.sleep(0.05)

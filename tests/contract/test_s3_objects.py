@@ -64,7 +64,7 @@ class CountedStore:
 
 async def counted(address, **changes) -> tuple[S3FileSystem, CountedStore]:
     file_system = S3FileSystem(s3_options(address, **changes))
-    return file_system, CountedStore(file_system, await file_system._connection._opened())
+    return file_system, CountedStore(file_system, await file_system._connection._open_client())
 
 
 @pytest.fixture(scope="module")

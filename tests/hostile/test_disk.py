@@ -372,7 +372,7 @@ class TestShareOfTheLocalRoot:
             first.take(ana, 60)
         (tmp_path / "shared/a").unlink()
         now[0] = 31
-        assert first.left(ana) == 800
+        assert first.remaining(ana) == 800
 
     async def test_permissions_neither_hide_files_nor_lock_out_others(self, tmp_path: Path):
         file_system = LocalFileSystem(tmp_path, max_bytes_per_user=1000)
@@ -418,7 +418,7 @@ class TestShareOfTheLocalRoot:
 
         monkeypatch.setattr(UserQuotas, "_used_bytes", used_bytes)
         with ThreadPoolExecutor(1) as threads:
-            measuring = threads.submit(quotas.left, ana)
+            measuring = threads.submit(quotas.remaining, ana)
             assert entered.wait(60)
             # Data written during a measurement needs no new one, and counts after it.
             quotas.take(ana, 200)

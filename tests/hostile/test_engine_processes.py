@@ -255,7 +255,7 @@ async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelle
 async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.process.pool._TURN_S", 1.0)
     processes = duckdb_processes()
-    processes._most_users = 2
+    processes._max_users = 2
     engine = DuckdbEngine(processes=processes)
     for number in range(1, 5):  # idle ones are evicted
         async with engine.session(User(number, "x"), NO_OPTIONS) as session:

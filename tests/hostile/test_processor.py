@@ -176,7 +176,7 @@ class TestPackedFiles:
             bombs = [asyncio.create_task(show(1, "bomb.gz")) for _ in range(6)]
             await asyncio.sleep(0)
             async with asyncio.timeout(ENDS_WITHIN_S):
-                assert (await show(2, "small.gz")).excerpt.asked == b"small"
+                assert (await show(2, "small.gz")).excerpt.requested == b"small"
             assert not any(bomb.done() for bomb in bombs)
             for bomb in bombs:
                 bomb.cancel()

@@ -53,7 +53,7 @@ class Keys:
 @pytest.fixture
 async def s3_keys(flat_s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Keys]:
     bucket, connection = f"keys{uuid4().hex[:8]}", S3Connection(s3_options(flat_s3_server))
-    client = await connection._opened()
+    client = await connection._open_client()
     await client.create_bucket(Bucket=bucket)
 
     async def plant(key: str) -> None:
@@ -217,7 +217,7 @@ async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_an
 ) -> None:
     """The S3 gateway creates the names in the same account because none of our calls can."""
     container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(s3_options(flat_s3_server))
-    client = await connection._opened()
+    client = await connection._open_client()
     planted = ("d/./x", "d/a/../x", "d/plain", "x")
     for key in planted:
         await client.put_object(Bucket=container, Key=key, Body=key.encode())
