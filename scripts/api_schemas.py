@@ -1,4 +1,4 @@
-"""JSON schemas of request models as the API description has them: bodies of each encoding, and query parameters."""
+"""JSON schemas of request models in the API description: bodies of each encoding, and query parameters."""
 
 import copy
 import json
@@ -18,17 +18,17 @@ FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", 
 _NULL = {"type": "null"}
 FLAG: Mapping[str, Any] = TypeAdapter(Flag).json_schema()
 _WITHOUT_NULLS = frozenset({"RevokeTokenRequest"})
-"""Bodies in which null is a value, and a wrong one."""
+"""Bodies in which null is an invalid value and does not mean absent."""
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
 
 def definitions_of(models: Iterable[type[BaseModel]], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
-    """The schemas of models and of all that they hold, by name."""
+    """Return the schemas of models, and of all models in their fields, by name."""
     return models_json_schema([(model, mode) for model in models], ref_template=REF)[1]["$defs"]
 
 
 def tidy(schema: Any) -> Any:
-    """Without the titles that are made of the names, in place."""
+    """Remove the titles that pydantic derives from names, in place."""
     if isinstance(schema, list):
         for element in schema:
             tidy(element)
@@ -36,7 +36,7 @@ def tidy(schema: Any) -> Any:
         if isinstance(schema.get("title"), str):
             del schema["title"]
         if schema.get("type") == "array" and "minLength" in schema:
-            schema["minItems"] = schema.pop("minLength")  # what is made of the least length of a tuple
+            schema["minItems"] = schema.pop("minLength")  # pydantic derives it from the minimum length of a tuple
         for key, value in schema.items():
             if key == "properties":
                 for member in value.values():
@@ -47,12 +47,12 @@ def tidy(schema: Any) -> Any:
 
 
 def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An object of a JSON body: what may be absent may be null, which is the same (Contract editor 1.2)."""
+    """Return the schema of an object in a JSON body: optional fields may be null, like absent ones."""
     return _with_optional(schema, _or_null)
 
 
 def _with_optional(schema: Mapping[str, Any], changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """An object whose optional fields are `changed`."""
+    """Return the schema of an object after applying `changed` to its optional fields."""
     fields, required = schema.get("properties", {}), schema.get("required", ())
     properties = {name: field if name in required else changed(field) for name, field in fields.items()}
     return {**schema, "properties": properties} if properties else dict(schema)
@@ -67,7 +67,7 @@ def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An object in which each word or number that may be absent may be the empty text, which is the same."""
+    """Return the schema of an object whose optional words and numbers may be empty text, which means absent."""
     return _with_optional(schema, _or_empty)
 
 
@@ -92,7 +92,7 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """A JSON body as a form: objects and arrays are JSON text, but for the repeated fields `repeats`."""
+    """Return the schema of a JSON body as a form: objects and arrays are JSON text, except in the fields `repeats`."""
     properties = {
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }
@@ -105,7 +105,7 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
 
 
 def _form_choice(choice: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Which member is required; of one that is JSON text there, no schema says what it must hold."""
+    """Return which member is required. The content of a member that is JSON text is not described."""
     members = {
         name: {"type": "string"} if fields[name].get("contentMediaType") == JSON else member
         for name, member in choice["properties"].items()
@@ -127,7 +127,7 @@ def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
-    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    """Return the fields of a GET call as OpenAPI parameters, which are never null."""
     schema = model.model_json_schema()
     return [
         _query_parameter(name, field, schema, takes_empty=issubclass(model, ImportFields))
@@ -138,7 +138,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
 def _query_parameter(
     name: str, field: Mapping[str, Any], model: Mapping[str, Any], *, takes_empty: bool
 ) -> dict[str, Any]:
-    """`takes_empty`: whether the empty text counts as absent in every optional field of the call."""
+    """Return a parameter. `takes_empty`: whether empty text means absent in every optional field of the call."""
     required = name in model.get("required", ())
     plain = _form_field(_inlined(field, model), repeats=field.get("type") == "array")
     takes_empty = (
@@ -150,19 +150,19 @@ def _query_parameter(
 
 
 def _allows_empty(schema: Mapping[str, Any]) -> bool:
-    """Whether the empty text fits the schema of a parameter or of a form field."""
+    """Return whether the schema of a parameter or form field allows empty text."""
     return "string" in schema.get("type", ()) and not schema.keys() & {"enum", "pattern", "minLength", "format"}
 
 
 def _plain_flag(field: dict[str, Any]) -> dict[str, Any]:
-    """All is text in a query: a flag needs no words there but true and false."""
+    """Return the schema of a query flag as a boolean, because queries consist of text anyway."""
     if not FLAG.items() <= field.items():
         return field
     return {"type": "boolean", **{key: value for key, value in field.items() if key not in FLAG}}
 
 
 def _inlined(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without a reference to a list of words, which the document does not hold."""
+    """Replace a reference to a list of words by the words, because the document does not contain the list."""
     if "$ref" not in field:
         return field
     kept = {key: value for key, value in field.items() if key != "$ref"}
@@ -177,7 +177,7 @@ def _is_deep(schema: Mapping[str, Any]) -> bool:
 
 
 def repeated_fields(model: type[BaseModel] | None) -> frozenset[str]:
-    """Fields of which every value counts; only storage calls have some (Contract storage 2.1)."""
+    """Return the fields that may have several values; only storage calls have such fields (Contract storage 2.1)."""
     return model.REPEATABLE if model is not None and issubclass(model, StorageFields) else frozenset()
 
 
@@ -191,7 +191,7 @@ def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict
 def describe_defaults(schema: Mapping[str, Any]) -> None:
     """Write the default of each field into its description and into `x-default`, in place.
 
-    Generators of TypeScript take a field with `default` for one that is always there, also in a request.
+    TypeScript generators treat a field with `default` as always present, even in requests.
     """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
@@ -203,7 +203,7 @@ def describe_defaults(schema: Mapping[str, Any]) -> None:
 
 
 def objects_in(part: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a part of the document, outer ones first."""
+    """Yield all objects in a part of the document, outer ones first."""
     if isinstance(part, dict):
         yield part
     members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
@@ -212,12 +212,12 @@ def objects_in(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def references(part: Any) -> Iterator[str]:
-    """Names of the schemas that a part of the document refers to."""
+    """Yield the names of the schemas to which a part of the document refers."""
     return (one["$ref"].rpartition("/")[2] for one in objects_in(part) if isinstance(one.get("$ref"), str))
 
 
 def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:
-    """The schemas of bodies in each encoding."""
+    """Add the schemas of request bodies for each encoding."""
     named = {model.__name__: model for model in models}
     models_of = dict(sorted(named.items()))
     for name, schema in definitions_of(models_of.values()).items():

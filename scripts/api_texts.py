@@ -1,4 +1,4 @@
-"""What the description of the API is made of beside routes and models: rows of the table, texts, error codes."""
+"""Parts of the API description besides routes and models: rows of operations.yaml, texts and error codes."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """A row of operations.yaml; its head describes the fields."""
+    """A row of operations.yaml, whose header comment describes the fields."""
 
     id: str
     method: str
@@ -44,18 +44,18 @@ class Row:
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """By their ids."""
+    """Return the rows by operation id."""
     table = yaml.load(TABLES.joinpath("operations.yaml").read_bytes(), Loader=yaml.CSafeLoader)["operations"]
     return {row["id"]: Row(**row) for row in table}
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The files of `texts/`.
+    """The files of `openapi/texts/`.
 
-    `words`: about the service, its tags, fields, headers and failures. `samples`: a body of each answer, by its schema.
-    `guide`: for beginners, in Markdown. `codes`: the meaning of each error code; with `http` where the error classes do
-    not say the status.
+    `words` describes the service, tags, fields, headers and failures. `samples` has an example body for each
+    response schema. `guide` is an introduction in Markdown. `codes` has the meaning of each error code, with `http`
+    if the error classes do not define the status.
     """
 
     words: Mapping[str, Any]
@@ -65,13 +65,13 @@ class Texts:
 
 
 def without_citations(text: str) -> str:
-    """A docstring without the sections that it cites: readers of the description do not have them."""
+    """Remove the cited sections from a docstring; readers of the API description do not have them."""
     return _SOURCE.sub("", _CITED.sub("", text)).strip()
 
 
 @cache
 def texts() -> Texts:
-    """Read once per process."""
+    """Read the texts once per process."""
     samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
     guide = _TEXTS.joinpath("guide.md").read_text(encoding="utf-8")
     return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
@@ -81,14 +81,14 @@ def _read(name: str) -> dict[str, Any]:
     return yaml.load(_TEXTS.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
 
 
-_OF_STATEMENTS = (200, 409)
-"""A statement that failed: the calls that follow it answer 200, a download of its result 409."""
-_NEVER_SHOWN = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
-"""Codes that no answer has; the subclasses of NotAuthenticated have codes of their own."""
+_STATEMENT_STATUSES = (200, 409)
+"""Statuses for a failed statement: later calls for it return 200, a download of its result 409."""
+_INTERNAL_CODES = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
+"""Codes that no response contains. The subclasses of NotAuthenticated have their own codes."""
 
 
 def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`code`, `http` and `meaning` of every code that an answer may have, by name."""
+    """Return `code`, `http` and `meaning` of each code that a response may contain, sorted by code."""
     statuses = statuses_by_code()
     found: list[dict[str, Any]] = []
     for code, text in sorted(meanings.items()):
@@ -98,13 +98,13 @@ def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[st
 
 
 def statuses_by_code() -> dict[str, set[int]]:
-    """The codes of the errors that clients see, with their HTTP statuses."""
+    """Return the HTTP statuses of the error codes that clients can receive."""
     found: dict[str, set[int]] = {QueryServerError.code: {500}}
     for code, error in [(error.code, error) for error in _descendants(QueryServerError)] + KINDS:
-        if code in _NEVER_SHOWN:
+        if code in _INTERNAL_CODES:
             continue
         status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
-        found.setdefault(code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
+        found.setdefault(code, set()).update(_STATEMENT_STATUSES if status == 200 else (status,))
     return found
 
 

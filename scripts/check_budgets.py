@@ -1,8 +1,7 @@
-"""Print the sizes of files and functions of the server and the client; compare them with docs/architecture.md.
+"""Print the sizes of files and functions of the server and the client, and check the budgets in docs/architecture.md.
 
-Exit code 1 when a file has more than 600 lines or a function more than 50 (120 where services are built one after the
-other), the median file has less than 150 lines or the median function more than 12, or more than 6 % of the files have
-less than 40 lines.
+Exit code 1 if a file has more than 600 lines, a function more than 50 (120 where services are built), the median file
+less than 150, the median function more than 12, or if more than 6 % of the files have less than 40 lines.
 """
 
 import ast
@@ -22,21 +21,21 @@ UNCOUNTED_BYTES = 200
 """Smaller files, such as an `__init__` with a docstring only, are not counted."""
 MAX_FUNCTION, MEDIAN_FUNCTION = 50, 12
 MAX_BUILD = 120
-"""Lines of a function that builds services: a list of constructors with named dependencies, read top to bottom."""
+"""Maximum lines of a function that builds services, which is a list of constructor calls."""
 BUILDING = {"build.py", "wiring.py"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A file, or a function with the lines of its body, its docstring left out: explaining costs nothing."""
+    """A file, or a function with the number of lines of its body without the docstring."""
 
     place: str
     lines: int
-    most: int
+    maximum: int
 
 
 def functions_of(file: Path) -> Iterator[Sized]:
-    """Every function and method of a file, inner ones too; not the bare signatures of Protocols."""
+    """Yield all functions and methods of a file, including nested ones; not the signatures of Protocols."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
@@ -44,16 +43,16 @@ def functions_of(file: Path) -> Iterator[Sized]:
                 continue
             lines = (node.end_lineno or body[0].lineno) - body[0].lineno + 1
             place = f"{file.relative_to(PROJECT)}:{node.lineno} {node.name}"
-            most = MAX_BUILD if file.name in BUILDING else MAX_FUNCTION
-            yield Sized(place, lines, most)
+            maximum = MAX_BUILD if file.name in BUILDING else MAX_FUNCTION
+            yield Sized(place, lines, maximum)
 
 
 def problems(files: dict[Path, int], functions: list[Sized]) -> Iterator[str]:
-    """What is outside of a budget, one line each."""
+    """Yield a line for each exceeded budget."""
     whole = [Sized(str(file.relative_to(PROJECT)), lines, MAX_FILE) for file, lines in files.items()]
     for one in whole + functions:
-        if one.lines > one.most:
-            yield f"{one.place}: {one.lines} lines, at most {one.most}"
+        if one.lines > one.maximum:
+            yield f"{one.place}: {one.lines} lines, at most {one.maximum}"
     if median(files.values()) < MEDIAN_FILE:
         yield f"median of the files: {median(files.values())} lines, at least {MEDIAN_FILE}"
     if (share := small_share(files)) > SMALL_SHARE:
@@ -63,12 +62,12 @@ def problems(files: dict[Path, int], functions: list[Sized]) -> Iterator[str]:
 
 
 def small_share(files: dict[Path, int]) -> float:
-    """The share of the files that are small, from 0 to 1."""
+    """Return the share of small files, from 0 to 1."""
     return sum(lines < SMALL_FILE for lines in files.values()) / len(files)
 
 
 def main() -> int:
-    """Exit code 1 when a file, a function or the whole is outside of a budget."""
+    """Return exit code 1 if a budget is exceeded."""
     sources = [file for source in SOURCES for file in sorted(source.rglob("*.py")) if file.name not in GENERATED]
     files = {
         file: len(file.read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own of the routes, with texts, examples and codes from `openapi/`.
+"""The OpenAPI document: FastAPI's document of the routes, with texts, examples and codes from `openapi/`.
 
 `export_openapi.py` writes it.
 """
@@ -36,14 +36,14 @@ from queryserver.api.dependencies import FieldsReader, caller_of, solved_order
 from queryserver.api.schemas import generated
 from queryserver.api.schemas.fields import Fields
 
-_BY_FASTAPI = {"Successful Response", "Accepted"}
-"""Descriptions of responses whose routes have none."""
+_DEFAULT_DESCRIPTIONS = {"Successful Response", "Accepted"}
+"""FastAPI's descriptions of responses whose routes have none."""
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
 _TOKEN = "/api/v1/token/"  # noqa: S105 a path
 _FAILURES = (generated.ErrorBody, generated.FieldErrors, generated.ImporterError, generated.Unauthorized)
-# Headers that the answers of a status have beside those of all.
+# Additional response headers by status.
 _HEADERS = {
     "206": ("Content-Range",),
     "401": ("WWW-Authenticate",),
@@ -52,18 +52,21 @@ _HEADERS = {
     "429": ("Retry-After",),
     "503": ("Retry-After",),
 }
-# Of the headers of an operation: a part is never compressed, and without a body only the version is named.
-_LEFT_OUT_OF_PARTS = frozenset({"Content-Encoding"})
-_KEPT_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
+# A partial response is never compressed, and a response without a body only has the headers of the version.
+_OMITTED_IN_PARTS = frozenset({"Content-Encoding"})
+_HEADERS_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
 
 
 def request_model(route: APIRoute) -> type[Fields] | None:
-    """The fields that the calls of a route take."""
+    """Return the model of the fields of a route; None if it has no fields."""
     return next((one.model for one in solved_order(route.dependant) if isinstance(one, FieldsReader)), None)
 
 
 def described_application() -> FastAPI:
-    """The application, whose `openapi()` gives the whole document. Raises SystemExit for a route without a row."""
+    """Return the application, whose `openapi()` returns the complete document.
+
+    Raises SystemExit if a route has no row.
+    """
     app, known = create_application(), texts()
     described = {route.name: route for route in routes_of(app) if route.include_in_schema}
     if missing := described.keys() - rows():
@@ -76,7 +79,7 @@ def described_application() -> FastAPI:
 
 
 def _describe(route: APIRoute, row: Row, known: Texts) -> None:
-    """Give a route the words of its row, and the fields that its dependencies read."""
+    """Set the summary and description of a route from its row, and the fields that its dependencies read."""
     user = caller_of(route)
     words = [without_citations(row.description or route.description)]
     if user is not None and user.is_admin:
@@ -103,7 +106,7 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
         form = form_example(row.example, repeats=repeated_fields(model))
         examples = {kind: dict(row.example) if kind == JSON else form for kind in body}
         body = {kind: {**media, "example": examples[kind]} for kind, media in body.items()}
-    # Of a required body of several types openapi-python-client makes code that does not compile; the fields say it.
+    # openapi-python-client generates invalid code for a required body with several types; required fields suffice.
     required = {"required": True} if row.body else {}
     route.openapi_extra = {
         **({"parameters": parameters} if parameters else {}),
@@ -113,7 +116,7 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
 
 
 def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dict[str, Any]:
-    """OpenAPI 3.1 of every route, with examples of every status."""
+    """Return the OpenAPI 3.1 document of all routes, with examples for each status."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -149,7 +152,7 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
     words, bodies = known.words["fields"], list(_bodies(document))
     for schema in bodies:
         for name, field in schema.get("properties", {}).items():
-            if not field.get("description") and name in words:  # the model has none
+            if not field.get("description") and name in words:  # the model does not describe it
                 field["description"] = words[name]["description"]
     for schema in bodies:
         describe_defaults(schema)
@@ -172,7 +175,7 @@ def _describe_parameters(operation: Mapping[str, Any], row: Row, known: Texts) -
 
 
 def _describe_fields(schemas: Mapping[str, Any]) -> None:
-    """Descriptions of the fields of answers stand in resources.yaml alone: the models would take longer to import."""
+    """Add the descriptions of response fields from resources.yaml. Models do not have them, to be imported faster."""
     text = TABLES.joinpath("resources.yaml").read_bytes()
     for name, resource in yaml.load(text, Loader=yaml.CSafeLoader)["components"]["schemas"].items():
         fields = schemas.get(name, {}).get("properties", {})
@@ -182,7 +185,7 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
 
 
 class Answers:
-    """Completes the answers of operations; `responses` are the failures that many share, by name."""
+    """Completes the responses of operations. `responses` contains failures that many operations share, by name."""
 
     def __init__(self, texts: Texts, schemas: Mapping[str, Any]) -> None:
         self._texts = texts
@@ -190,7 +193,7 @@ class Answers:
         self.responses: dict[str, Any] = {}
 
     def complete(self, operation: dict[str, Any], route: APIRoute, row: Row) -> None:
-        """Give `operation` every status that it can answer with, in order."""
+        """Add all statuses that `operation` can return, in ascending order."""
         declared: dict[str, Any] = operation["responses"]
         successes = self._successes(declared, row)
         bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
@@ -202,7 +205,7 @@ class Answers:
                 answers[status] = self._shared(status, _style(route.path, status, bulk=bulk))
             else:
                 answers[status] = declared[status]
-                self._dress(status, declared[status], ())
+                self._add_details(status, declared[status], ())
         operation["responses"] = dict(sorted({**successes, **answers}.items()))
 
     def _successes(self, declared: Mapping[str, Any], row: Row) -> dict[str, Any]:
@@ -212,23 +215,23 @@ class Answers:
                 continue
             content = answer.get("content", {})
             if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
-                # Plain bytes before the real types: generators of clients take the first type they know.
+                # Plain bytes come before the real types, because client generators use the first type that they know.
                 answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
-            self._dress(status, answer, tuple(row.headers))
+            self._add_details(status, answer, tuple(row.headers))
             found[status] = answer
         return found
 
-    def _dress(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
-        """Headers, a description, and an example of each model."""
+    def _add_details(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
+        """Add headers, a description, and an example of each model."""
         unread = ("X-Unknown-Fields",) if status.startswith("2") or status == "400" else ()
         if status == "206":
-            headers = tuple(name for name in headers if name not in _LEFT_OUT_OF_PARTS)
+            headers = tuple(name for name in headers if name not in _OMITTED_IN_PARTS)
         elif status == "304":
-            headers = tuple(name for name in headers if name in _KEPT_WITHOUT_BODY)
+            headers = tuple(name for name in headers if name in _HEADERS_WITHOUT_BODY)
         names = ("X-Request-Id", *unread, *_HEADERS.get(status, ()), *headers)
         answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
         models = _models(answer)
-        if models and answer["description"] in _BY_FASTAPI:
+        if models and answer["description"] in _DEFAULT_DESCRIPTIONS:
             answer["description"] = str(self._schemas[models[0]].get("description", "")).partition("\n")[0]
         if models:
             answer["content"][JSON] |= self._examples(models)
@@ -247,8 +250,8 @@ class Answers:
         name = f"{''.join(style)}{status}"
         if name not in self.responses:
             words = self._texts.words["failures"][int(status)]
-            response = _answering(style, words["description"])
-            self._dress(status, response, ())
+            response = _failure_response(style, words["description"])
+            self._add_details(status, response, ())
             response["content"][JSON].pop("examples", None)
             response["content"][JSON]["example"] = _example(words, style)
             self.responses[name] = response
@@ -256,7 +259,7 @@ class Answers:
 
 
 def always(route: APIRoute, row: Row) -> Iterator[str]:
-    """Statuses that every operation of that kind can answer with."""
+    """Yield the statuses that every operation of this kind can return."""
     yield "405"
     if route.path.startswith(_HEALTH):
         return
@@ -272,22 +275,23 @@ def always(route: APIRoute, row: Row) -> Iterator[str]:
         yield from ("413", "415")
 
 
-def _answering(models: Sequence[str], description: str) -> dict[str, Any]:
+def _failure_response(models: Sequence[str], description: str) -> dict[str, Any]:
     refs = [{"$ref": REF.format(model=name)} for name in models]
     schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
 def _models(answer: Mapping[str, Any]) -> list[str]:
-    """Names of the models of an answer: one, or several of which the outcome decides."""
+    """Return the names of the models of a response: one, or several if the outcome determines the model."""
     schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
     return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
 
 
 def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:
-    """Models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
+    """Return the models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
 
-    Of two, the one comes first that requires a key which the other lacks: clients take the first that fits.
+    Of two models, the first one requires a key that the second one does not have, because clients use the first
+    model that fits.
     """
     if status == "401":
         return ("Unauthorized",)
@@ -312,7 +316,7 @@ def _example(words: Mapping[str, Any], style: tuple[str, ...]) -> dict[str, Any]
 
 
 def _drop_unused(document: dict[str, Any]) -> None:
-    """Schemas of validation errors that no call answers, and others that nothing refers to."""
+    """Remove schemas of validation errors that no call returns, and other unreferenced schemas."""
     schemas = document["components"]["schemas"]
     others = {key: value for key, value in document["components"].items() if key != "schemas"}
     found = _reachable(set(references([document["paths"], others])), schemas)
@@ -320,7 +324,7 @@ def _drop_unused(document: dict[str, Any]) -> None:
 
 
 def _name_flags(document: Mapping[str, Any]) -> None:
-    """Refer to one schema of flags, in place: the words are the same everywhere."""
+    """Replace the schema of flags by a reference to a single schema, in place."""
     for part in objects_in(document):
         for key, value in part.items():
             if key != "Flag":

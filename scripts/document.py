@@ -1,6 +1,6 @@
-"""Write the generated parts of docs/: settings, options, support tables, the picture of the rooms; --check compares.
+"""Write the generated parts of docs/: settings, options, support tables and the diagram of the rooms.
 
-A part stands between two comments with its name.
+With --check, compare them with the files. A generated part is enclosed in two comments with its name.
 """
 
 import ast
@@ -32,7 +32,7 @@ INTERFACES: Mapping[str, type[models.Options]] = {
 
 
 def settings() -> str:
-    """A table for each section, from the settings classes."""
+    """Return a table for each section, generated from the settings classes."""
     return "\n\n".join(_sections())
 
 
@@ -73,7 +73,7 @@ def _default(key: Key) -> str:
 
 
 def options() -> str:
-    """The options of each interface, from their models."""
+    """Return a table of the options of each interface, generated from their models."""
     lines = ["| Interface | Option | Default | Meaning |", "|---|---|---|---|"]
     for interface, model in INTERFACES.items():
         texts = dict(
@@ -88,7 +88,7 @@ def options() -> str:
 
 
 def _texts(model: type) -> Iterator[tuple[str, str]]:
-    """Option and the docstring below it, read from the source, because Python keeps none."""
+    """Yield each option with the docstring below it, from the source, because Python does not keep it."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)  # noqa: S101 the source of a class
     for option, text in pairwise(definition.body):
@@ -100,9 +100,9 @@ def _texts(model: type) -> Iterator[tuple[str, str]]:
 
 
 def rooms() -> str:
-    """The rooms of src/queryserver as a Mermaid flowchart, without the arrows that follow from others.
+    """Return the rooms of src/queryserver as a Mermaid flowchart, without transitive arrows.
 
-    An arrow means: modules of this room import modules of that one. Raises CycleError.
+    An arrow means that modules of one room import modules of the other. Raises CycleError.
     """
     graph = grimp.build_graph("queryserver", cache_dir=None)
     arrows: dict[str, set[str]] = {}
@@ -131,7 +131,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 
 def document(page: Path, parts: Mapping[str, Callable[[], str]]) -> str:
-    """The page with its parts."""
+    """Return the page with its generated parts."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
         begin, end = f"<!-- {name}: made by make docs -->", f"<!-- end of the {name} -->"

@@ -1,4 +1,4 @@
-"""Write openapi/openapi.json, the API description that the app serves; with --check only compare."""
+"""Write openapi/openapi.json, the API description that the server returns. With --check, only compare it."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ TARGET = PROJECT / "openapi" / "openapi.json"
 
 
 def document() -> str:
-    """The text of the file; the same app gives the same text."""
+    """Return the content of the file, which is deterministic."""
     return json.dumps(described_application().openapi(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,13 +1,12 @@
-"""Make the wire models of the server and of its Python client from openapi/resources.yaml; with --check only compare.
+"""Generate the wire models of the server and of its Python client from openapi/resources.yaml. With --check, compare.
 
-The models of the server, src/queryserver/api/schemas/generated.py, are what datamodel-code-generator gives, with four
-changes: a key outside `required` is left out of the answer while its value is None, so that no caller has to remember
-it; times stay text; the words of an enumeration are part of the schema, while the field takes any text or number of
-that type; and the descriptions of fields, which the API description takes from resources.yaml, are left out: with them,
-the models take twice as long to import.
+The models of the server, src/queryserver/api/schemas/generated.py, are those of datamodel-code-generator with four
+changes. Keys outside `required` are omitted from the response while their value is None. Times are text. Enumerations
+are text or numbers whose schema lists the values. Fields have no descriptions, which the API description takes from
+resources.yaml, because importing the models would take twice as long.
 
-Those of the client, clients/python/src/queryserver_client/generated.py, are TypedDicts: they cost nothing when the
-client runs, and any further key of a newer server does no harm.
+The models of the client, clients/python/src/queryserver_client/generated.py, are TypedDicts, which cost nothing at run
+time and accept additional keys from newer servers.
 """
 
 import ast
@@ -22,8 +21,8 @@ TARGET = PROJECT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
 CLIENT_TARGET = PROJECT / "clients" / "python" / "src" / "queryserver_client" / "generated.py"
 WIRE = "queryserver.api.schemas.fields"
 HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
-DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'
-CLIENT_DOCSTRING = '"""What the server answers: one TypedDict per resource of openapi/resources.yaml."""\n\n'
+DOCSTRING = '"""Wire models: one class for each resource of openapi/resources.yaml."""\n\n'
+CLIENT_DOCSTRING = '"""Responses of the server: one TypedDict for each resource of openapi/resources.yaml."""\n\n'
 OPTIONS = (
     "--input-file-type=openapi",
     "--disable-timestamp",
@@ -46,14 +45,14 @@ CLIENT_OPTIONS = ("--output-model-type=typing.TypedDict", "--target-python-versi
 
 
 def generate() -> str:
-    """The text of the server's module; the same source gives the same text."""
+    """Return the text of the server's module, which is deterministic."""
     tree = _models(SERVER_OPTIONS)
     tree = _OmitAbsentKeys().visit(_WithoutDescriptions().visit(_PlainValues().visit(tree)))
     return _formatted(DOCSTRING, tree)
 
 
 def generate_client() -> str:
-    """The text of the client's module."""
+    """Return the text of the client's module."""
     return _formatted(CLIENT_DOCSTRING, _OnlyTyping().visit(_models(CLIENT_OPTIONS)))
 
 
@@ -68,7 +67,7 @@ def _formatted(docstring: str, tree: ast.Module) -> str:
 
 
 class _OmitAbsentKeys(ast.NodeTransformer):
-    """`key: X | None = None`, with or without Annotated, becomes `key: Omittable[X] = None`."""
+    """Replaces `key: X | None = None`, with or without Annotated, by `key: Omittable[X] = None`."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.module == WIRE:
@@ -89,7 +88,7 @@ class _OmitAbsentKeys(ast.NodeTransformer):
 
 
 class _PlainValues(ast.NodeTransformer):
-    """A time becomes `Time`; one of several words becomes text or a number that names the words in its schema."""
+    """Replaces times by `Time`, and literals by text or a number with the values in its schema."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         node.names = [alias for alias in node.names if alias.name != "AwareDatetime"]
@@ -110,9 +109,10 @@ class _PlainValues(ast.NodeTransformer):
 
 
 class _OnlyTyping(ast.NodeTransformer):
-    """Nothing but `typing` of Python 3.10 is needed at run time: NotRequired is younger, and only read by checkers.
+    """Makes the module need only `typing` of Python 3.10 at run time.
 
-    The types of further keys (`extra_items`) are younger still, and left out.
+    NotRequired is newer, and is only imported for type checkers. The types of additional keys (`extra_items`) are
+    even newer, and are omitted.
     """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
@@ -130,9 +130,9 @@ class _OnlyTyping(ast.NodeTransformer):
 
 
 class _WithoutDescriptions(ast.NodeTransformer):
-    """`key: Annotated[X, Field(description=…)]` becomes `key: X`; what else is said of the key stays.
+    """Replaces `key: Annotated[X, Field(description=…)]` by `key: X`. Other arguments of Field are kept.
 
-    The description of a whole model that is no object is that of its only field, and stays too.
+    For a model that is not an object, the description of its only field is that of the model, and is kept.
     """
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
@@ -154,13 +154,13 @@ def _omittable(nullable: ast.expr) -> ast.expr:
         case ast.Subscript(value=ast.Name("Optional"), slice=bare):
             pass
         case _:
-            message = f"{ast.unparse(nullable)}: a key that may be absent has no default of its own"
+            message = f"{ast.unparse(nullable)}: an optional key has no default"
             raise ValueError(message)
     return ast.Subscript(ast.Name("Omittable"), bare)
 
 
 def _run(command: list[str], text: str | None = None) -> str:
-    """What a tool of this environment prints; its complaints go to the terminal."""
+    """Return the output of a tool of this environment. Its error messages are printed to the terminal."""
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PROJECT).stdout
 
 

@@ -1,7 +1,8 @@
-"""Install what lock files pin into the environment of this Python, and show how far that is.
+"""Install the packages of lock files into the environment of this Python, and show the progress.
 
-pip does the work and checks every hash. It prints four lines for each package or, with --quiet, nothing for minutes;
-here it is one line for each package, and one in all on a terminal. Needs nothing but Python, because it runs first.
+pip installs the packages and checks their hashes. It prints four lines for each package, or with --quiet nothing for
+minutes. This script prints one line for each package, or a single line on a terminal. It needs only the standard
+library, because it runs first.
 """
 
 import re
@@ -24,20 +25,20 @@ _CLOSING_LINES = 40
 
 
 def pip_command(lock_files: Iterable[str]) -> list[str]:
-    """The call of pip."""
+    """Return the pip command."""
     options = ("--disable-pip-version-check", "--no-input", "--progress-bar=off", "--require-hashes")
     requirements = (f"--requirement={file}" for file in lock_files)
     return [sys.executable, "-u", "-m", "pip", "install", *options, *requirements]
 
 
 def not_installed(lock_files: Iterable[str]) -> int:
-    """How many packages are missing or have another version. Those for other platforms count, too."""
+    """Return the number of packages that are missing or have another version, including those for other platforms."""
     pinned = {name: wanted for file in lock_files for name, wanted in PIN.findall(Path(file).read_text("utf-8"))}
     return sum(installed_version(name) != wanted for name, wanted in pinned.items())
 
 
 def installed_version(package: str) -> str | None:
-    """The version in this environment."""
+    """Return the version of a package in this environment; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -46,7 +47,7 @@ def installed_version(package: str) -> str | None:
 
 @dataclass(slots=True)
 class Progress:
-    """Shows what pip prints, shortened."""
+    """Prints a shortened form of the output of pip."""
 
     target: TextIO
     place: str
@@ -56,7 +57,7 @@ class Progress:
     _began: float = field(default_factory=time.monotonic)
 
     def show(self, line: str) -> None:
-        """One line of pip."""
+        """Process a line of pip."""
         if line.startswith("Ignoring "):
             self.expected -= 1
         elif line.startswith("Collecting ") and not self._open:
@@ -70,7 +71,7 @@ class Progress:
             self._step(f"{self.fetched:3}/{self.expected} {name} {found['version']}{size}")
 
     def end(self, *, success: bool) -> None:
-        """Close the last line."""
+        """Finish the last line."""
         if self._open and self.target.isatty():
             self._line("\r\x1b[K")
         if self._open and success:
@@ -89,7 +90,7 @@ class Progress:
 
 
 def install(lock_files: list[str], target: TextIO) -> int:
-    """The exit code of pip, and what it printed last when that is not 0."""
+    """Install the packages, and return the exit code of pip. If pip fails, its last lines are printed."""
     progress = Progress(target, Path(sys.prefix).name, not_installed(lock_files))
     with subprocess.Popen(pip_command(lock_files), stdout=subprocess.PIPE, text=True, errors="replace") as pip:
         printed = list(shown(pip.stdout or (), progress))
@@ -100,14 +101,14 @@ def install(lock_files: list[str], target: TextIO) -> int:
 
 
 def shown(lines: Iterable[str], progress: Progress) -> Iterator[str]:
-    """The lines, each when it has been shown."""
+    """Pass each line to `progress`, and yield it."""
     for line in lines:
         progress.show(line.rstrip())
         yield line
 
 
 def main() -> int:
-    """Arguments are lock files. Exit code of pip, 2 without arguments."""
+    """Install the lock files in the arguments. Returns the exit code of pip; 2 without arguments."""
     if len(sys.argv) == 1:
         print("usage: install_locked.py LOCK_FILE...", file=sys.stderr)
         return 2

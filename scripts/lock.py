@@ -1,7 +1,7 @@
-"""Pin every package, with hashes, in the lock files of requirements/: one resolution for all Pythons and platforms.
+"""Pin all packages with hashes in the lock files of requirements/, in one resolution for all Pythons and platforms.
 
-Pins stay as they are unless pyproject.toml forbids them; --upgrade takes the newest allowed. With --wheels nothing is
-written: each file is resolved from wheels alone, for each Python and platform that we promise; exit code 1 when a
+Pins stay unchanged unless pyproject.toml forbids them; --upgrade selects the newest permitted versions. With --wheels,
+nothing is written: each file is resolved from wheels only, for each supported Python and platform; exit code 1 if a
 package would have to be built.
 """
 
@@ -22,16 +22,16 @@ PROJECT = Path(__file__).resolve().parent.parent
 TARGET = PROJECT / "requirements"
 OLDEST = "3.11.0"
 PYTHONS = (OLDEST, "3.12.0", "3.13.0", "3.14.0")
-# glibc 2.28 is that of the oldest distributions with a Python 3.11 of their own.
+# The oldest distributions that include Python 3.11 have glibc 2.28.
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
-# gssapi is linked with the Kerberos of the machine; its author publishes wheels for macOS alone.
+# gssapi is linked with the Kerberos of the machine; there are wheels only for macOS.
 BUILT = {"gssapi"}
 UV = find_uv_bin()
 
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """One file: what `options` select from pyproject.toml, less what the files that it extends hold."""
+    """A lock file with the packages that `options` select, except those in the files that it extends."""
 
     name: str
     options: tuple[str, ...]
@@ -39,12 +39,11 @@ class LockFile:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
         return TARGET / f"{self.name}.lock"
 
     @property
     def header(self) -> str:
-        """The comment in its first line."""
+        """The comment in the first line."""
         onto = f" Extends {', '.join(f'{name}.lock' for name in self.extends)}." if self.extends else ""
         return f"# Written by `make lock`.{onto}\n"
 
@@ -60,7 +59,7 @@ FILES = (
 
 
 def write_all(*, upgrade: bool) -> None:
-    """All packages are resolved together first, so that the files agree; each file is a part of that."""
+    """Write all files. Packages are first resolved together, so that the files agree."""
     selected = [option for file in FILES for option in file.options]
     with tempfile.TemporaryDirectory() as directory:
         everything = Path(directory, "everything.txt")
@@ -77,18 +76,18 @@ def write_all(*, upgrade: bool) -> None:
 
 
 def compiled(*options: str) -> str:
-    """The requirements that pyproject.toml and `options` lead to, valid on every platform."""
+    """Return the requirements for pyproject.toml and `options`, valid on every platform."""
     shape = ("--universal", f"--python-version={OLDEST}", "--generate-hashes", "--no-annotate", "--no-header")
     return uv("pip", "compile", *shape, *options, "pyproject.toml")
 
 
 def pins(text: str) -> list[str]:
-    """The entries of a lock file, each with its hashes."""
+    """Return the entries of a lock file, with their hashes."""
     return re.findall(r"^[a-z0-9].*\n(?:[ ].*\n)*", text, re.MULTILINE)
 
 
 def packages_without_wheels() -> Iterator[str]:
-    """One line for each Python and platform where a package has no wheel."""
+    """Yield a line for each Python and platform for which a package has no wheel."""
     pairs = list(product(PLATFORMS, PYTHONS))
     with ThreadPoolExecutor(4) as threads:  # they mostly wait for the registry
         answers = zip(pairs, threads.map(lambda pair: without_wheel(*pair), pairs), strict=True)
@@ -96,7 +95,7 @@ def packages_without_wheels() -> Iterator[str]:
 
 
 def without_wheel(platform: str, python: str) -> str:
-    """What the resolver says; empty when every package has a wheel."""
+    """Return the resolver's message; empty if every package has a wheel."""
     entries = [pin.partition(" \\\n")[0] for file in FILES for pin in pins(file.path.read_text("utf-8"))]
     wanted = "\n".join(entry for entry in entries if entry.partition("==")[0] not in BUILT)
     target = (f"--python-platform={platform}", f"--python-version={python}")
@@ -108,23 +107,23 @@ def without_wheel(platform: str, python: str) -> str:
 
 
 def uv(*arguments: str, text: str | None = None) -> str:
-    """The output of one call of uv. The certificates are those of the system, as other clients use them."""
+    """Return the output of a call of uv, which uses the certificates of the system."""
     command = [UV, "--quiet", "--system-certs", *arguments]
     return subprocess.run(command, cwd=PROJECT, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> int:
-    """Exit code 1 when uv refuses, or when a wheel is missing."""
+    """Return exit code 1 if uv fails, or if a wheel is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true", help="take the newest allowed packages")
     parser.add_argument("--wheels", action="store_true", help="only check that wheels exist")
-    asked = parser.parse_args()
-    if asked.wheels:
+    arguments = parser.parse_args()
+    if arguments.wheels:
         missing = list(packages_without_wheels())
         print("\n".join(missing) or f"Wheels for {', '.join(PLATFORMS)}; Python {', '.join(PYTHONS)}.")
         return int(bool(missing))
     try:
-        write_all(upgrade=asked.upgrade)
+        write_all(upgrade=arguments.upgrade)
     except subprocess.CalledProcessError as error:
         print(error.stderr.strip(), file=sys.stderr)
         return 1

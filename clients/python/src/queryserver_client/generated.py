@@ -1,5 +1,5 @@
 # Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.
-"""What the server answers: one TypedDict per resource of openapi/resources.yaml."""
+"""Responses of the server: one TypedDict for each resource of openapi/resources.yaml."""
 
 from __future__ import annotations
 from typing import Any, Literal, TYPE_CHECKING, TypeAlias, TypedDict

@@ -1,5 +1,5 @@
 # Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.
-"""The wire models: one class per resource of openapi/resources.yaml."""
+"""Wire models: one class for each resource of openapi/resources.yaml."""
 
 from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, RootModel
