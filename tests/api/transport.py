@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 from starlette.types import ASGIApp, Message, Scope
 
-_MOST_UNREAD = 16
+_MAX_UNREAD = 16
 """Messages of an answer that the app may be ahead of the client."""
 
 
@@ -31,7 +31,7 @@ class _Exchange(httpx.AsyncByteStream):
 
     def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
         self._left = asyncio.Event()
-        self._sent: asyncio.Queue[Message | None] = asyncio.Queue(_MOST_UNREAD)
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
         self._body = request.stream.__aiter__()
         self._body_ended = False
         self._task = asyncio.create_task(self._serve(app, scope_of(request)))

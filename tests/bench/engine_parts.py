@@ -35,7 +35,7 @@ from queryserver.identity.model import User
 
 _USER = User(id=1, username="bench")
 _ROWS = 500_000
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 _SPARK_SQL = f"""select id, id / 7.0d as ratio, concat('item ', id) as label, cast(id % 1000 as string) as code,
 id % 2 = 0 as flag from range({_ROWS})"""
 _TRINO_SQL = "SELECT * FROM tpch.sf1.orders"
@@ -165,7 +165,7 @@ async def _bare_rows(address: ServerAddress) -> None:
         fetch = TFetchResultsReq(
             operation_handle=executed.operation_handle,
             orientation=TFetchOrientation.NEXT,
-            max_rows=_MOST_ROWS,
+            max_rows=_MAX_ROWS,
             fetch_type=FetchType.ROWS,
         )
         rows = 0
@@ -216,7 +216,7 @@ def _official_rows(host: str, port: int) -> None:
     try:
         cursor = connection.cursor()
         cursor.execute(_TRINO_SQL)
-        while cursor.fetchmany(_MOST_ROWS):
+        while cursor.fetchmany(_MAX_ROWS):
             pass
     finally:
         connection.close()

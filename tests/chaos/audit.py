@@ -88,7 +88,7 @@ async def _rows(dsn: str, sql: str) -> Sequence[asyncpg.Record]:
 
 
 def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times: int) -> None:
-    """Compare one statement: what its client was told, its record, and how often its row is in the target."""
+    """Compare one statement: the response to its client, its record, and how often its row is in the target."""
     state = str(record["state"]) if record else "not submitted"
     code = str(record["error_code"] or "") if record else ""
     found.outcomes[f"{entry.kind}: {code or state}"] += 1

@@ -26,7 +26,7 @@ _REPEATED = {429, 502, 503}
 _WAIT_S = 15
 _ANSWER_WITHIN_S = 20
 _GIVE_UP_S = 240
-_LONGEST_PAUSE_S = 5.0
+_MAX_PAUSE_S = 5.0
 _THINKS_S = (0.2, 3.0)
 
 
@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """What all clients were told."""
+    """The responses to all clients."""
 
     entries: list[Entry] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
@@ -102,7 +102,7 @@ class Caller:
                     self._fault(path, key, response)
                 wait = float(response.headers.get("Retry-After", pause))
             await asyncio.sleep(wait * self.random.uniform(1, 1.5))
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause = min(pause * 2, _MAX_PAUSE_S)
         raise GaveUp(path)
 
     async def told(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:

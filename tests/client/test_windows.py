@@ -80,7 +80,7 @@ async def test_reader_that_stops_leaves_no_window(db: Connection):
     assert not under_way()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_slowly(found), 0.2)
-    # Where it was not waiting for rows, the loop closes its leftovers in its own iterations.
+    # Where it was not waiting for rows, the loop closes the remaining generators in its next iterations.
     await until(lambda: not under_way())
     assert (await found.arrow()).num_rows == ROWS
 

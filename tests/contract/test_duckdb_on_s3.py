@@ -1,4 +1,4 @@
-"""DuckDB over a real S3 server: reads, writes, and leftovers of a stopped write."""
+"""DuckDB over a real S3 server: reads, writes, and orphaned files of a stopped write."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -34,7 +34,7 @@ TESTED_WITH = "scripted peer"
 
 SLOW = "SELECT SLEEP(30000)"
 LIMITS = Limits(connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=60, retry_s=1.0, settle_s=0.05)
-LONGEST_S = 30.0
+MAX_S = 30.0
 """Longer than a busy machine takes, shorter than each limit in LIMITS."""
 
 TRANSPORTS = ("sasl", "nosasl", "http")
@@ -52,7 +52,7 @@ async def scripted(
     async with ScriptedServer(transport, passwords or Passwords({})).serving() as server:
         engine = Hs2Engine(_address(server.port, transport, limits), IMPALA)
         try:
-            async with asyncio.timeout(4 * LONGEST_S):
+            async with asyncio.timeout(4 * MAX_S):
                 yield server, engine
         finally:
             server.faults.clear()
@@ -97,7 +97,7 @@ async def test_each_transport_carries_statements(peers: Peers) -> None:
 async def test_missing_listener_is_unavailable(transport: str) -> None:
     engine = Hs2Engine(_address(free_port(), transport), IMPALA)
     with pytest.raises(EngineUnavailable) as caught:
-        async with asyncio.timeout(LONGEST_S), engine.session(USER, NO_OPTIONS):
+        async with asyncio.timeout(MAX_S), engine.session(USER, NO_OPTIONS):
             pass
     assert_tidy(caught.value)
     await engine.close()
@@ -122,7 +122,7 @@ async def test_failed_session_opening_is_unavailable(transport: str, fault: Faul
         with pytest.raises(EngineUnavailable) as caught:
             async with engine.session(USER, NO_OPTIONS):
                 pass
-        assert time.monotonic() - begun < LONGEST_S
+        assert time.monotonic() - begun < MAX_S
         assert_tidy(caught.value)
         server.faults.clear()
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -138,7 +138,7 @@ async def test_possibly_sent_statement_has_unknown_outcome(transport: str, fault
             begun = time.monotonic()
             with pytest.raises(OutcomeUnknown) as caught:
                 await session.submit("SELECT 1 AS a")
-            assert time.monotonic() - begun < LONGEST_S
+            assert time.monotonic() - begun < MAX_S
             assert_tidy(caught.value)
             server.faults.clear()
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -154,7 +154,7 @@ async def test_untrackable_statement_ends_with_unknown_outcome(transport: str, f
         operation(session, SLOW) as handle,
     ):
         server.faults["GetOperationStatus"] = fault
-        status = await ended(session, handle, within_s=LONGEST_S)
+        status = await ended(session, handle, within_s=MAX_S)
         assert status.state is OperationState.FAILED
         assert isinstance(status.error, OutcomeUnknown)
         assert_tidy(status.error)
@@ -170,7 +170,7 @@ async def test_connection_lost_between_rows_is_reported(transport: str, fault: F
     ):
         await ended(session, handle)
         server.faults["FetchResults"], server.skip["FetchResults"] = fault, 2
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(MAX_S):
             with pytest.raises(OutcomeUnknown) as caught:
                 async for _ in session.batches(handle):
                     pass
@@ -184,7 +184,7 @@ async def test_server_crash_during_query_is_reported(peers: Peers) -> None:
         server.service.sessions.clear()
         server.service.operations.clear()
         server.drop_connections()
-        status = await ended(session, handle, within_s=LONGEST_S)
+        status = await ended(session, handle, within_s=MAX_S)
         assert status.state is OperationState.FAILED
         assert isinstance(status.error, OutcomeUnknown)
 
@@ -217,7 +217,7 @@ async def test_unanswered_close_is_not_awaited(transport: str, call: str) -> Non
         begun = time.monotonic()
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
             server.faults[call] = Fault.HANG
-        assert time.monotonic() - begun < LONGEST_S
+        assert time.monotonic() - begun < MAX_S
 
 
 async def test_server_without_impala_calls_still_works(peers: Peers) -> None:

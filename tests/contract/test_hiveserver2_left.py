@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
-from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, TRANSPORTS, Peers, scripted
+from tests.contract.test_hiveserver2_faults import LIMITS, MAX_S, SLOW, TRANSPORTS, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -90,7 +90,7 @@ async def test_engine_close_does_not_wait_forever_for_opening(transport: str) ->
     async with scripted(transport, limits=replace(TO_THE_END, end_s=0.5)) as (server, engine):
         server.service.keeps_sessions = True
         await left_while_it_opens(server, engine)
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(MAX_S):
             await engine.close()
         server.let_go.set()
         await server.until(lambda: not server.connections)
@@ -148,7 +148,7 @@ async def test_caller_leaving_at_any_moment_leaves_nothing(transport: str, momen
 
 
 async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers) -> None:
-    """The error is not a cancellation, since nobody canceled the reader."""
+    """The error is not a cancellation, since the reader was not canceled."""
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit("SELECT range AS n FROM range(5000000)")
@@ -165,16 +165,16 @@ async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers)
 
 
 async def test_connection_established_for_a_left_session_is_closed() -> None:
-    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+    async with ScriptedServer().serving() as server, asyncio.timeout(MAX_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
         opener = await another()
         wire = Wire(opener, another, TO_THE_END)
         server.faults["CloseSession"] = Fault.HOLD
-        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=MAX_S))
         await server.until(lambda: server.held == 1)
         server.door.clear()
-        second = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        second = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=MAX_S))
         await server.until(lambda: server.connections == 2)
         released = wire.release()
         server.door.set()
@@ -190,7 +190,7 @@ async def test_connection_established_for_a_left_session_is_closed() -> None:
 
 
 async def test_released_wire_makes_no_calls() -> None:
-    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+    async with ScriptedServer().serving() as server, asyncio.timeout(MAX_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
         wire = Wire(await another(), another, TO_THE_END)
@@ -204,13 +204,13 @@ async def test_released_wire_makes_no_calls() -> None:
 
 
 async def test_call_time_limit_applies_to_its_connection_too() -> None:
-    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+    async with ScriptedServer().serving() as server, asyncio.timeout(MAX_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,)), Hs2Login(member, USER.username))
         opener: Hs2Connection = await another()
         wire = Wire(opener, another, TO_THE_END)
         server.faults["CloseSession"] = Fault.HOLD
-        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=MAX_S))
         await server.until(lambda: server.held == 1)
         server.door.clear()
         with pytest.raises(WireLost) as caught:

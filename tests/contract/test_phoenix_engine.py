@@ -228,7 +228,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
 
     @pytest.mark.capability("Parameters")
     async def test_bound_arrays_are_correct_in_columns_of_their_type(self, engine: Engine) -> None:
-        """The Query Server itself corrupts bound arrays elsewhere: 64-bit elements in an INTEGER ARRAY."""
+        """In columns of another type the Query Server corrupts bound arrays: 64-bit elements in an INTEGER ARRAY."""
         given: tuple[tuple[str, list[Any], list[Any]], ...] = (
             ("INTEGER", [1, -2147483648], [1, -2147483648]),
             ("BIGINT", [7, 2**63 - 1, -(2**63)], [7, 2**63 - 1, -(2**63)]),

@@ -414,7 +414,7 @@ async def test_canceled_call_ends_worker(workbooks, tmp_path):
         assert call.cancelled()
         assert not workers()
     finally:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # end a leftover worker
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # end a worker that still waits
 
 
 AVRO = (Path(__file__).parents[1] / "unit" / "formats" / "avro" / "null.avro").read_bytes()

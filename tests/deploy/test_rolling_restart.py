@@ -27,7 +27,7 @@ CLIENTS = 4
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + 2 * CLIENTS)]
 LEASE_S = 6
 REPEATED = {502, 503}
-MOST_REPEATS = 10
+MAX_REPEATS = 10
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Client:
     async def _call(self, path: str, key: str = "", **body: Any) -> dict[str, Any] | None:
         """Return the body of a successful call; None if it failed."""
         headers = {"Authorization": f"Bearer {self.token}", **({"Idempotency-Key": key} if key else {})}
-        for _ in range(MOST_REPEATS):
+        for _ in range(MAX_REPEATS):
             answer = await self.http.post(f"/api/v1/editor/{path}", json=body, headers=headers)
             if answer.status_code == 200:
                 return answer.json()

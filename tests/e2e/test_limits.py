@@ -41,7 +41,7 @@ async def place(
 @pytest.fixture(scope="module")
 async def node(place: Installation) -> AsyncIterator[Node]:
     """A server with a low byte limit, for all tests in this file."""
-    # The server's own background work must not look like a leftover statement.
+    # The server's own background work must not look like an orphaned statement.
     settings = {"editor__result_max_bytes": str(200 * MIB), "metadata__index__enabled": "false"}
     # The tests must not wait until the server abandons a statement that an engine does not stop.
     async with place.server(**settings, editor__cancel_wait_s="60") as node:
@@ -56,8 +56,8 @@ async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
     async def is_at_work(dialect: str, marker: str) -> bool:
         if dialect == "postgresql":
             return await at_work(postgres.admin_dsn(), marker) > 0
-        # These engines compute in the server's processes, so a leftover statement shows as processor time. How much is
-        # currently available is measured by a thread of ours that computes in parallel, with a higher priority.
+        # These engines compute in the server's processes, so an orphaned statement shows as processor time. How much is
+        # currently available is measured by a thread of this test that computes in parallel, with a higher priority.
         before = spent_by_engines(server)
         ours = await asyncio.to_thread(compute, 0.5)
         return spent_by_engines(server) - before > ours / 20
@@ -246,7 +246,7 @@ async def test_setting_applies_only_in_its_script(node: Node) -> None:
 
 
 async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
-    """Return whether nothing is left of a statement: a leftover persists, while the server's other work is brief."""
+    """Return whether no work is left of a statement: an orphan persists, while the server's other work is brief."""
     for _ in range(3):
         if not await watcher(dialect, marker):
             return True

@@ -21,7 +21,7 @@ from tests.ports import free_port
 # Hive's login decodes each byte as one letter, so only ASCII works (PlainSaslServer of Hive 4.0).
 PASSWORDS = {"ana": "Ana's pass:word", "svc": "of the service"}
 SERVICE = "svc"
-"""May impersonate everybody; nobody else may impersonate others."""
+"""The only user that may impersonate others; may impersonate everyone."""
 
 _CHECKING = RECIPES / NAME / "passwords" / "Passwords.java"
 _MEMORY = "384m"

@@ -86,8 +86,8 @@ def slapd_server() -> Generator[DirectoryAddress]:
     """Start slapd with people below `ou=people` and groups below `ou=groups`; a person's password is `<uid>'s
     password`.
 
-    The people are ana (in analysts, admins, engineers), bob (engineers; no mail), twin (two entries), we*ird(x)\\y and
-    the accented élodie. `service` may search; without a login, nobody may.
+    The people are `ana` (in analysts, admins, engineers), `bob` (engineers; no mail), `twin` (two entries),
+    `we*ird(x)\\y` and the accented `élodie`. `service` may search; anonymous searches are refused.
     """
     server = require(_program("slapd"), "ldap")
     with data_directory() as directory:

@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 PASSWORDS = {"ana": "Ana's pass:word ü", "service": "of the service"}
 SERVICE = "service"
-"""May impersonate users whose names begin with `a`; nobody else may impersonate others."""
+"""The only user that may impersonate others: users whose names begin with `a`."""
 
 _RULES = {"impersonation": [{"original_user": SERVICE, "new_user": "a.*"}]}
 _ITERATIONS = 1000

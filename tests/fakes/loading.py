@@ -41,7 +41,7 @@ from queryserver.identity.model import User
 
 _STATEMENT = re.compile(r"(table|count|make table|make table n|make view|make database|fill|drop) (\".*\")", re.DOTALL)
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"')
-_LONGEST_NAME = 128
+_MAX_NAME_LENGTH = 128
 
 
 def quoted(name: str) -> str:
@@ -164,7 +164,7 @@ class FakeLoader:
         if self._engine.read_only:
             raise StatementDenied("The fake engine is for reading only.")
         for name in (load.target.name, *(column.name for column in load.columns)):
-            if len(name) > _LONGEST_NAME:
+            if len(name) > _MAX_NAME_LENGTH:
                 raise StatementRejected(f"The name {name[:40]} is too long.")
         self._refuse_target(load)
 

@@ -145,7 +145,7 @@ class MemoryStorage:
         self.tree.staging_table.pop(staging, None)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Find no crash leftovers, since an in-memory tree has none."""
+        """Remove nothing, since an in-memory tree has no orphaned files."""
         del older_than_s
         self._check(path)
         self.tree.directory(path)

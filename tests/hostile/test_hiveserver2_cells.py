@@ -16,7 +16,7 @@ from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechani
 from queryserver.errors.statements import RowTooLarge
 
 MIB = 1024 * 1024
-MOST_GROWTH_BYTES = 200 * MIB
+MAX_GROWTH_BYTES = 200 * MIB
 """For a process that also runs the peer; the cell has 900 MB."""
 
 Peers = tuple[ScriptedServer, Hs2Engine]
@@ -39,7 +39,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 @asynccontextmanager
 async def memory_watched() -> AsyncGenerator[None]:
-    """Check that the process does not grow by more than MOST_GROWTH_BYTES inside the context."""
+    """Check that the process does not grow by more than MAX_GROWTH_BYTES inside the context."""
     process = psutil.Process()
     before = most = process.memory_info().rss
 
@@ -55,7 +55,7 @@ async def memory_watched() -> AsyncGenerator[None]:
     finally:
         watching.cancel()
         await asyncio.wait({watching})
-    assert most - before < MOST_GROWTH_BYTES
+    assert most - before < MAX_GROWTH_BYTES
 
 
 async def test_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers) -> None:

@@ -14,7 +14,7 @@ from tests.api.storage.conftest import storage_settings
 
 FIELD = Path(__file__).parents[1] / "field" / "security"
 MIB = 1024 * 1024
-MOST_GROWTH_BYTES = 128 * MIB
+MAX_GROWTH_BYTES = 128 * MIB
 """What a call may add to the server process's memory: a hundredth of the files' unpacked size."""
 
 
@@ -62,7 +62,7 @@ async def refusals(ana: Caller, root: Path, content: bytes) -> None:
             assert verdict(await ana.get(call, **fields, **codec)) == (413, -1, "decompression_limit")
     imported = {"import_type": "remote", "file_path": path, "file_type": "parquet", "sql_dialect": "hive"}
     assert refusal(await ana.get("importer/file/preview", **imported)) == (400, "file_too_complex")
-    assert largest_memory_bytes() - before < MOST_GROWTH_BYTES
+    assert largest_memory_bytes() - before < MAX_GROWTH_BYTES
 
 
 ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux resets the largest memory of a process")

@@ -174,7 +174,7 @@ class UnfinishedWrites:
         return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record, if it exists, because the directory has no leftover files."""
+        """Remove the record, if it exists, because the directory has no orphaned files."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(

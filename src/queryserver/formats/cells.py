@@ -146,7 +146,7 @@ def cell_values(
     """Convert one column to str, int, float, bool, None, list and dict, for any JSON writer.
 
     Floats are finite, integers have at most 64 bits, and keys of objects are text. With `big_numbers_as_text`, 64-bit
-    integers become text: all of them in columns of the types NUMBERS_AS_TEXT, elsewhere only those that a double cannot
+    integers become text: all of them in columns of the types NUMBERS_AS_TEXT, in others only those that a double cannot
     represent.
     """
     if isinstance(array, pa.ChunkedArray):

@@ -175,7 +175,7 @@ async def _callers(
 ) -> Callers:
     """Open the entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
-    # Not shared with the login back ends: strangers' slow logins must not delay users' calls.
+    # Not shared with the login back ends: slow logins of unknown clients must not delay users' calls.
     threads = stack.enter_context(closing(LimitedThreads()))
     challenges = list[Challenge]()
 

@@ -54,7 +54,7 @@ class Passwords:
         return str(await self._in_thread(lambda: self._hasher.hash(password)))
 
     async def strength(self, password: str, *, name: str) -> Strength:
-        """Estimate how hard the password is to guess for somebody who knows the user name."""
+        """Estimate how hard the password is to guess for an attacker who knows the user name."""
         return cast("Strength", await self._in_thread(lambda: strength(password, name=name)))
 
     async def verify(self, password_hash: str | None, password: str) -> bool:

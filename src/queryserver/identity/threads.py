@@ -61,7 +61,7 @@ class LimitedThreads:
         return result
 
     def close(self) -> None:
-        """Shut down without waiting for running calls, which nobody awaits."""
+        """Shut down without waiting for running calls, whose results are no longer used."""
         for running in self._running:
             running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)

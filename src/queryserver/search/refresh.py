@@ -91,7 +91,7 @@ class IndexRefresh:
             log.error("metadata refresh failed", connector=key.connector, exc_info=error)
 
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Read a data source as the user, if it is due and not in progress elsewhere. Never raises QueryServerError."""
+        """Read a data source as the user, if it is due and no other process reads it. Never raises QueryServerError."""
         try:
             if await self.lookups.can_run_here(connector):
                 await self._read(user, connector, key, interval=self.limits.interval)

@@ -72,7 +72,7 @@ class ScriptMarkers:
     """Marker counts of a script: in total, before the chosen statement, and in the chosen statement (`own`).
 
     `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, a quote may
-    end elsewhere.
+    end at another position.
     """
 
     total: int = 0

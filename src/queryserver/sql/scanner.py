@@ -197,7 +197,7 @@ def _short_literals(rules: Rules) -> list[str]:
     if rules.brackets:
         literals.append(r"\[[^\]]{0,4096}+\]")
     if rules.e_strings:
-        # A literal may continue on the next line (see _NEXT_PART), which is handled elsewhere.
+        # A literal may continue on the next line (see _NEXT_PART), which this pattern leaves out.
         literals.append(r"[eE]'(?:[^'\\]{1,1024}+|\\.|''){0,64}+'(?!\s*+['-])")
     if rules.raw_strings:
         literals += [rf"{_RAW_STRING}[rR]{quote}[^{quote}]{{0,4096}}+{quote}" for quote in "'\""]

@@ -380,7 +380,7 @@ class TestWork:
         assert (task["state"], task["message"], task["result"]) == ("failed", "Unknown dialect: x", None)
 
     async def test_result_cleanup_deletes_expired_results(self, fleet: Api, boss: Caller):
-        await run(boss, "result_cleanup")  # remove the leftovers of other tests
+        await run(boss, "result_cleanup")  # remove the orphaned files of other tests
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()

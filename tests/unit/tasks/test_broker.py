@@ -87,7 +87,7 @@ async def test_repeated_announcement_is_one_job(broker: RedisBroker, task_server
     async with taker.at_work(task_server):
         await until(lambda: len(taker.jobs) == 2)
         assert sorted(taker.jobs) == sorted([f"stmt:{STATEMENT}:0", f"stmt:{other}:0"])
-        # A finished job may be announced again; the record tells what remains to be done.
+        # A finished job may be announced again; the record states what remains to be done.
         await until_queued(task_server, 0)
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: len(taker.jobs) == 3)

@@ -95,7 +95,7 @@ def avro(*types: object) -> io.BytesIO:
 
 
 def test_avro_logical_types_apply_where_permitted() -> None:
-    """The specification tells readers to ignore a logical type on another base type, so the values
+    """The specification requires readers to ignore a logical type on another base type, so the values
     are plain numbers.
     """
     file = avro(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _CONTINUED = 0xFFFFFFFF
 _PREFIX_BYTES = 8
-_MOST_METADATA = 256 * 1024 * 1024
+_MAX_METADATA_BYTES = 256 * 1024 * 1024
 _AT_ONCE = 2
 """Threads per stream. Arrow decompresses data in parallel to Python code."""
 _GROUP_BYTES = 2 * 1024 * 1024
@@ -141,7 +141,7 @@ class MessageReader:
         if len(self._head) < _PREFIX_BYTES:
             return view
         mark, length = struct.unpack_from("<II", self._head)
-        if mark != _CONTINUED or length > _MOST_METADATA:
+        if mark != _CONTINUED or length > _MAX_METADATA_BYTES:
             raise ConnectionLost("the answer is not an Arrow stream", is_sent=True)
         if length == 0:
             self.is_ended = True
@@ -212,7 +212,7 @@ class Unpacking:
         self._under_way: deque[asyncio.Task[list[Any]]] = deque()
 
     async def aclose(self) -> None:
-        """Discard batches that nobody waits for. A running thread finishes by itself."""
+        """Discard batches that are no longer needed. A running thread finishes by itself."""
         for work in self._under_way:
             work.cancel()
         with anyio.CancelScope(shield=True):

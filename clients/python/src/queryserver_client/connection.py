@@ -231,7 +231,7 @@ class Connection:
     ) -> Statement:
         """Start a statement with an idempotency key, so that it runs once even if the call is repeated.
 
-        `is_abandoned`: canceling the task also cancels the started statement, because nobody else can find it.
+        `is_abandoned`: canceling the task also cancels the started statement, because no other code has its id.
         """
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:

@@ -23,7 +23,7 @@ from queryserver_client.retries import Attempts
 from queryserver_client.transport import Call, Transport
 
 _WRITE_BYTES = 1024 * 1024
-_MOST_CHANGES = 2
+_MAX_CHANGES = 2
 AS_STORED: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}
 """Headers that make positions refer to the file itself, not to a compressed form."""
 
@@ -168,7 +168,7 @@ class _Writing:
 
     async def whole(self) -> str | None:
         """Write the file, starting again if it changes during the download. Return the bytes' SHA-256, if requested."""
-        for _ in range(_MOST_CHANGES):
+        for _ in range(_MAX_CHANGES):
             try:
                 return await self._written()
             except ChangedFile:  # noqa: PERF203

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-MOST_EXACT = 2**53 - 1
+MAX_EXACT = 2**53 - 1
 """The largest integer that every JSON reader represents exactly."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for `?` in order, or for `:name` by name."""
@@ -40,7 +40,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case str():
             return str(value)
         case int():
-            if abs(value) <= MOST_EXACT:
+            if abs(value) <= MAX_EXACT:
                 return int(value)
             return _typed("bigint" if -(2**63) <= value < 2**63 else "decimal", str(int(value)))
         case float():
@@ -66,19 +66,19 @@ def encode(value: Any) -> Any:  # noqa: C901
             return _encode_foreign(value)
 
 
-_MOST_ROWS = 5_000
-_MOST_VALUES = 50_000
-_MOST_CHARACTERS = 1024 * 1024
-_MOST_TEXT = 16 * 1024 * 1024
+_MAX_ROWS = 5_000
+_MAX_VALUES = 50_000
+_MAX_CHARACTERS = 1024 * 1024
+_MAX_TEXT = 16 * 1024 * 1024
 
 
 def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[list[Parameters]]:
     """Yield rows in lists that a server accepts in one call, each with rows of one kind (Contract editor 4.6)."""
     batch, values, characters = list[Parameters](), 0, 0
-    most_rows = max(1, min(_MOST_ROWS, _MOST_TEXT // max(1, statement_characters)))
+    most_rows = max(1, min(_MAX_ROWS, _MAX_TEXT // max(1, statement_characters)))
     for row in rows:
         size = sum(map(_characters, row.values() if isinstance(row, Mapping) else row))
-        is_full = len(batch) >= most_rows or values >= _MOST_VALUES or characters + size > _MOST_CHARACTERS
+        is_full = len(batch) >= most_rows or values >= _MAX_VALUES or characters + size > _MAX_CHARACTERS
         if batch and (is_full or isinstance(row, Mapping) != isinstance(batch[0], Mapping)):
             yield batch
             batch, values, characters = [], 0, 0

@@ -28,7 +28,7 @@ FIRST_WITHIN_S = 3.0
 SILENT_S = 20.0
 STEADY_S = 30.0
 """A stream that lasted this long did not break early."""
-_MOST_BREAKS = 3
+_MAX_BREAKS = 3
 _POLL_S = 1.0
 _COME_LATER = frozenset({429, 502, 503, 504})
 
@@ -40,7 +40,7 @@ class _Held(Exception):
 async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> AsyncGenerator[Event, None]:
     """Yield events until the statement ends, with each log line once."""
     position, breaks = log_from, 0
-    while breaks < _MOST_BREAKS and not transport.rest_of_events.is_on:
+    while breaks < _MAX_BREAKS and not transport.rest_of_events.is_on:
         began = anyio.current_time()
         try:
             async with aclosing(_streamed(transport, operation_id, position)) as events:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _PAGE_ENTRIES = 1000
 _WAIT_S = 20
 """How many seconds the server holds the response of a move, copy or delete before it returns an operation to follow."""
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.2, 5.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 _DOWNLOAD = "storage/download"
 
 OnItems = Callable[[int, int | None], None]
@@ -392,7 +392,7 @@ class Files:
             if progress["state"] != "running":
                 return cast("Answer", _outcome(progress["result"]))
             await anyio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, _MOST_PAUSE_S)
+            pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
         return body
 
 

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|`(?:[^`]|``)*`|[^\s()<>\[\],:"`]+|[()
 _CLOSES = {"(": ")", "<": ">"}
 _ARRAYS = frozenset({"array", "list"})
 _STRUCTS = frozenset({"struct", "row"})
-_MOST_CHARACTERS = 100_000
+_MAX_CHARACTERS = 100_000
 
 
 class _Unreadable(Exception):
@@ -40,7 +40,7 @@ class _Reader:
     """A recursive descent parser for the words of a type."""
 
     def __init__(self, text: str) -> None:
-        self._words = _TOKEN.findall(text) if len(text) <= _MOST_CHARACTERS else []
+        self._words = _TOKEN.findall(text) if len(text) <= _MAX_CHARACTERS else []
         self._place = 0
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 """How many seconds the server holds one waiting call."""
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 """Pause between two calls if the server does not hold them."""
 _CLOSE_WITHIN_S = 15.0
 
@@ -84,7 +84,7 @@ class SubmittedStatement:
             # The server does not hold the call if the user's waiting calls are at their limit.
             if not status.is_terminal and (unused_s := began + pause_s - anyio.current_time()) > 0:
                 await anyio.sleep(unused_s if until is None else max(0.0, min(unused_s, until - anyio.current_time())))
-                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         return status
 
     def events(self, log_from: int = 0) -> AsyncGenerator[Event, None]:
@@ -139,9 +139,7 @@ class SubmittedStatement:
                 await self.close()
 
     async def abandon(self) -> None:
-        """Cancel the statement, or delete its result if it has one, because nobody has its handle any more. Never
-        fails.
-        """
+        """Cancel the statement, or delete its result if it has one, because its handle is lost. Never fails."""
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 status = self._known

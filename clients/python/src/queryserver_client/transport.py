@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
-_EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
+_EVENTS_REST_S, _MAX_EVENTS_REST_S = 60.0, 3600.0
 _LEAST_HELD_S = 5.0
 """If a call ends earlier than this, its duration was not the reason."""
 _HELD_SHORTER_S = 300.0
@@ -103,7 +103,7 @@ class Transport:
         self.url = server_address(url)
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
-        self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
+        self.rest_of_events = Rest(_EVENTS_REST_S, _MAX_EVENTS_REST_S)
         """Active while events are not tried, because a proxy in between held them back (`events.py`)."""
         self._is_reached = False
         self._most_held_s, self._held_shorter_until = float("inf"), 0.0

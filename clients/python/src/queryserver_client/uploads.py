@@ -43,7 +43,7 @@ OnBytes = Callable[[int, int | None], None]
 _MIB = 1024 * 1024
 PART_BYTES = 8 * _MIB
 """S3 does not accept parts smaller than 5 MiB."""
-_MOST_PARTS, _MOST_PART_BYTES = 10_000, 128 * _MIB
+_MAX_PARTS, _MAX_PART_BYTES = 10_000, 128 * _MIB
 _AT_A_TIME = 3
 _STORED_WITHIN_S = 120.0
 """How long the store may take for one part."""
@@ -321,9 +321,9 @@ def name_of(source: Source) -> str | None:
 
 def _part_bytes(size: int, wanted: int) -> int:
     """Return a part size of at least `wanted` that does not result in too many parts."""
-    needed = -(-size // _MOST_PARTS)
+    needed = -(-size // _MAX_PARTS)
     part_bytes = max(wanted, -(-needed // _MIB) * _MIB if needed > wanted else 0)
-    if not 0 < part_bytes <= _MOST_PART_BYTES:
+    if not 0 < part_bytes <= _MAX_PART_BYTES:
         message = f"a file of {size} bytes cannot be sent in parts of {wanted} bytes: a part has at most 128 MiB"
         raise ValueError(message)
     return part_bytes

@@ -97,7 +97,7 @@ async def delete_connector(
 
 @router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
 async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """Add missing example connectors, and update those that this call added and nobody has edited."""
+    """Add missing example connectors, and update those that this call added and that were not edited since."""
     done = await connectors.install_examples(user)
     return json_response(
         wire.ConnectorExamplesResponse(

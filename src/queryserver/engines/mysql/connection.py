@@ -85,7 +85,7 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[None]:
-    """Translate statement errors. `started` tells whether the server may have begun to execute the statement.
+    """Translate statement errors. `started` states whether the server may have begun to execute the statement.
 
     Without `shows_text`, statement excerpts are removed from messages, because they may contain parameters. Raises
     SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits ended the

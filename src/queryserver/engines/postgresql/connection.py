@@ -435,7 +435,7 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Translate statement errors. `started` tells whether the server may have begun to execute the statement.
+    """Translate statement errors. `started` states whether the server may have begun to execute the statement.
 
     Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits
     ended the statement, otherwise StatementRejected or StatementDenied with the server's message.

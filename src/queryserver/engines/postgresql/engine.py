@@ -68,7 +68,7 @@ class DatabaseIdentity:
     """The server's system identifier; None if the login may not read it."""
 
     def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
-        """Whether both are the same database. `on_one_server` tells whether both addresses belong to one server."""
+        """Whether both are the same database. `on_one_server` states whether both addresses belong to one server."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
         return (self.cluster, self.number) == (other.cluster, other.number)
@@ -96,7 +96,7 @@ class OwnDatabase:
     async def require_other(self, connection: Queries, *, on_own_server: bool) -> None:
         """Check that `connection` does not lead to the service's own database.
 
-        `on_own_server` tells that the address is one of the service's database server; a database there must have an
+        `on_own_server` states that the address is one of the service's database server; a database there must have an
         identity. Raises HostRefused, or EngineUnavailable if the check is impossible.
         """
         try:

@@ -61,7 +61,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """Tells what exceeded the limit: a value, a row of a chunk (counted from 0), or another message (no row)."""
+    """States what exceeded the limit: a value, a row of a chunk (counted from 0), or another message (no row)."""
 
     limit_bytes: int
     row: int | None

@@ -209,7 +209,7 @@ class TrinoAddress(HttpServer):
             password = credentials.password if self.authentication is TrinoAuthentication.BASIC else None
             return TrinoLogin(credentials.username, credentials.username, password)
         if credentials is not None and credentials.username != user.username:
-            # The user name would determine access, although nobody would check the password.
+            # The user name would determine access, although no server would check the password.
             raise errors.CredentialsRequired("This data source takes no login of your own.")
         if self.username is None:
             raise errors.CredentialsRequired("This data source wants your own user name and password.")

@@ -9,7 +9,7 @@ def main() -> None:
     if any(find_spec(name) is None for name in ("typer", "rich", "prompt_toolkit")):
         sys.exit("qs: the command line is not installed: pip install 'queryserver-client[cli]'")
     # If rich and click are installed, httpx imports its own command line with all of pygments, which takes 0.25 of 0.4
-    # s of processor time. None tells Python that a module does not exist, and httpx works without it.
+    # s of processor time. None marks a module as missing, and httpx works without it.
     sys.modules.setdefault("httpx._main", None)  # pyright: ignore[reportArgumentType]
     from queryserver_client.cli.commands import run  # noqa: PLC0415
 

@@ -96,7 +96,7 @@ def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
 
 def say(text: str) -> None:
     """Print a line to stderr."""
-    with suppress(BrokenPipeError):  # if nobody reads stderr, the exit code stays the same
+    with suppress(BrokenPipeError):  # the exit code stays the same if stderr is closed
         print(f"qs: {text}", file=sys.stderr)
 
 

@@ -80,7 +80,7 @@ class Login:
 
 
 def stored_login() -> Login | None:
-    """Return the stored login, or None if nobody has logged in here."""
+    """Return the stored login, or None if there is none."""
     try:
         stored = json.loads((config_directory() / _FILE).read_text("utf-8"), object_hook=_hidden)
         return Login(**{field.name: stored[field.name] for field in fields(Login) if field.name in stored})

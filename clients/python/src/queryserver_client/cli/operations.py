@@ -95,7 +95,7 @@ def _stored_id(db: "Connection", given: str) -> str:
 
 
 def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
-    """Print a list in the requested form, by default as a table at a terminal and as csv elsewhere."""
+    """Print a list in the requested form, by default as a table at a terminal and otherwise as csv."""
     form = form or (Form.TABLE if sys.stdout.isatty() else Form.CSV)
     if form is not Form.TABLE:
         write_records(list(names), [list(record) for record in records], form)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from queryserver_client.sync import Connection, Result
 
-_MOST_LISTED = 20
+_MAX_LISTED = 20
 """How many databases' tables `\\d` lists by default."""
 _USE = re.compile(r"\s*use\s+([\w.\"`]+)\s*;?\s*", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(create|drop|alter|rename|use|attach|detach)\b", re.IGNORECASE)
@@ -142,7 +142,7 @@ class Shell:
 
     def _list_tables(self) -> None:
         databases = [self.catalog.chosen] if self.catalog.chosen else self.catalog.databases()
-        if len(databases) > _MOST_LISTED:
+        if len(databases) > _MAX_LISTED:
             self._list(["database"], [[name] for name in databases])
             print("\\d NAME lists the tables of one.")
             return

@@ -69,7 +69,7 @@ class Waiting:
 
 @contextmanager
 def byte_bar(label: str, *, is_wanted: bool = True) -> "Generator[OnBytes | None, None, None]":
-    """Yield a function `on_bytes(done, total)` that updates a progress bar, or None if nobody would see the bar."""
+    """Yield a function `on_bytes(done, total)` that updates a progress bar, or None if stderr is not a terminal."""
     if not is_wanted or not sys.stderr.isatty():
         yield None
         return

@@ -24,7 +24,7 @@ DDL and after deadlocks, the following statements run in another transaction ins
 """
 TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
 """All other dialects commit each statement individually."""
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """A server's default `result_max_rows` (Contract editor 13)."""
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
@@ -54,7 +54,7 @@ class Session:
         self._database = database
         self._timeout_s = timeout_s
         self._limit = limit
-        self._most_rows = MOST_ROWS
+        self._most_rows = MAX_ROWS
         self._is_autocommit: bool | None = True
         """The engine session's autocommit setting, if the engine has one; None if unknown."""
         self.id: int | None = None

@@ -40,7 +40,7 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 class ManyRows(DefaultDialect):
     """Must precede other base classes. For engines where an INSERT of one row takes as long as one of hundreds.
 
-    Batches have fewer rows than elsewhere, because Trino accepts at most 1 MB of SQL.
+    Batches have fewer rows than for other engines, because Trino accepts at most 1 MB of SQL.
     """
 
     use_insertmanyvalues = True

@@ -306,7 +306,7 @@ READ_ONLY = """
 
 
 async def test_unwritable_directory_is_rejected(tmp_path):
-    """Runs as the user nobody if the tests run as root, since root may write everywhere."""
+    """Runs as an unprivileged user if the tests run as root, since root may write everywhere."""
     root = tmp_path / "root"
     for directory in ("docs", "shared", "closed"):
         (root / directory).mkdir(parents=True)
