@@ -413,7 +413,8 @@ def _at_work(api: Api) -> list[int]:
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
 async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.engines.process.pool._FREE", 1e9)  # users must not be blocked for crashes here
+    # Users must not be blocked for crashes here.
+    monkeypatch.setattr("queryserver.engines.process.pool._FREE_LOSSES", 1e9)
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
     assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0
     for caller in users:
