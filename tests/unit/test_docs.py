@@ -237,8 +237,9 @@ class Record:
 
 
 @every_record
-def test_record_file_name_starts_with_its_number(record: Path) -> None:
-    assert record.name.startswith(f"{Record.of(record).number:04}-")
+def test_record_file_is_named_by_number_and_title(record: Path) -> None:
+    header = Record.of(record)
+    assert record.name == f"{header.number:04}-{slug(header.title)}.md"
 
 
 @every_record
