@@ -167,8 +167,8 @@ class Caller:
     async def get(self, path: str, /, *, headers: Mapping[str, str] | None = None, **query: Any) -> httpx.Response:
         return await self.send("GET", path, params=query, headers=headers or {})
 
-    async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
-        """Send a POST that must return 200, whatever it reports about the statement; return the body."""
+    async def post_ok(self, path: str, /, **fields: Any) -> dict[str, Any]:
+        """Send a POST that must return 200, even for a failed statement; return the body."""
         response = await self.post(path, **fields)
         assert response.status_code == 200, response.text
         return response.json()
@@ -179,7 +179,7 @@ class Caller:
 
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
         """Submit a statement without waiting for it."""
-        return await self.told(f"editor/execute/{dialect}", statement=statement, **fields)
+        return await self.post_ok(f"editor/execute/{dialect}", statement=statement, **fields)
 
     async def run(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
         """Submit a statement and wait for its completion."""
@@ -189,7 +189,7 @@ class Caller:
 
     async def on(self, operation: str, call: str, **fields: Any) -> dict[str, Any]:
         """Make a call on an operation, for example `on(op, "check_status")`."""
-        return await self.told(f"editor/{call}", operationId=operation, **fields)
+        return await self.post_ok(f"editor/{call}", operationId=operation, **fields)
 
     async def ended(self, operation: str) -> dict[str, Any]:
         """Wait for the statement's completion; return the check_status body."""

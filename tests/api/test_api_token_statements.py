@@ -22,7 +22,7 @@ async def program_of(user: Caller, **fields: Any) -> tuple[Caller, str]:
 
 
 async def session_of(user: Caller, dialect: str) -> int:
-    return (await user.told("editor/create_session", session=json.dumps({"type": dialect})))["session"]["id"]
+    return (await user.post_ok("editor/create_session", session=json.dumps({"type": dialect})))["session"]["id"]
 
 
 async def leave_group(user: Caller, group: str) -> None:
@@ -87,7 +87,7 @@ async def test_operations_outside_the_tokens_connectors_are_unknown_to_every_cal
 async def test_running_statement_continues_for_the_user_after_token_revocation(ana: Caller) -> None:
     program, token = await program_of(ana)
     operation = await program.seen_running("mysql", "sleep {} then rows 3")
-    await ana.told("token/api_tokens/revoke", id=token)
+    await ana.post_ok("token/api_tokens/revoke", id=token)
     for call in ("check_status", "fetch_result_data", "cancel_statement"):
         refused = await program.post(f"editor/{call}", operationId=operation)
         assert (refused.status_code, refused.json()["code"]) == (401, "token_not_valid"), call
@@ -102,7 +102,7 @@ async def test_waiting_statement_runs_after_token_revocation(ana: Caller) -> Non
     await program.running(first)
     second = (await program.execute("mysql", "rows 2", session_id=session))["history_uuid"]
     assert await program.state(second) == "waiting"
-    await ana.told("token/api_tokens/revoke", id=token)
+    await ana.post_ok("token/api_tokens/revoke", id=token)
     await ana.on(first, "cancel_statement")
     assert (await ana.ended(second))["query_status"]["state"] == "available"
     assert len((await ana.page(second))["data"]) == 2
@@ -123,7 +123,7 @@ async def test_operations_are_denied_after_the_user_loses_the_connector(api: Api
         for call in ("check_status", "fetch_result_data", "get_logs"):
             refused = await caller.post(f"editor/{call}", operationId=first)
             assert verdict(refused)[::2] == (403, "permission_denied"), call
-    assert (await program.told("editor/cancel_statement", operationId=first))["status"] == 0
+    assert (await program.post_ok("editor/cancel_statement", operationId=first))["status"] == 0
 
     async def has_ended() -> bool:
         states = await api.database.fetch("select state from statements where id = any($1::uuid[])", [first, waiting])

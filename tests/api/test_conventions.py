@@ -108,7 +108,7 @@ class TestPaths:
         return response
 
     async def test_path_segments_are_decoded_once(self, ana: Caller):
-        assert (await ana.told("editor/execute/%6dysql", statement="rows 1"))["status"] == 0
+        assert (await ana.post_ok("editor/execute/%6dysql", statement="rows 1"))["status"] == 0
         for encoded, name in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("%C3%A9", "é")):
             answer = await ana.post(f"editor/execute/{encoded}", statement="rows 1")
             assert verdict(answer) == (404, -1, "dialect_not_found")
@@ -136,7 +136,7 @@ class TestPaths:
         assert refused == (404, 2, "operation_not_found")
 
     async def test_fixed_words_take_precedence_over_dialects(self, ana: Caller):
-        assert "notebook" in await ana.told("query/create_notebook")
+        assert "notebook" in await ana.post_ok("query/create_notebook")
 
 
 class TestMethods:

@@ -282,14 +282,14 @@ async def test_other_users_statements_are_never_listed(ana: Caller, bob: Caller)
 
 @pytest.mark.security("T20")
 async def test_other_users_session_is_unknown(ana: Caller, bob: Caller):
-    opened = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]
+    opened = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]
     for session in (opened["id"], 2**40):
         closed = await bob.post_json("editor/close_session", session={"type": "mysql", "id": session})
         assert told(closed) == (404, "session_not_found")
         run = await bob.post_json("editor/execute/mysql", statement="rows 1", session_id=session)
         explained = await bob.post_json("editor/explain/mysql", statement="rows 1", session_id=session)
         assert {told(run), told(explained)} == {(404, "session_not_found")}
-    assert (await ana.told("editor/close_session", session=f'{{"id": {opened["id"]}}}'))["session"]["status"] == 0
+    assert (await ana.post_ok("editor/close_session", session=f'{{"id": {opened["id"]}}}'))["session"]["status"] == 0
 
 
 IMPORTS = {

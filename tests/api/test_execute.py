@@ -171,7 +171,7 @@ class TestStatement:
         snippet = json.dumps({"statement": "rows 2", "type": "mysql"})
         body = await ana.run("sqlite", "rows 1", snippet=snippet)
         assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 1", "mysql")
-        body = await ana.told("editor/execute/sqlite", snippet=snippet)
+        body = await ana.post_ok("editor/execute/sqlite", snippet=snippet)
         assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 2", "mysql")
 
     @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ class TestConnectors:
     async def test_every_form_of_a_connector_name_selects_it(self, ana: Caller, name: str, key: str):
         statement = f"text {name} {ana.username}"
         for path in (f"editor/execute/{name}", f"query/{name}"):
-            assert (await ana.told(path, statement=statement, wait=30))["status"] == 0
+            assert (await ana.post_ok(path, statement=statement, wait=30))["status"] == 0
         for snippet in ({"type": name}, {"type": "sqlite", "connector": {"type": name}}, {"connector": {"id": name}}):
             answer = await ana.post_json("editor/execute/sqlite", statement=statement, snippet=snippet, wait=30)
             assert answer.json()["status"] == 0
@@ -296,7 +296,7 @@ class TestConnectors:
     @pytest.mark.item(8)
     async def test_default_interpreter_runs_statements_without_a_connector(self, ana: Caller):
         for fields in ({}, {"snippet": "{}"}, {"snippet": '{"type": ""}'}):
-            body = await ana.told("editor/execute", statement="SELECT 1", **fields)
+            body = await ana.post_ok("editor/execute", statement="SELECT 1", **fields)
             assert body["handle"]["session_type"] == "duckdb"
 
     @pytest.mark.item(8)
@@ -446,7 +446,7 @@ class TestFirstRows:
             ("editor/execute", {"snippet": json.dumps({"type": dialect.name})}),
         ]
         for path, fields in calls:
-            body = await ana.told(path, statement=dialect.rows(3), wait=60, rows=2, **fields)
+            body = await ana.post_ok(path, statement=dialect.rows(3), wait=60, rows=2, **fields)
             assert (body["status"], body["query_status"]["state"]) == (0, "available")
             operation = body["history_uuid"]
             assert body["result"]["data"] == [[0], [1]]

@@ -50,7 +50,7 @@ class TestEngines:
     async def test_failures_reveal_no_internal_details(self, ana: Caller, dialect: Dialect, statement: str):
         body = await ana.run(dialect, statement)
         while body["handle"]["has_more_statements"]:
-            body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+            body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
         # The client checks every failing body for internal details.
         assert (body["status"], body["query_status"]["state"]) == (1, "failed")
         # Access to files outside all stores may be denied.
@@ -66,7 +66,7 @@ class TestEngines:
         assert (await ana.on(body["history_uuid"], "fetch_result_data"))["code"] == "engine_error"
 
     async def test_lost_session_is_never_silently_replaced(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         held = ana.api.services.statements.runner.sessions.get(session)
         assert held is not None
         await held.engine_session.end()
@@ -78,7 +78,7 @@ class TestEngines:
 
     @pytest.mark.item(35)
     async def test_time_limit_starts_at_submission(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first = (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"]
         marked = f"text late {ana.username}"
         body = await ana.run("mysql", marked, session_id=session, timeout=1)
@@ -147,7 +147,7 @@ class TestReadOnly:
         body = await ana.run("replica", f"{switch}; SELECT change_kept(); SELECT 2 INTO sneaky")
         assert body["status"] == 0
         while body["handle"]["has_more_statements"]:
-            body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+            body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
             assert (body["status"], body["query_status"]["state"]) == (1, "failed")
 
     @staticmethod
@@ -229,14 +229,14 @@ def place(body: dict) -> tuple[object, object]:
 async def test_every_response_about_a_failed_statement_has_its_error_position(ana: Caller):
     for dialect in REAL:
         first = await ana.run(dialect, SCRIPT)
-        body = await ana.told(f"editor/execute/{dialect}", operationId=first["history_uuid"], wait=60)
+        body = await ana.post_ok(f"editor/execute/{dialect}", operationId=first["history_uuid"], wait=60)
         # The position is relative to the statement; the handle contains the statement's position in the script.
         assert body["handle"]["statement"] == SCRIPT.partition("; ")[2]
         assert place(body) == (3, 10), dialect
         operation = body["history_uuid"]
         for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
             assert place(await ana.on(operation, call)) == (3, 10)
-        assert place(await ana.told(f"editor/watch/{operation}")) == (3, 10)
+        assert place(await ana.post_ok(f"editor/watch/{operation}")) == (3, 10)
         entry = (await ana.history(doc_type=dialect, limit=1))["history"][0]
         assert place(entry["data"]) == (3, 10)
         events = (await ana.get(f"editor/events/{operation}")).text
@@ -246,9 +246,9 @@ async def test_every_response_about_a_failed_statement_has_its_error_position(an
 
 async def test_refused_plan_has_the_error_position_within_its_statement(ana: Caller):
     for dialect in REAL:
-        body = await ana.told(f"editor/explain/{dialect}", statement="-- é\n/* 😀 */ SELECT 'é' AS a, 2 AS b )")
+        body = await ana.post_ok(f"editor/explain/{dialect}", statement="-- é\n/* 😀 */ SELECT 'é' AS a, 2 AS b )")
         assert (body["status"], *place(body)) == (1, 2, 33), dialect
-        body = await ana.told(f"editor/explain/{dialect}", statement="SELECT 1,\n 2 AS b )")
+        body = await ana.post_ok(f"editor/explain/{dialect}", statement="SELECT 1,\n 2 AS b )")
         assert place(body) == (2, 9)
 
 

@@ -123,7 +123,7 @@ class TestLogs:
         for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
             body = await ana.on(operation, call)
             assert (call, body["code"], body["handle"]["statement"]) == (call, "engine_error", statement)
-        assert (await ana.told(f"editor/watch/{operation}"))["handle"]["statement"] == statement
+        assert (await ana.post_ok(f"editor/watch/{operation}"))["handle"]["statement"] == statement
 
     @pytest.mark.item(51)
     async def test_log_lines_contain_no_line_breaks_or_control_characters(self, ana: Caller):
@@ -136,7 +136,7 @@ class TestLogs:
         assert second["logs"] == whole["logs"].split("\n")[1]
 
     async def test_progress_follows_the_state(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
         await ana.running(first)
         assert 0 < (await ana.on(first, "get_logs"))["progress"] < 100
@@ -244,7 +244,7 @@ class TestTimes:
     async def test_queue_positions_alternate_between_users(self, ana: Caller, bob: Caller):
         started: list[list[str]] = []
         for user in (ana, bob):
-            session = (await user.told("editor/create_session", session='{"type": "shelf"}'))["session"]["id"]
+            session = (await user.post_ok("editor/create_session", session='{"type": "shelf"}'))["session"]["id"]
             started.append(
                 [(await user.execute("shelf", "sleep 30", session_id=session))["history_uuid"] for _ in range(3)]
             )
@@ -255,7 +255,7 @@ class TestTimes:
                 status = (await user.on(operation, "check_status"))["query_status"]
                 assert (status["queue_position"], status["started"] is None) == (place, place is not None)
                 assert (await user.on(operation, "get_logs"))["queue_position"] == place
-                assert (await user.told(f"editor/watch/{operation}"))["query_status"]["queue_position"] == place
+                assert (await user.post_ok(f"editor/watch/{operation}"))["query_status"]["queue_position"] == place
                 async with aclosing(events(user, operation)) as seen:
                     assert (await anext(seen)).body["query_status"]["queue_position"] == place
             entries = (await user.history())["history"]
@@ -277,7 +277,7 @@ class TestTimes:
         (entry,) = (await ana.history())["history"]
         shown = [
             await ana.on(operation, "get_logs"),
-            (await ana.told(f"editor/watch/{operation}"))["query_status"],
+            (await ana.post_ok(f"editor/watch/{operation}"))["query_status"],
             (await ana.on(operation, "check_status"))["query_status"],
             entry["data"],
             (await all_events(ana, operation))[-1].body["query_status"],
@@ -285,7 +285,7 @@ class TestTimes:
         assert [{name: one[name] for name in TIMES} for one in shown] == [times] * len(shown)
 
     async def test_statement_that_was_never_sent_has_no_start_time(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
         await ana.on(second, "cancel_statement")
         status = (await ana.ended(second))["query_status"]
@@ -299,12 +299,12 @@ class TestWatch:
     async def test_watch_returns_check_status_with_the_log(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "SELECT 1 AS a")
         operation = body["history_uuid"]
-        watched = await ana.told(f"editor/watch/{operation}")
+        watched = await ana.post_ok(f"editor/watch/{operation}")
         assert watched["query_status"] == (await ana.ended(operation))["query_status"]
         assert watched["log"] == (await ana.on(operation, "get_logs"))["logs"]
         assert (watched["id"], watched["operationId"]) == (body["history_id"], operation)
         assert (watched["statement"], watched["isSuccess"], watched["isFailure"]) == ("SELECT 1 AS a", True, False)
-        assert (await ana.told(watched["watch_url"]))["operationId"] == operation
+        assert (await ana.post_ok(watched["watch_url"]))["operationId"] == operation
 
     @pytest.mark.parametrize(
         ("statement", "success", "failure"), [("ddl", True, False), ("fail x", False, True), ("sleep 30", False, False)]
@@ -314,7 +314,7 @@ class TestWatch:
     ):
         wait = 0.5 if statement.startswith("sleep") else 60
         operation = (await ana.execute("mysql", statement, wait=wait))["history_uuid"]
-        watched = await ana.told(f"editor/watch/{operation}")
+        watched = await ana.post_ok(f"editor/watch/{operation}")
         assert (watched["isSuccess"], watched["isFailure"]) == (success, failure)
         assert watched["status"] == (1 if failure else 0)
         await ana.on(operation, "close_statement")
@@ -377,7 +377,7 @@ class TestCancel:
 
     @pytest.mark.item(37)
     async def test_statement_canceled_before_sending_never_reaches_the_engine(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first = (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"]
         await ana.running(first)
         marked = f"text never {ana.username}"

@@ -188,9 +188,9 @@ class TestHistory:
     @pytest.mark.item(67)
     async def test_each_statement_of_a_script_has_an_entry(self, ana: Caller):
         first = await ana.run("mysql", "rows 1; rows 2")
-        await ana.told("editor/execute/mysql", operationId=first["history_uuid"], wait=30)
+        await ana.post_ok("editor/execute/mysql", operationId=first["history_uuid"], wait=30)
         snippet = json.dumps({"type": "mysql", "statement": "rows 5", "database": "main"})
-        await ana.told("editor/execute", snippet=snippet, wait=30)
+        await ana.post_ok("editor/execute", snippet=snippet, wait=30)
         entries = (await ana.history())["history"]
         assert [entry["data"]["statement"] for entry in entries] == ["rows 5", "rows 2", "rows 1"]
         assert entries[0]["data"]["database"] == "main"
@@ -200,7 +200,7 @@ class TestNotebook:
     @pytest.mark.item(68)
     @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
     async def test_each_call_returns_a_new_empty_notebook(self, ana: Caller, path: str):
-        notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
+        notebooks = [(await ana.post_ok(path))["notebook"] for _ in range(2)]
         assert (
             notebooks[0] | {"uuid": ""}
             == notebooks[1] | {"uuid": ""}
@@ -224,7 +224,7 @@ class TestNotebook:
     @pytest.mark.item(68)
     async def test_dialect_sets_the_notebook_type(self, ana: Caller):
         for kind in ("sqlite", "SQLite"):
-            notebook = (await ana.told("editor/create_notebook", type=kind, directory_uuid="d"))["notebook"]
+            notebook = (await ana.post_ok("editor/create_notebook", type=kind, directory_uuid="d"))["notebook"]
             assert (notebook["type"], notebook["name"], notebook["directoryUuid"]) == ("query-sqlite", "", "d")
         assert await ana.refused("editor/create_notebook", type="nope") == (404, -1, "dialect_not_found")
 

@@ -139,9 +139,9 @@ async def test_continued_script_is_compared_by_its_operation(ana: Caller):
 
 @pytest.mark.item(44)
 async def test_replay_works_after_its_session_was_closed(ana: Caller):
-    session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+    session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
     first = await submit(ana, "k", session_id=str(session), wait="30")
-    await ana.told("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
+    await ana.post_ok("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
     again = await submit(ana, "k", session_id=str(session))
     assert again.headers["idempotency-replayed"] == "true"
     assert ids(again) == ids(first)

@@ -30,15 +30,15 @@ class TestAutocomplete:
     @pytest.mark.item(60)
     @every_dialect
     async def test_databases_are_listed(self, ana: Caller, dialect: Dialect):
-        body = await ana.told("editor/autocomplete", snippet=f'{{"type": "{dialect}"}}')
+        body = await ana.post_ok("editor/autocomplete", snippet=f'{{"type": "{dialect}"}}')
         assert SCHEMAS[dialect.name] in body["databases"]
         assert (body["status"], body["truncated"]) == (0, False)
-        assert body == await ana.told("query/autocomplete/", snippet=f'{{"type": "{dialect}"}}')
+        assert body == await ana.post_ok("query/autocomplete/", snippet=f'{{"type": "{dialect}"}}')
 
     @pytest.mark.item(60)
     @every_shop
     async def test_tables_and_views_of_a_database_are_listed(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/autocomplete/{shop.schema}", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/autocomplete/{shop.schema}", snippet=shop.snippet)
         kinds = {one["name"]: (one["type"], one["comment"]) for one in body["tables_meta"]}
         assert kinds[shop.items] == ("Table", "")
         assert kinds[shop.cheap] == ("View", "")
@@ -46,7 +46,7 @@ class TestAutocomplete:
     @pytest.mark.item(60)
     @every_shop
     async def test_table_includes_columns_and_keys(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/autocomplete/{shop.schema}/{shop.items}", snippet=shop.snippet)
         assert (body["name"], body["is_view"], body["columns"]) == (shop.items, False, ["id", "name", "owner_id"])
         assert all(body["extended_columns"][place]["type"].lower().startswith("int") for place in (0, 2))
         assert [one["primary_key"] for one in body["extended_columns"]] == [True, False, False]
@@ -59,7 +59,7 @@ class TestAutocomplete:
     @pytest.mark.item(60)
     @every_shop
     async def test_column_has_its_base_type_name(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/name", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/autocomplete/{shop.schema}/{shop.items}/name", snippet=shop.snippet)
         assert (body["name"], body["type"], body["sample"]) == ("name", "varchar", [])
         assert "item" not in body
 
@@ -83,9 +83,9 @@ class TestAutocomplete:
     @pytest.mark.item(61)
     @every_shop
     async def test_empty_database_segment_selects_the_default_database(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/autocomplete//{shop.items}/", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/autocomplete//{shop.items}/", snippet=shop.snippet)
         assert body["name"] == shop.items
-        named = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/", snippet=shop.snippet)
+        named = await ana.post_ok(f"editor/autocomplete/{shop.schema}/{shop.items}/", snippet=shop.snippet)
         assert body == named
 
     @every_shop
@@ -98,7 +98,7 @@ class TestSample:
     @pytest.mark.item(64)
     @every_shop
     async def test_table_sample_matches_a_fetch(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/sample/{shop.schema}/{shop.items}", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/sample/{shop.schema}/{shop.items}", snippet=shop.snippet)
         result = await ana.result(shop.dialect, f"SELECT * FROM {shop.items}")
         assert (body["rows"], body["full_headers"]) == (result["data"], result["meta"])
         assert (body["headers"], body["message"], body["isEscaped"]) == (["id", "name", "owner_id"], "", False)
@@ -117,7 +117,7 @@ class TestSample:
     async def test_column_sample_returns_values(
         self, ana: Caller, shop: Shop, operation: str, rows: list[list[str | None]]
     ):
-        body = await ana.told(
+        body = await ana.post_ok(
             f"editor/sample/{shop.schema}/{shop.items}/name", snippet=shop.snippet, operation=operation
         )
         assert (body["headers"], body["rows"]) == (["name"], rows)
@@ -126,23 +126,23 @@ class TestSample:
     @every_shop
     async def test_sample_has_at_most_a_hundred_rows(self, ana: Caller, shop: Shop):
         await ana.run(shop.dialect, f"CREATE TABLE many_{shop.items} AS {shop.dialect.rows(101)}")
-        body = await ana.told(f"editor/sample/{shop.schema}/many_{shop.items}", snippet=shop.snippet)
+        body = await ana.post_ok(f"editor/sample/{shop.schema}/many_{shop.items}", snippet=shop.snippet)
         assert len(body["rows"]) == 100
 
     @every_shop
     async def test_sample_can_be_escaped(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/sample//{shop.items}/name", snippet=shop.snippet, escape="true")
+        body = await ana.post_ok(f"editor/sample//{shop.items}/name", snippet=shop.snippet, escape="true")
         assert (body["isEscaped"], body["rows"][-1]) == (True, ["NULL"])
 
     @every_dialect
     async def test_hello_operation_reads_no_table(self, ana: Caller, dialect: Dialect):
-        body = await ana.told("editor/sample/no/such", snippet=f'{{"type": "{dialect}"}}', operation="hello")
+        body = await ana.post_ok("editor/sample/no/such", snippet=f'{{"type": "{dialect}"}}', operation="hello")
         assert body["rows"] == [["Hello World!"]]
 
     @pytest.mark.item(64)
     @every_shop
     async def test_async_sample_starts_an_operation(self, ana: Caller, shop: Shop):
-        body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
+        body = await ana.post_ok(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         operation = body["operationId"]
         assert body["history_uuid"] == operation
         assert (await ana.ended(operation))["query_status"]["state"] == "available"
@@ -152,7 +152,7 @@ class TestSample:
     @pytest.mark.item(42)
     @every_shop
     async def test_async_sample_belongs_to_its_owner(self, ana: Caller, bob: Caller, shop: Shop):
-        body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
+        body = await ana.post_ok(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         for call in ("check_status", "fetch_result_data"):
             refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
             assert refused == (404, 2, "operation_not_found")
@@ -164,11 +164,11 @@ class TestSample:
 
     @every_shop
     async def test_views_are_sampled_unless_disabled(self, ana: Caller, shop: Shop, small_api):
-        assert len((await ana.told(f"editor/sample//{shop.cheap}", snippet=shop.snippet))["rows"]) == 3
+        assert len((await ana.post_ok(f"editor/sample//{shop.cheap}", snippet=shop.snippet))["rows"]) == 3
         async with small_api(sample_views=False) as api:
             caller = await api.user()
             for is_async in ("false", "true"):
-                body = await caller.told("editor/sample/shop/cheap", **SHELF, **{"async": is_async})
+                body = await caller.post_ok("editor/sample/shop/cheap", **SHELF, **{"async": is_async})
                 assert (body["rows"], bool(body["message"])) == ([], True)
             assert api.shelf.executions == []
 
@@ -185,12 +185,12 @@ class TestSample:
             assert (await ana.run(dialect, f"CREATE TABLE {quoted} AS SELECT 7 AS {quoted}"))["status"] == 0
             snippet = f'{{"type": "{dialect}"}}'
             path = name.replace(";", "%3B")
-            assert (await ana.told(f"editor/autocomplete//{path}/{path}", snippet=snippet))["name"] == name
-            assert (await ana.told(f"editor/describe//{path}", source_type=str(dialect)))["name"] == name
+            assert (await ana.post_ok(f"editor/autocomplete//{path}/{path}", snippet=snippet))["name"] == name
+            assert (await ana.post_ok(f"editor/describe//{path}", source_type=str(dialect)))["name"] == name
             for below in ("", f"/{path}"):
-                sample = await ana.told(f"editor/sample//{path}{below}", snippet=snippet)
+                sample = await ana.post_ok(f"editor/sample//{path}{below}", snippet=snippet)
                 assert (sample["headers"], sample["rows"]) == ([name], [[7]])
-            started = await ana.told(f"{dialect}/analyze//{path}")
+            started = await ana.post_ok(f"{dialect}/analyze//{path}")
             assert (await ana.ended(started["operationId"]))["query_status"]["state"] == "success"
             await ana.run(dialect, f"DROP TABLE {quoted}")
 
@@ -199,7 +199,7 @@ class TestAnalyze:
     @pytest.mark.item(66)
     @every_shop
     async def test_table_analysis_can_be_watched_until_success(self, ana: Caller, shop: Shop):
-        started = await ana.told(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}")
+        started = await ana.post_ok(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}")
         assert started["watch_url"] == f"/api/v1/editor/watch/{started['operationId']}"
         watched = {"isSuccess": False, "isFailure": False}
         async with asyncio.timeout(30):
@@ -212,11 +212,11 @@ class TestAnalyze:
     async def test_new_statistics_appear_in_describe_immediately(self, ana: Caller):
         shop = await make_shop(ana, POSTGRESQL)
         path = f"editor/describe/public/{shop.items}/stats/name"
-        before = await ana.told(path, source_type="postgresql")
+        before = await ana.post_ok(path, source_type="postgresql")
         assert (before["num_nulls"], bool(before["message"])) == (None, True)
-        started = await ana.told(f"postgresql/analyze/public/{shop.items}/name")
+        started = await ana.post_ok(f"postgresql/analyze/public/{shop.items}/name")
         await ana.ended(started["operationId"])
-        after = await ana.told(path, source_type="postgresql")
+        after = await ana.post_ok(path, source_type="postgresql")
         assert (after["num_nulls"], after["distinct_count"]) == (1, 2)
 
     @pytest.mark.item(66)
@@ -242,7 +242,7 @@ class TestExplain:
     @every_shop
     async def test_explain_returns_the_plan_of_the_first_statement(self, ana: Caller, shop: Shop):
         statement = f"SELECT * FROM {shop.items} WHERE id = 1"
-        body = await ana.told(f"editor/explain/{shop.dialect}", statement=f" {statement} ; SELECT 2")
+        body = await ana.post_ok(f"editor/explain/{shop.dialect}", statement=f" {statement} ; SELECT 2")
         assert body["statement"] == statement
         assert shop.items in body["explanation"]
 
@@ -257,9 +257,9 @@ class TestExplain:
         )
         before = (await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"]
         for statement in changes:
-            assert (await ana.told(f"editor/explain/{shop.dialect}", statement=statement))["status"] == 0
+            assert (await ana.post_ok(f"editor/explain/{shop.dialect}", statement=statement))["status"] == 0
         assert (await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"] == before
-        unknown = await ana.told(f"editor/explain/{shop.dialect}", statement=f"SELECT * FROM new_{shop.items}")
+        unknown = await ana.post_ok(f"editor/explain/{shop.dialect}", statement=f"SELECT * FROM new_{shop.items}")
         assert unknown["code"] == "engine_error"
 
     @pytest.mark.item(56)
@@ -289,14 +289,14 @@ class TestExplain:
     @every_dialect
     async def test_explain_reports_engine_errors(self, ana: Caller, dialect: Dialect):
         for statement in ("SELECT * FROM no_such_table", "SELEC 1"):
-            body = await ana.told(f"editor/explain/{dialect}", statement=statement)
+            body = await ana.post_ok(f"editor/explain/{dialect}", statement=statement)
             assert (body["status"], body["code"], body["statement"]) == (1, "engine_error", statement)
             assert body["message"]
 
     async def test_explain_accepts_the_full_form_and_the_default_connector(self, ana: Caller):
         snippet = {"type": "sqlite", "statement": "SELECT 1"}
         assert (await ana.post_json("editor/explain", snippet=snippet)).json()["statement"] == "SELECT 1"
-        assert (await ana.told("editor/explain", statement="SELECT 1"))["status"] == 0
+        assert (await ana.post_ok("editor/explain", statement="SELECT 1"))["status"] == 0
         for missing in ({}, {"statement": " "}):
             assert await ana.refused("editor/explain/sqlite", **missing) == (400, -1, "missing_parameter")
         assert await ana.refused("editor/explain/sqlite", statement="-- a") == (400, -1, "invalid_parameter")
@@ -305,16 +305,16 @@ class TestExplain:
         session = (await ana.post_json("editor/create_session", session={"type": "postgresql"})).json()["session"]["id"]
         await ana.run("postgresql", "CREATE TEMPORARY TABLE only_here (a int)", session_id=session)
         statement = "SELECT * FROM only_here"
-        body = await ana.told("editor/explain/postgresql", statement=statement, session_id=session)
+        body = await ana.post_ok("editor/explain/postgresql", statement=statement, session_id=session)
         assert "only_here" in body["explanation"]
-        assert (await ana.told("editor/explain/postgresql", statement=statement))["status"] == 1
+        assert (await ana.post_ok("editor/explain/postgresql", statement=statement))["status"] == 1
         refused = await bob.refused("editor/explain/postgresql", statement=statement, session_id=session)
         assert refused == (404, -1, "session_not_found")
         await ana.post_json("editor/close_session", session={"type": "postgresql", "id": session})
-        gone = await ana.told("editor/explain/postgresql", statement=statement, session_id=session)
+        gone = await ana.post_ok("editor/explain/postgresql", statement=statement, session_id=session)
         assert (gone["status"], gone["code"]) == (1, "session_lost")
 
     async def test_explain_uses_the_current_database(self, ana: Caller):
-        body = await ana.told("editor/explain/postgresql", statement="SELECT * FROM pg_class", database="pg_catalog")
+        body = await ana.post_ok("editor/explain/postgresql", statement="SELECT * FROM pg_class", database="pg_catalog")
         assert body["status"] == 0
         assert (await ana.history())["count"] == 0

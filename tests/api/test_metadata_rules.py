@@ -57,30 +57,30 @@ def fields(path: str) -> dict[str, str]:
 class TestLists:
     @pytest.mark.item(60)
     async def test_names_are_in_natural_case_insensitive_order(self, ana: Caller):
-        body = await ana.told("editor/autocomplete/shop", **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in body["tables_meta"]] == ["cheap", "items", "T2", "t10"]
         assert {one["name"]: one["type"] for one in body["tables_meta"]}["cheap"] == "View"
 
     async def test_list_is_truncated_at_the_limit(self, small: Api):
         ana = await small.user()
-        body = await ana.told("editor/autocomplete/shop", **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop", **SHELF)
         assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["cheap", "items", "T2"], True)
 
     async def test_prefix_filters_case_insensitively(self, ana: Caller):
-        body = await ana.told("editor/autocomplete/shop", prefix="t", **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop", prefix="t", **SHELF)
         assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["T2", "t10"], False)
 
     async def test_pages_are_consecutive(self, ana: Caller):
-        pages = [await ana.told("editor/autocomplete/shop", limit=3, page=page, **SHELF) for page in (1, 2, 3)]
+        pages = [await ana.post_ok("editor/autocomplete/shop", limit=3, page=page, **SHELF) for page in (1, 2, 3)]
         names = [[one["name"] for one in page["tables_meta"]] for page in pages]
         assert names == [["cheap", "items", "T2"], ["t10"], []]
         assert [page["truncated"] for page in pages] == [True, False, False]
 
     @pytest.mark.parametrize("limit", ["50001", "9" * 30])
     async def test_page_size_is_capped_at_the_maximum(self, ana: Caller, small: Api, limit: str):
-        body = await ana.told("editor/autocomplete/shop", limit=limit, **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (4, False)
-        body = await (await small.user()).told("editor/autocomplete/shop", limit=limit, **SHELF)
+        body = await (await small.user()).post_ok("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (3, True)
 
     @pytest.mark.parametrize("wrong", [{"limit": "0"}, {"limit": "-1"}, {"page": "0"}, {"operation": "x"}])
@@ -93,19 +93,19 @@ class TestLists:
 class TestShapes:
     @pytest.mark.item(60)
     async def test_column_describes_its_nested_type(self, ana: Caller):
-        body = await ana.told("editor/autocomplete/shop/t10/tags", **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop/t10/tags", **SHELF)
         text = {"type": "string", "native_type": "string"}
         number = {"type": "int", "native_type": "int"}
         inner = {"type": "map", "native_type": "map<string,int>", "key": text, "value": number}
         struct = {"type": "struct", "native_type": "struct<k:string,v:map<string,int>>"}
         assert (body["type"], body["native_type"]) == ("array", "array<struct<k:string,v:map<string,int>>>")
         assert body["item"] == {**struct, "fields": [{"name": "k", **text}, {"name": "v", **inner}]}
-        deeper = await ana.told("editor/autocomplete/shop/t10/tags/item/v/value/", **SHELF)
+        deeper = await ana.post_ok("editor/autocomplete/shop/t10/tags/item/v/value/", **SHELF)
         assert (deeper["name"], deeper["type"], "item" in deeper) == ("value", "int", False)
 
     @pytest.mark.item(60)
     async def test_table_includes_partitions_keys_and_location(self, ana: Caller):
-        body = await ana.told("editor/autocomplete/shop/t10", **SHELF)
+        body = await ana.post_ok("editor/autocomplete/shop/t10", **SHELF)
         assert body["partition_keys"] == [{"name": "dt", "type": "string"}]
         assert body["columns"] == ["id", "tags", "dt"]
         assert body["hdfs_link"] == "/warehouse/t10"
@@ -113,24 +113,24 @@ class TestShapes:
 
     @pytest.mark.item(65)
     async def test_describe_returns_the_documented_keys(self, ana: Caller):
-        database = await ana.told("editor/describe/shop", source_type="shelf")
+        database = await ana.post_ok("editor/describe/shop", source_type="shelf")
         seen = (database["db_name"], database["hdfs_link"], database["owner_name"])
         assert seen == ("shop", "/warehouse/shop.db", "etl")
-        described = await ana.told("editor/describe/shop/t10", source_type="shelf")
-        assert described == await ana.told("editor/describe/shop/t10/stats", source_type="shelf")
+        described = await ana.post_ok("editor/describe/shop/t10", source_type="shelf")
+        assert described == await ana.post_ok("editor/describe/shop/t10/stats", source_type="shelf")
         assert [one["name"] for one in described["cols"]] == ["id", "tags", "dt"]
         assert described["path_location"] == "hdfs://nn/warehouse/t10"
-        column = await ana.told("editor/describe/shop/t10/stats/id", source_type="shelf")
+        column = await ana.post_ok("editor/describe/shop/t10/stats/id", source_type="shelf")
         assert (column["col_name"], column["min"], column["max"], column["distinct_count"]) == ("id", "1", "99", None)
 
     @pytest.mark.item(65)
     async def test_connector_json_overrides_the_source_type(self, ana: Caller):
-        body = await ana.told("editor/describe/shop", source_type="nope", connector='{"type": "shelf"}')
+        body = await ana.post_ok("editor/describe/shop", source_type="nope", connector='{"type": "shelf"}')
         assert body["name"] == "shop"
 
     @pytest.mark.item(63)
     async def test_functions_are_listed_globally_and_per_database(self, ana: Caller):
-        everywhere = await ana.told("editor/autocomplete", operation="functions", **SHELF)
+        everywhere = await ana.post_ok("editor/autocomplete", operation="functions", **SHELF)
         expected = {
             "name": "abs",
             "signature": "(int)",
@@ -139,16 +139,16 @@ class TestShapes:
             "is_persistent": "true",
         }
         assert everywhere["functions"] == [expected]
-        assert (await ana.told("editor/autocomplete/shop", operation="functions", **SHELF))["functions"] == []
-        one = await ana.told("editor/autocomplete/abs", operation="function", **SHELF)
+        assert (await ana.post_ok("editor/autocomplete/shop", operation="functions", **SHELF))["functions"] == []
+        one = await ana.post_ok("editor/autocomplete/abs", operation="function", **SHELF)
         assert one["function"] == {**expected, "description": "without sign"}
 
     @pytest.mark.item(63)
     async def test_engine_without_functions_returns_empty_lists(self, small: Api):
         ana = await small.user()
         small.shelf.lists = False
-        assert (await ana.told("editor/autocomplete", operation="functions", **SHELF))["functions"] == []
-        assert (await ana.told("editor/autocomplete/abs", operation="function", **SHELF))["function"] == {}
+        assert (await ana.post_ok("editor/autocomplete", operation="functions", **SHELF))["functions"] == []
+        assert (await ana.post_ok("editor/autocomplete/abs", operation="function", **SHELF))["function"] == {}
         refused = await ana.refused("editor/autocomplete/nope", operation="functions", **SHELF)
         assert refused == (404, 1, "database_not_found")
 
@@ -183,8 +183,8 @@ class TestNames:
     async def test_names_may_contain_any_character(self, small: Api, name: str, segment: str):
         ana = await small.user()
         small.shelf.content["shop"][name] = table("shop", name)
-        assert (await ana.told(f"editor/autocomplete/shop/{segment}/", **SHELF))["name"] == name
-        assert (await ana.told(f"editor/describe/shop/{segment}", source_type="shelf"))["name"] == name
+        assert (await ana.post_ok(f"editor/autocomplete/shop/{segment}/", **SHELF))["name"] == name
+        assert (await ana.post_ok(f"editor/describe/shop/{segment}", source_type="shelf"))["name"] == name
 
     @pytest.mark.item(61)
     @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ class TestNames:
         assert await ana.refused("vault/analyze/shop/t10") == (404, -1, "dialect_not_found")
         assert await ana.refused("editor/explain/vault", statement="rows 1") == (404, -1, "dialect_not_found")
         analyst = await api.user(groups=("analysts",))
-        assert "shop" in (await analyst.told("editor/autocomplete", snippet='{"type": "vault"}'))["databases"]
+        assert "shop" in (await analyst.post_ok("editor/autocomplete", snippet='{"type": "vault"}'))["databases"]
 
     @pytest.mark.item(7)
     @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TestFailures:
         more = {"statement": "rows 1"} if "explain" in path else fields(path)
         assert await ana.refused(path, **more) == (503, -1, "engine_unavailable")
         small.shelf.reachable = True
-        assert (await ana.told(path, **more))["status"] == 0
+        assert (await ana.post_ok(path, **more))["status"] == 0
 
     @pytest.mark.item(64)
     async def test_slow_metadata_read_is_abandoned(self, hasty: Api):
@@ -296,50 +296,52 @@ class TestFailures:
     @pytest.mark.item(71)
     @pytest.mark.parametrize("path", LOOKS)
     async def test_unknown_fields_change_nothing(self, ana: Caller, path: str):
-        assert await ana.told(path, **fields(path)) == await ana.told(path, **fields(path), surplus="x", Async="1")
+        assert await ana.post_ok(path, **fields(path)) == await ana.post_ok(
+            path, **fields(path), surplus="x", Async="1"
+        )
 
 
 class TestCache:
     @pytest.mark.parametrize("path", LOOKS)
     async def test_second_read_is_served_from_the_cache(self, small: Api, path: str):
         ana = await small.user()
-        first = await ana.told(path, **fields(path))
+        first = await ana.post_ok(path, **fields(path))
         looks = len(small.shelf.looks)
-        assert await ana.told(path, **fields(path)) == first
+        assert await ana.post_ok(path, **fields(path)) == first
         assert len(small.shelf.looks) == looks > 0
 
     async def test_concurrent_equal_calls_query_the_engine_once(self, small: Api):
         ana = await small.user()
         small.shelf.look_s = 0.3
-        answers = await asyncio.gather(*(ana.told("editor/autocomplete/shop", **SHELF) for _ in range(20)))
+        answers = await asyncio.gather(*(ana.post_ok("editor/autocomplete/shop", **SHELF) for _ in range(20)))
         assert small.shelf.looks == ["tables shop"]
         assert all(answer == answers[0] for answer in answers)
 
     async def test_cache_is_separate_for_each_user(self, small: Api):
         ana, bob = await small.user(), await small.user()
-        await ana.told("editor/autocomplete/shop", **SHELF)
-        await bob.told("editor/autocomplete/shop", **SHELF)
+        await ana.post_ok("editor/autocomplete/shop", **SHELF)
+        await bob.post_ok("editor/autocomplete/shop", **SHELF)
         assert small.shelf.looks == ["tables shop"] * 2
 
     async def test_refresh_reads_again_and_updates_the_cache(self, small: Api):
         ana = await small.user()
-        await ana.told("editor/autocomplete/default", **SHELF)
+        await ana.post_ok("editor/autocomplete/default", **SHELF)
         small.shelf.content["default"]["made"] = table("default", "made")
-        kept = await ana.told("editor/autocomplete/default", **SHELF)
-        fresh = await ana.told("editor/autocomplete/default", refresh="true", **SHELF)
-        again = await ana.told("editor/autocomplete/default", **SHELF)
+        kept = await ana.post_ok("editor/autocomplete/default", **SHELF)
+        fresh = await ana.post_ok("editor/autocomplete/default", refresh="true", **SHELF)
+        again = await ana.post_ok("editor/autocomplete/default", **SHELF)
         assert [len(body["tables_meta"]) for body in (kept, fresh, again)] == [0, 1, 1]
 
     async def test_a_failure_is_not_kept(self, small: Api):
         ana = await small.user()
         assert (await ana.refused("editor/autocomplete/shop/made", **SHELF))[0] == 404
         small.shelf.content["shop"]["made"] = table("shop", "made")
-        assert (await ana.told("editor/autocomplete/shop/made", **SHELF))["name"] == "made"
+        assert (await ana.post_ok("editor/autocomplete/shop/made", **SHELF))["name"] == "made"
 
     async def test_sample_rows_are_never_cached(self, small: Api):
         ana = await small.user()
         for _ in range(2):
-            assert (await ana.told("editor/sample/shop/t10", **SHELF))["rows"] == [[0], [1], [2]]
+            assert (await ana.post_ok("editor/sample/shop/t10", **SHELF))["rows"] == [[0], [1], [2]]
         assert small.shelf.executions == ["rows 3", "rows 3"]
         assert await small.database.value("select count(*) from metadata_answers") == 0
 
@@ -349,20 +351,20 @@ class TestCache:
             elsewhere = Caller(there, ana.username, ana.headers)
             for api in (here, there):
                 assert isinstance(api.shelf, FakeCatalogEngine)
-            await elsewhere.told("editor/autocomplete/default", **SHELF)
+            await elsewhere.post_ok("editor/autocomplete/default", **SHELF)
             there.shelf.content["default"]["made"] = table("default", "made")
-            assert (await elsewhere.told("editor/autocomplete/default", **SHELF))["tables_meta"] == []
+            assert (await elsewhere.post_ok("editor/autocomplete/default", **SHELF))["tables_meta"] == []
             await ana.run("shelf", "ddl")
-            assert len((await elsewhere.told("editor/autocomplete/default", **SHELF))["tables_meta"]) == 1
+            assert len((await elsewhere.post_ok("editor/autocomplete/default", **SHELF))["tables_meta"]) == 1
 
     async def test_read_started_before_a_change_is_not_reused_after_it(self, small_api: ApiOpener):
         async with small_api() as api:
             ana = await api.user()
             api.shelf.may_look.clear()
-            early = asyncio.create_task(ana.told("editor/autocomplete/default", **SHELF))
+            early = asyncio.create_task(ana.post_ok("editor/autocomplete/default", **SHELF))
             await until(lambda: len(api.shelf.looks) == 1)
             await ana.run("shelf", "ddl")
-            late = asyncio.create_task(ana.told("editor/autocomplete/default", **SHELF))
+            late = asyncio.create_task(ana.post_ok("editor/autocomplete/default", **SHELF))
             await until(lambda: len(api.shelf.looks) == 2)
             api.shelf.may_look.set()
             assert (await early)["tables_meta"] == (await late)["tables_meta"] == []

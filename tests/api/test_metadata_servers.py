@@ -44,21 +44,21 @@ class TestDuckdbFile:
         shop = pair.shop
         for path in ("", "/main", f"/main/{shop.items}", f"/main/{shop.items}/name"):
             answers = [
-                await one.told(f"editor/autocomplete{path}", refresh="true", **DUCK)
+                await one.post_ok(f"editor/autocomplete{path}", refresh="true", **DUCK)
                 for one in (pair.other, pair.holder)
             ]
             assert answers[0] == answers[1]
-        described = await pair.other.told(f"editor/describe/main/{shop.items}", source_type="duckdb")
+        described = await pair.other.post_ok(f"editor/describe/main/{shop.items}", source_type="duckdb")
         assert [one["name"] for one in described["cols"]] == ["id", "name", "owner_id"]
 
     async def test_both_instances_return_the_same_samples_statistics_and_plans(self, pair: Pair):
         shop, other = pair.shop, pair.other
-        sample = await other.told(f"editor/sample/main/{shop.items}", **DUCK)
-        assert sample == await pair.holder.told(f"editor/sample/main/{shop.items}", **DUCK)
+        sample = await other.post_ok(f"editor/sample/main/{shop.items}", **DUCK)
+        assert sample == await pair.holder.post_ok(f"editor/sample/main/{shop.items}", **DUCK)
         assert len(sample["rows"]) == 3
-        started = await other.told(f"duckdb/analyze/main/{shop.items}")
+        started = await other.post_ok(f"duckdb/analyze/main/{shop.items}")
         assert (await other.ended(started["operationId"]))["query_status"]["state"] == "success"
-        plan = await other.told("editor/explain/duckdb", statement=f"SELECT * FROM {shop.items}")
+        plan = await other.post_ok("editor/explain/duckdb", statement=f"SELECT * FROM {shop.items}")
         assert shop.items in plan["explanation"]
 
     async def test_forwarded_failures_are_unchanged(self, pair: Pair):
@@ -66,11 +66,11 @@ class TestDuckdbFile:
         assert await other.refused("editor/autocomplete/nope", **DUCK) == (404, 1, "database_not_found")
         assert await other.refused("editor/sample/main/nope", **DUCK) == (404, 1, "table_not_found")
         assert await other.refused(f"duckdb/analyze/main/{shop.items}/nope") == (404, 1, "column_not_found")
-        refused = await other.told("editor/explain/duckdb", statement="SELEC 1")
+        refused = await other.post_ok("editor/explain/duckdb", statement="SELEC 1")
         assert (refused["status"], refused["code"]) == (1, "engine_error")
 
     async def test_forwarding_leaves_no_records(self, pair: Pair):
-        await pair.other.told("editor/autocomplete", **DUCK)
+        await pair.other.post_ok("editor/autocomplete", **DUCK)
         await pair.other.refused("editor/autocomplete/nope", **DUCK)
         assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0
 
@@ -136,7 +136,7 @@ async def test_plan_comes_from_the_instance_holding_the_session(small_api: ApiOp
         session = (await ana.post_json("editor/create_session", session={"type": "postgresql"})).json()["session"]["id"]
         await ana.run("postgresql", "CREATE TEMPORARY TABLE only_there (a int)", session_id=session)
         asked = {"statement": "SELECT * FROM only_there", "session_id": session}
-        assert "only_there" in (await elsewhere.told("editor/explain/postgresql", **asked))["explanation"]
+        assert "only_there" in (await elsewhere.post_ok("editor/explain/postgresql", **asked))["explanation"]
 
 
 async def test_read_forwarded_to_a_dead_instance_times_out(small_api: ApiOpener, database_dsn: str):
@@ -175,11 +175,11 @@ async def test_cached_list_of_many_tables_needs_no_engine_and_little_time(small_
         ana = await api.user()
         content = {f"table_{number}": table("shop", f"table_{number}", comment="goods") for number in range(_TABLES)}
         api.shelf.content["shop"] = content
-        first = await ana.told("editor/autocomplete/shop", **SHELF)
+        first = await ana.post_ok("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in first["tables_meta"]] == [f"table_{number}" for number in range(_TABLES)]
         # This takes 30 ms on an idle machine, but other tests keep this machine busy.
         wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
-        page = await soon(lambda: ana.told("editor/autocomplete/shop", **wanted), within_s=1)
+        page = await soon(lambda: ana.post_ok("editor/autocomplete/shop", **wanted), within_s=1)
         seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
         assert seen == (11, "table_29999", False)
         assert api.shelf.looks == ["tables shop"]
@@ -210,6 +210,6 @@ async def test_metadata_calls_return_while_twenty_statements_run(api: Api, ana: 
             f"editor/sample/{shop.schema}/{shop.items}",
         ):
             # This takes a second on a dedicated machine; here twenty statements and the tests share few cores.
-            await soon(lambda path=path: bob.told(path, snippet=shop.snippet, refresh="true"), within_s=3)
+            await soon(lambda path=path: bob.post_ok(path, snippet=shop.snippet, refresh="true"), within_s=3)
     finally:
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in busy))

@@ -109,7 +109,7 @@ async def test_placeholders_are_counted_across_the_whole_script(ana: Caller, dia
     body = await ana.run(dialect, script, parameters=json.dumps([1, 2, 3]))
     assert (await ana.page(body["history_uuid"]))["data"] == [[1]]
     for expected in ([["no place?"]], [[2, 3]]):
-        body = await ana.told(f"editor/execute/{dialect}", operationId=body["history_uuid"], wait=60)
+        body = await ana.post_ok(f"editor/execute/{dialect}", operationId=body["history_uuid"], wait=60)
         assert body["status"] == 0, body
         assert (await ana.page(body["history_uuid"]))["data"] == expected
     entries = [entry["data"] for entry in (await ana.history())["history"][:3]]
@@ -119,7 +119,7 @@ async def test_placeholders_are_counted_across_the_whole_script(ana: Caller, dia
 
 async def test_next_statement_accepts_new_values(ana: Caller):
     first = await ana.run(DUCKDB, "SELECT :a AS a; SELECT :a + 1 AS b", parameters='{"a": 1}')
-    following = await ana.told(
+    following = await ana.post_ok(
         "editor/execute", operationId=first["history_uuid"], parameters='{"a": 41}', wait=60, rows=5
     )
     assert following["result"]["data"] == [[42]]
@@ -128,14 +128,14 @@ async def test_next_statement_accepts_new_values(ana: Caller):
 async def test_long_script_is_searched_in_a_separate_process(ana: Caller):
     script = ";".join(f"SELECT {number} AS n, ? AS v" for number in range(3_000))
     body = await ana.run("sqlite", script, parameters=json.dumps(list(range(3_000))))
-    body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=60, rows=5)
+    body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=60, rows=5)
     assert body["result"]["data"] == [[1, 1]]
 
 
 async def test_long_statement_accepts_values_and_has_a_plan(ana: Caller):
     statement = f"SELECT ? AS a, '{'?' * 60_000}' AS b, ? AS c"
     assert [(row[0], len(row[1]), row[2]) for row in await rows(ana, "sqlite", statement, [1, 2])] == [(1, 60_000, 2)]
-    plan = await ana.told("editor/explain/sqlite", statement=statement, parameters="[1, 2]")
+    plan = await ana.post_ok("editor/explain/sqlite", statement=statement, parameters="[1, 2]")
     assert plan["status"] == 0, plan
 
 
@@ -211,7 +211,7 @@ async def test_values_sealed_with_a_former_key_are_unusable_until_resealed(ana: 
     refused = await ana.post("editor/execute", operationId=operation)
     assert verdict(refused)[2] == "statement_text_expired", refused.text
     await reseal(database, AesSealer(Keyring(ours, (former,))))
-    following = await ana.told("editor/execute", operationId=operation, wait=60, rows=5)
+    following = await ana.post_ok("editor/execute", operationId=operation, wait=60, rows=5)
     assert following["result"]["data"] == [[SECRET]]
 
 

@@ -251,12 +251,12 @@ async def test_metadata_and_sessions_use_their_calls_token(setting: Passing, ser
     ana = setting.with_token
     await ana.run("guarded", "CREATE TABLE shelf (a INT)")
     server.passwords.logins.clear()
-    await ana.told("editor/autocomplete", dialect="guarded", refresh="true")
-    await ana.told("editor/sample/default/shelf", dialect="guarded")
-    await ana.told("editor/explain/guarded", statement="SELECT a FROM shelf")
-    session = (await ana.told("editor/create_session", session=json.dumps({"type": "guarded"})))["session"]
+    await ana.post_ok("editor/autocomplete", dialect="guarded", refresh="true")
+    await ana.post_ok("editor/sample/default/shelf", dialect="guarded")
+    await ana.post_ok("editor/explain/guarded", statement="SELECT a FROM shelf")
+    session = (await ana.post_ok("editor/create_session", session=json.dumps({"type": "guarded"})))["session"]
     assert (await ana.run("guarded", "SELECT 1", session_id=session["id"]))["status"] == 0
-    await ana.told("editor/close_session", session=json.dumps({"id": session["id"]}))
+    await ana.post_ok("editor/close_session", session=json.dumps({"id": session["id"]}))
     assert len(server.passwords.logins) > 10
     assert set(server.passwords.logins) == {f"Bearer {TOKEN}"}
     assert await setting.stored() == []

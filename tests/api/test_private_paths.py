@@ -73,7 +73,7 @@ async def test_login_page_cookies_are_not_credentials(api: Api):
 
 
 async def test_statement_started_on_one_path_can_be_followed_on_the_other(ana: Caller):
-    begun = await ana.told("/notebook/api/execute/mysql", statement="rows 3", wait=60)
+    begun = await ana.post_ok("/notebook/api/execute/mysql", statement="rows 3", wait=60)
     snippet: dict[str, Any] = {"result": {"handle": begun["handle"]}}
     answer = await ana.post_json("/notebook/api/fetch_result_data/", snippet=snippet, rows=2)
     assert (answer.json()["result"]["data"], answer.headers["cache-control"]) == ([[0], [1]], "no-store")

@@ -478,7 +478,7 @@ class TestCaps:
             script = f"{DUCKDB.rows(30)}; {DUCKDB.rows(30)} LIMIT 15"
             for fields, expected in (({}, [10, 15]), ({"limit": 12}, [12, 12])):
                 first = await ana.run(DUCKDB, script, **fields)
-                second = await ana.told("editor/execute", operationId=first["history_uuid"], wait=60)
+                second = await ana.post_ok("editor/execute", operationId=first["history_uuid"], wait=60)
                 assert [body["query_status"]["rows"] for body in (first, second)] == expected
 
     @pytest.mark.item(33)
@@ -553,7 +553,7 @@ async def test_big_numbers_is_accepted_by_samples(ana: Caller):
         ({}, [[LARGE, "a"]], [None, None]),
         ({"big_numbers": "text"}, [[str(LARGE), "a"]], [True, False]),
     ):
-        sample = await ana.told("editor/sample/main/wide_numbers", snippet='{"type": "sqlite"}', **fields)
+        sample = await ana.post_ok("editor/sample/main/wide_numbers", snippet='{"type": "sqlite"}', **fields)
         assert (sample["rows"], flags(sample["full_headers"])) == (rows, as_text)
     await ana.run("sqlite", "DROP TABLE wide_numbers")
 
@@ -561,17 +561,17 @@ async def test_big_numbers_is_accepted_by_samples(ana: Caller):
 async def test_user_preference_applies_without_the_field(api: Api):
     ana, ben = await api.user(), await api.user()
     assert (await ana.get("iam/preferences")).json() == {"status": 0, "preferences": {"big_numbers": "number"}}
-    changed = await ana.told("iam/preferences", big_numbers="text")
+    changed = await ana.post_ok("iam/preferences", big_numbers="text")
     assert changed["preferences"] == (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "text"}
     # an empty update changes nothing
-    assert (await ana.told("iam/preferences"))["preferences"] == {"big_numbers": "text"}
+    assert (await ana.post_ok("iam/preferences"))["preferences"] == {"big_numbers": "text"}
     statement = STATEMENTS["duckdb"]
     operation = (await ana.run("duckdb", statement))["history_uuid"]
     assert (await ana.page(operation))["data"] == [TEXTS]
     assert (await ana.page(operation, start_row=0, big_numbers="number"))["data"] == [NUMBERS]
     assert (await ana.run("duckdb", statement, rows=1))["result"]["data"] == [TEXTS]
     assert (await ben.result("duckdb", statement))["data"] == [NUMBERS]
-    assert (await ana.told("iam/preferences", big_numbers="number"))["preferences"] == {"big_numbers": "number"}
+    assert (await ana.post_ok("iam/preferences", big_numbers="number"))["preferences"] == {"big_numbers": "number"}
     assert (await ana.page(operation, start_row=0))["data"] == [NUMBERS]
     refused = await ana.post("iam/preferences", big_numbers="maybe")
     assert verdict(refused) == (400, -1, "invalid_parameter")
@@ -584,4 +584,4 @@ async def test_preference_of_another_version_is_ignored(api: Api):
         "update users set preferences = $2 where username = $1", ana.username, {"big_numbers": "roman", "other": [1]}
     )
     assert (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "number"}
-    assert (await ana.told("iam/preferences", big_numbers="text"))["preferences"] == {"big_numbers": "text"}
+    assert (await ana.post_ok("iam/preferences", big_numbers="text"))["preferences"] == {"big_numbers": "text"}

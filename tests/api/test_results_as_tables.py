@@ -117,7 +117,7 @@ async def test_statement_rights_apply_instead_of_session_rights(ana: Caller) -> 
     theirs = await operation_of(ana, "rows 9", "mysql")
     narrow, _ = await program_of(ana, connectors=["duckdb"])
     wide, _ = await program_of(ana)
-    session = (await ana.told("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
+    session = (await ana.post_ok("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
     asked = f"SELECT count(*) FROM 'result://{theirs}'"
     for _ in range(3):
         assert await rows_of(wide, asked, session_id=session) == [[9]]
@@ -127,7 +127,7 @@ async def test_statement_rights_apply_instead_of_session_rights(ana: Caller) -> 
 
 async def test_results_are_readable_within_a_transaction(ana: Caller) -> None:
     one, name = await operation_of(ana, ROWS), f"t{uuid4().hex}"
-    session = (await ana.told("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
+    session = (await ana.post_ok("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
 
     async def run(statement: str) -> list[list[Any]]:
         body = await ana.run("duckdb", statement, session_id=session)
@@ -168,7 +168,7 @@ async def test_explain_and_log_cover_truncated_results(small_api: ApiOpener) -> 
     async with small_api(default_limit=3, enforce_default_limit=True) as api:
         ana = await api.user("ana")
         one = (await ana.run("duckdb", "SELECT i FROM range(9) AS r(i)"))["history_uuid"]
-        plan = await ana.told("editor/explain/duckdb", statement=f"SELECT i FROM 'result://{one}' WHERE i > 1")
+        plan = await ana.post_ok("editor/explain/duckdb", statement=f"SELECT i FROM 'result://{one}' WHERE i > 1")
         assert "ARROW_SCAN" in plan["explanation"].upper()
         body = await ana.run("duckdb", f"SELECT count(*) AS n FROM 'result://{one}'")
         assert (await ana.page(body["history_uuid"]))["data"] == [[3]]

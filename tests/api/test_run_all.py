@@ -30,7 +30,7 @@ class TestWarning:
         log = await ana.on(first["history_uuid"], "get_logs")
         assert first["warning"] in log["logs"].splitlines()
         assert "statements" not in first["query_status"]
-        last = await ana.told(
+        last = await ana.post_ok(
             "editor/execute/duckdb", operationId=first["history_uuid"], statement="SELECT 1; SELECT 2", wait=30
         )
         assert "warning" not in last
@@ -184,7 +184,7 @@ class TestRunAll:
     @pytest.mark.item(84)
     async def test_watch_and_events_follow_the_script(self, ana: Caller):
         operation = (await ana.run("mysql", "ddl; rows 3", run_all="true"))["history_uuid"]
-        watched = await ana.told(f"editor/watch/{operation}")
+        watched = await ana.post_ok(f"editor/watch/{operation}")
         assert (watched["isSuccess"], len(watched["query_status"]["statements"])) == (True, 2)
         stream = (await ana.get(f"editor/events/{operation}")).text
         assert "event: end" in stream
@@ -255,7 +255,7 @@ class TestRunAll:
     async def test_operation_id_with_run_all_runs_the_remaining_statements(self, ana: Caller):
         script = "text a; text b; text c"
         first = await ana.run("mysql", script)
-        rest = await ana.told("editor/execute/mysql", operationId=first["history_uuid"], run_all="true", wait=30)
+        rest = await ana.post_ok("editor/execute/mysql", operationId=first["history_uuid"], run_all="true", wait=30)
         assert steps(rest) == [(1, "available"), (2, "available")]
         assert (await ana.page(rest["history_uuid"]))["data"] == [["c"]]
         over = await ana.refused("editor/execute/mysql", operationId=rest["history_uuid"], run_all="true")
@@ -265,9 +265,9 @@ class TestRunAll:
     async def test_failed_script_can_continue_after_or_at_the_failed_statement(self, ana: Caller):
         failed = await ana.run("mysql", "text a; fail b; text c; text d", run_all="true")
         operation = failed["history_uuid"]
-        after = await ana.told("editor/execute/mysql", operationId=operation, run_all="true", wait=30)
+        after = await ana.post_ok("editor/execute/mysql", operationId=operation, run_all="true", wait=30)
         assert steps(after) == [(2, "available"), (3, "available")]
-        edited = await ana.told(
+        edited = await ana.post_ok(
             "editor/execute/mysql",
             operationId=operation,
             statement="text a; text b; text c; text d",
@@ -278,7 +278,7 @@ class TestRunAll:
 
     @pytest.mark.item(82)
     async def test_script_session_closes_but_a_named_session_stays_open(self, ana: Caller):
-        created = await ana.told("editor/create_session", session='{"type": "mysql"}')
+        created = await ana.post_ok("editor/create_session", session='{"type": "mysql"}')
         session = created["session"]["id"]
         body = await ana.run("mysql", "set x 5; fail now", run_all="true", session_id=session)
         assert (body["status"], body["statement_id"]) == (1, 1)
@@ -290,7 +290,7 @@ class TestRunAll:
     @pytest.mark.item(82)
     @pytest.mark.parametrize("path", ["editor/execute", "editor/execute/mysql", "query/mysql"])
     async def test_every_form_of_the_call_accepts_run_all(self, ana: Caller, path: str):
-        body = await ana.told(path, statement="ddl; rows 1", snippet='{"type": "mysql"}', run_all="true", wait=30)
+        body = await ana.post_ok(path, statement="ddl; rows 1", snippet='{"type": "mysql"}', run_all="true", wait=30)
         assert steps(body) == [(0, "success"), (1, "available")]
 
     @pytest.mark.item(82)
@@ -338,7 +338,7 @@ class TestRunAll:
 
     @pytest.mark.item(85)
     async def test_script_canceled_while_waiting_for_its_session_never_reaches_the_engine(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         before = (await ana.execute("mysql", "sleep 60", session_id=session))["history_uuid"]
         await ana.running(before)
         waiting = await ana.execute("mysql", "text never seen; ddl", session_id=session, run_all="true")
@@ -352,7 +352,7 @@ class TestRunAll:
 
     @pytest.mark.item(85)
     async def test_cancel_between_statements_keeps_earlier_results(self, ana: Caller):
-        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         script = "sleep 1 then rows 2; text after the cancel"
         operation = (await ana.execute("mysql", script, session_id=session, run_all="true"))["history_uuid"]
         await ana.running(operation)

@@ -52,7 +52,7 @@ async def all_handles(ana: Caller, dialect: str, script: str) -> list[dict[str, 
     bodies = [await ana.run(dialect, script)]
     while bodies[-1]["handle"]["has_more_statements"]:
         previous = bodies[-1]["history_uuid"]
-        bodies.append(await ana.told(f"editor/execute/{dialect}", operationId=previous, wait=30))
+        bodies.append(await ana.post_ok(f"editor/execute/{dialect}", operationId=previous, wait=30))
     refused = await ana.refused(f"editor/execute/{dialect}", operationId=bodies[-1]["history_uuid"])
     assert refused == (409, -1, "no_more_statements")
     return [body["handle"] for body in bodies]
@@ -135,11 +135,11 @@ class TestContinuing:
     @pytest.mark.item(48)
     async def test_short_form_reruns_an_edited_statement(self, ana: Caller):
         first = await ana.run("duckdb", "SELECT 1;\nSELECT 2")
-        second = await ana.told("editor/execute/duckdb", operationId=first["history_uuid"], wait=30)
+        second = await ana.post_ok("editor/execute/duckdb", operationId=first["history_uuid"], wait=30)
         assert second["handle"]["statement_id"] == 1
         refused = await ana.refused("editor/execute/duckdb", operationId=second["history_uuid"])
         assert refused == (409, -1, "no_more_statements")
-        edited = await ana.told(
+        edited = await ana.post_ok(
             "editor/execute/duckdb", operationId=second["history_uuid"], statement="SELECT 1;\nSELECT 20", wait=30
         )
         assert (edited["handle"]["statement_id"], edited["handle"]["statement"]) == (1, "SELECT 20")
@@ -149,7 +149,7 @@ class TestContinuing:
         first = (await ana.execute("mysql", "sleep 30; rows 1"))["history_uuid"]
         assert await ana.refused("editor/execute/mysql", operationId=first) == (409, -1, "previous_not_finished")
         await ana.on(first, "cancel_statement")
-        second = await ana.told("editor/execute/mysql", operationId=first, wait=30)
+        second = await ana.post_ok("editor/execute/mysql", operationId=first, wait=30)
         assert (second["status"], second["handle"]["statement"]) == (0, "rows 1")
 
     @pytest.mark.item(48)
@@ -157,7 +157,7 @@ class TestContinuing:
     async def test_client_may_continue_after_a_failure(self, ana: Caller, dialect: Dialect):
         first = await ana.run(dialect, "SELECT * FROM no_such_table; SELECT 2")
         assert first["status"] == 1
-        second = await ana.told("editor/execute", operationId=first["history_uuid"], wait=30)
+        second = await ana.post_ok("editor/execute", operationId=first["history_uuid"], wait=30)
         assert (second["status"], second["handle"]["statement"]) == (0, "SELECT 2")
 
     @pytest.mark.item(48)
@@ -172,9 +172,9 @@ class TestContinuing:
     @pytest.mark.item(48)
     async def test_limit_and_timeout_are_inherited(self, ana: Caller):
         first = (await ana.run("mysql", "rows 1; rows 20; rows 30", limit=7))["history_uuid"]
-        second = await ana.told("editor/execute/mysql", operationId=first, wait=30)
+        second = await ana.post_ok("editor/execute/mysql", operationId=first, wait=30)
         assert (second["query_status"]["rows"], second["query_status"]["truncated"]) == (7, True)
-        third = await ana.told("editor/execute/mysql", operationId=second["history_uuid"], wait=30, limit=9)
+        third = await ana.post_ok("editor/execute/mysql", operationId=second["history_uuid"], wait=30, limit=9)
         assert third["query_status"]["rows"] == 9
 
     @pytest.mark.item(49)
@@ -222,7 +222,7 @@ class TestContinuing:
         while body["handle"]["has_more_statements"]:
             assert body["status"] == 0, body
             if form == "short":
-                body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+                body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
             else:
                 snippet = {"type": dialect.name, "statement": script, "result": {"handle": body["handle"]}}
                 body = (await ana.post_json("editor/execute", snippet=snippet, wait=30)).json()
@@ -232,7 +232,7 @@ class TestContinuing:
     @pytest.mark.item(50)
     async def test_set_applies_only_within_the_script(self, ana: Caller):
         body = await ana.run(POSTGRESQL, "SET work_mem = '1234kB'; SHOW work_mem")
-        body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+        body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
         assert (await ana.page(body["history_uuid"]))["data"] == [["1234kB"]]
         assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
 
@@ -245,34 +245,34 @@ class TestContinuing:
 @pytest.mark.item(56)
 class TestFormat:
     async def test_keywords_are_uppercased_and_clauses_start_new_lines(self, ana: Caller):
-        body = await ana.told("editor/format", statements="select a, b from shop.items where a > 1 order by b")
+        body = await ana.post_ok("editor/format", statements="select a, b from shop.items where a > 1 order by b")
         assert body == {
             "status": 0,
             "formatted_statements": "SELECT a,\n       b\nFROM shop.items\nWHERE a > 1\nORDER BY b",
         }
 
     async def test_formatting_keeps_the_number_of_statements(self, ana: Caller):
-        body = await ana.told("editor/format", statement="select 1; select 2;\n\n-- the end\nselect 3;")
+        body = await ana.post_ok("editor/format", statement="select 1; select 2;\n\n-- the end\nselect 3;")
         assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;\n\n-- the end\n\nSELECT 3;"
 
     async def test_each_statement_starts_a_new_line(self, ana: Caller):
-        body = await ana.told("editor/format", statements="select 1;select 2;")
+        body = await ana.post_ok("editor/format", statements="select 1;select 2;")
         assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;"
 
     async def test_quotes_and_comments_are_unchanged(self, ana: Caller):
         script = "select 'from  a''  where', \"select  x\" /* from   b */ from c -- where   d"
-        body = await ana.told("editor/format", statements=script)
+        body = await ana.post_ok("editor/format", statements=script)
         for piece in ("'from  a''  where'", '"select  x"', "/* from   b */", "-- where   d"):
             assert piece in body["formatted_statements"]
 
     async def test_dialect_specific_quotes_are_respected(self, ana: Caller):
         script = r"select 'it\'s ;  from', `order  by` from t"
-        body = await ana.told("editor/format", statements=script, dialect="hive")
+        body = await ana.post_ok("editor/format", statements=script, dialect="hive")
         assert body["formatted_statements"] == "SELECT 'it\\'s ;  from',\n       `order  by`\nFROM t"
 
     @pytest.mark.parametrize("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
     async def test_unformattable_text_is_returned_unchanged(self, ana: Caller, script: str):
-        body = await ana.told("editor/format", statements=script)
+        body = await ana.post_ok("editor/format", statements=script)
         assert body["formatted_statements"] == script
 
     @pytest.mark.parametrize("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])

@@ -20,14 +20,14 @@ from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:
     """Open a session successfully; return `session` of the response."""
     session = {"type": str(dialect), **({"properties": properties} if properties is not None else {})}
-    body = await ana.told("editor/create_session", session=json.dumps(session))
+    body = await ana.post_ok("editor/create_session", session=json.dumps(session))
     assert body["status"] == 0, body
     return body["session"]
 
 
 async def closed(ana: Caller, **session: Any) -> dict[str, Any]:
     """Close a session successfully; return `session` of the response."""
-    body = await ana.told("editor/close_session", session=json.dumps(session))
+    body = await ana.post_ok("editor/close_session", session=json.dumps(session))
     return body["session"]
 
 
@@ -305,10 +305,10 @@ class TestClose:
 class TestCredentials:
     @pytest.mark.item(59)
     async def test_source_without_credentials_requests_them(self, ana: Caller):
-        body = await ana.told("editor/execute/login", statement="SELECT 1")
+        body = await ana.post_ok("editor/execute/login", statement="SELECT 1")
         assert (body["status"], body["code"]) == (401, "credentials_required")
         assert (await ana.history())["count"] == 0
-        body = await ana.told("editor/create_session", session='{"type": "login"}')
+        body = await ana.post_ok("editor/create_session", session='{"type": "login"}')
         assert (body["status"], body["code"]) == (401, "credentials_required")
 
     @pytest.mark.item(59)
@@ -317,9 +317,9 @@ class TestCredentials:
         assert session["properties"] == self._properties("")
         assert (await ana.run("login", "SELECT 1", session_id=session["id"]))["status"] == 0
         assert (await ana.run("login", "SELECT 1"))["status"] == 0
-        assert (await bob.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
+        assert (await bob.post_ok("editor/execute/login", statement="SELECT 1"))["status"] == 401
         await closed(ana, type="login", id=session["id"])
-        assert (await ana.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
+        assert (await ana.post_ok("editor/execute/login", statement="SELECT 1"))["status"] == 401
 
     @pytest.mark.item(59)
     async def test_unreadable_credentials_are_requested_again(self, api: Api, ana: Caller):
@@ -330,7 +330,7 @@ class TestCredentials:
             ("editor/execute/login", {"statement": "SELECT 1"}),
             ("editor/autocomplete", {"snippet": '{"type": "login"}'}),
         ):
-            body = await ana.told(path, **fields)
+            body = await ana.post_ok(path, **fields)
             assert (body["status"], body["code"]) == (401, "credentials_required")
         await closed(ana, type="login", id=session["id"])
 
@@ -360,7 +360,7 @@ class TestCredentials:
     @pytest.mark.item(59)
     async def test_refused_credentials_never_return_http_401(self, ana: Caller):
         session = json.dumps({"type": "login", "properties": self._properties("wrong")})
-        body = await ana.told("editor/create_session", session=session)
+        body = await ana.post_ok("editor/create_session", session=session)
         assert (body["status"], body["code"]) == (401, "credentials_required")
 
     @staticmethod
@@ -399,8 +399,8 @@ MISSING = (404, -1, "session_not_found")
 
 
 async def test_statement_in_a_closed_session_is_recorded_and_fails(ana: Caller, bob: Caller):
-    session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
-    await ana.told("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
+    session = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+    await ana.post_ok("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
     lost = await ana.run("mysql", "rows 1", session_id=session)
     assert lost["code"] == "session_lost"
     assert lost["message"].startswith("Invalid session Id")
@@ -487,7 +487,7 @@ class TestAdministrators:
         await ana.running(operation)
         assert (await admin.on(operation, "check_status"))["query_status"]["state"] == "running"
         assert (await admin.on(operation, "get_logs"))["status"] == 0
-        assert (await admin.told(f"editor/watch/{operation}"))["statement"] == "sleep 30 then rows 1"
+        assert (await admin.post_ok(f"editor/watch/{operation}"))["statement"] == "sleep 30 then rows 1"
         async with api.http.stream("GET", f"/api/v1/editor/events/{operation}", headers=admin.headers) as events:
             assert events.status_code == 200
         assert (await admin.on(operation, "cancel_statement"))["query_status"]["state"] == "canceled"

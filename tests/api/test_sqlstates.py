@@ -15,7 +15,7 @@ async def failure(user: Caller, dialect: Dialect, statement: str, **fields: Any)
     operation = body["history_uuid"]
     shown = await user.on(operation, "check_status")
     assert (shown["status"], shown["code"]) == (1, "engine_error"), shown
-    watched = await user.told(f"editor/watch/{operation}")
+    watched = await user.post_ok(f"editor/watch/{operation}")
     assert watched.get("sqlstate") == shown.get("sqlstate")
     return shown
 

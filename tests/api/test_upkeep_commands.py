@@ -250,7 +250,7 @@ async def test_close_sessions_accepts_stored_connectors_by_id_and_dialect(served
     made = {"nice_name": "Notes", "dialect": "sqlite", "interface": "sqlite"}
     ids = []
     for name in ("Notes", "More notes"):
-        answer = await boss.told("connector/instance/update", connector=json.dumps({**made, "nice_name": name}))
+        answer = await boss.post_ok("connector/instance/update", connector=json.dumps({**made, "nice_name": name}))
         ids.append(answer["connector"]["id"])
     sessions = [await _session(boss, connector) for connector in ids]
     assert len(sessions) == 2
@@ -258,7 +258,7 @@ async def test_close_sessions_accepts_stored_connectors_by_id_and_dialect(served
     assert by_id[:2] == [f"Closing {ids[0]} sessions older than 0 days...", "Found 1 open sessions to close"]
     by_dialect = (await command("close_sessions", "0", "sqlite")).out.splitlines()
     assert by_dialect[1] == "Found 1 open sessions to close"
-    deleted = await boss.told("connector/instance/delete", connector=json.dumps({"id": ids[0]}))
+    deleted = await boss.post_ok("connector/instance/delete", connector=json.dumps({"id": ids[0]}))
     assert deleted["id"] == ids[0]
     assert (await command("close_sessions", "0", ids[0])).code == 1
 
@@ -340,7 +340,7 @@ async def _unused_for(served: Api, operation: str, days: int) -> None:
 
 
 async def _session(caller: Caller, connector: str) -> int:
-    told = await caller.told("editor/create_session", session=json.dumps({"type": connector}))
+    told = await caller.post_ok("editor/create_session", session=json.dumps({"type": connector}))
     return told["session"]["id"]
 
 

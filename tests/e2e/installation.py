@@ -50,7 +50,7 @@ class Node:
         """Make a call with form fields."""
         return await self.http.post(f"/api/v1/{path}", data=fields, headers=self.headers(user))
 
-    async def told(self, path: str, *, user: str = "ana", **fields: Any) -> dict[str, Any]:
+    async def post_ok(self, path: str, *, user: str = "ana", **fields: Any) -> dict[str, Any]:
         """Make a call that must succeed and return its body."""
         response = await self.post(path, user=user, **fields)
         assert response.status_code == 200, response.text
@@ -63,12 +63,12 @@ class Node:
 
     async def submit(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
         """Submit a statement and return the operation's id."""
-        body = await self.told(f"editor/execute/{dialect}", user=user, statement=statement, **fields)
+        body = await self.post_ok(f"editor/execute/{dialect}", user=user, statement=statement, **fields)
         return body["history_uuid"]
 
     async def status(self, operation: str, *, user: str = "ana", wait: float = 0) -> dict[str, Any]:
         """Return the body of check_status."""
-        return await self.told("editor/check_status", user=user, operationId=operation, wait=wait)
+        return await self.post_ok("editor/check_status", user=user, operationId=operation, wait=wait)
 
     async def state(self, operation: str, *, user: str = "ana", wait: float = 0) -> str:
         """Return the exact state."""
@@ -88,7 +88,7 @@ class Node:
 
     async def page(self, operation: str, *, user: str = "ana", start_row: int = 0, rows: int = 100) -> dict[str, Any]:
         """Return one page of a result."""
-        answer = await self.told(
+        answer = await self.post_ok(
             "editor/fetch_result_data", user=user, operationId=operation, start_row=start_row, rows=rows
         )
         return answer["result"]

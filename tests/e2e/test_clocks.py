@@ -176,7 +176,7 @@ async def test_statements_may_use_their_whole_time_limit(clocks: Clocks) -> None
 async def test_server_sessions_use_database_time(clocks: Clocks, number: int) -> None:
     node = clocks.servers[number]
     before = (await clocks.now()).replace(microsecond=0)
-    created = (await node.told("editor/create_session", session='{"type": "postgresql"}'))["session"]
+    created = (await node.post_ok("editor/create_session", session='{"type": "postgresql"}'))["session"]
     session, sql = created["id"], "select last_used_at + make_interval(secs => idle_s) from sessions where id = $1"
     expires_at = await query(clocks.place.database_dsn, sql, session)
     assert moment(created["expires_at"]) == expires_at.replace(microsecond=0)
@@ -185,7 +185,7 @@ async def test_server_sessions_use_database_time(clocks: Clocks, number: int) ->
     lasted = await clocks.column(operation, "ended_at - recorded_at")
     assert timedelta(seconds=SHORT_S - 0.1) <= lasted < timedelta(seconds=SHORT_S + SLACK_S)
     assert expires_at > before
-    await node.told("editor/close_session", session=json.dumps({"type": "postgresql", "id": session}))
+    await node.post_ok("editor/close_session", session=json.dumps({"type": "postgresql", "id": session}))
 
 
 async def test_idempotency_key_is_replayed_on_the_other_server(clocks: Clocks) -> None:

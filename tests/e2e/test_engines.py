@@ -110,11 +110,11 @@ class RoundTrip:
         assert page["data"] == case.rows
         assert [one["type"] for one in page["meta"]] == case.types
         assert page["rows_total"] == len(case.rows)
-        logs = await node.told("editor/get_logs", operationId=operation)
+        logs = await node.post_ok("editor/get_logs", operationId=operation)
         assert (logs["progress"], logs["isFullLogs"]) == (100, True)
         lines = list(csv.reader(io.StringIO((await node.file(operation)).decode())))
         assert len(lines) == 1 + len(case.rows)
-        assert (await node.told("editor/close_statement", operationId=operation))["result"]["status"] == 0
+        assert (await node.post_ok("editor/close_statement", operationId=operation))["result"]["status"] == 0
 
     @pytest.mark.item(15)
     @pytest.mark.item(16)
@@ -130,7 +130,7 @@ class RoundTrip:
     async def test_cancel_stops_slow_statement(self, node: Node, case: Case) -> None:
         operation = await node.submit(case.dialect, case.slow)
         await node.until(operation, lambda status: status["status"] == "running", within_s=60)
-        await node.told("editor/cancel_statement", operationId=operation)
+        await node.post_ok("editor/cancel_statement", operationId=operation)
         body = await ended(node, operation)
         assert (body["status"], body["code"]) == (1, "canceled")
 
@@ -143,13 +143,13 @@ class RoundTrip:
     @pytest.mark.item(60)
     async def test_names_are_completed(self, node: Node, case: Case, items: str) -> None:
         snippet = json.dumps({"type": case.dialect})
-        listed = await node.told("editor/autocomplete", snippet=snippet)
+        listed = await node.post_ok("editor/autocomplete", snippet=snippet)
         assert case.database in listed["databases"]
-        tables = await node.told(f"editor/autocomplete/{case.database}", snippet=snippet)
+        tables = await node.post_ok(f"editor/autocomplete/{case.database}", snippet=snippet)
         assert items.lower() in [one["name"].lower() for one in tables["tables_meta"]]
-        table = await node.told(f"editor/autocomplete/{case.database}/{items}", snippet=snippet)
+        table = await node.post_ok(f"editor/autocomplete/{case.database}/{items}", snippet=snippet)
         assert case.column.lower() in [name.lower() for name in table["columns"]]
-        column = await node.told(f"query/autocomplete/{case.database}/{items}/{case.column}", snippet=snippet)
+        column = await node.post_ok(f"query/autocomplete/{case.database}/{items}/{case.column}", snippet=snippet)
         assert column["name"].lower() == case.column.lower()
 
     @pytest.mark.item(61)
@@ -171,36 +171,36 @@ class RoundTrip:
     @pytest.mark.item(63)
     async def test_functions_are_described(self, node: Node, case: Case) -> None:
         snippet = json.dumps({"type": case.dialect})
-        listed = await node.told("editor/autocomplete", snippet=snippet, operation="functions")
+        listed = await node.post_ok("editor/autocomplete", snippet=snippet, operation="functions")
         names = [one["name"].lower() for one in listed["functions"]]
         assert (case.function in names) if case.function else not names
         if case.function:
-            one = await node.told(f"editor/autocomplete/{case.function}", snippet=snippet, operation="function")
+            one = await node.post_ok(f"editor/autocomplete/{case.function}", snippet=snippet, operation="function")
             assert one["function"]["name"].lower() == case.function
 
     @pytest.mark.item(64)
     async def test_samples_are_returned(self, node: Node, case: Case, items: str) -> None:
         snippet = json.dumps({"type": case.dialect})
         path = f"editor/sample/{case.database}/{items}"
-        sample = await node.told(path, snippet=snippet)
+        sample = await node.post_ok(path, snippet=snippet)
         assert sorted(map(str, sample["rows"])) == sorted(map(str, case.rows))
-        column = await node.told(f"{path}/{case.column}", snippet=snippet, operation="distinct")
+        column = await node.post_ok(f"{path}/{case.column}", snippet=snippet, operation="distinct")
         assert column["rows"] == sorted([row[0]] for row in case.rows)
-        largest = await node.told(f"{path}/{case.column}", snippet=snippet, operation="max")
+        largest = await node.post_ok(f"{path}/{case.column}", snippet=snippet, operation="max")
         assert largest["rows"] == [[max(row[0] for row in case.rows)]]
-        hello = await node.told(path, snippet=snippet, operation="hello")
+        hello = await node.post_ok(path, snippet=snippet, operation="hello")
         assert hello["rows"] == [["Hello World!"]]
-        begun = await node.told(path, snippet=snippet, **{"async": "true"})
+        begun = await node.post_ok(path, snippet=snippet, **{"async": "true"})
         await ended(node, begun["operationId"])
         assert len((await node.page(begun["operationId"]))["data"]) == len(case.rows)
 
     @pytest.mark.item(65)
     async def test_objects_are_described(self, node: Node, case: Case, items: str) -> None:
-        database = await node.told(f"editor/describe/{case.database}", source_type=case.dialect)
+        database = await node.post_ok(f"editor/describe/{case.database}", source_type=case.dialect)
         assert database["db_name"] == case.database
-        table = await node.told(f"editor/describe/{case.database}/{items}", source_type=case.dialect)
+        table = await node.post_ok(f"editor/describe/{case.database}/{items}", source_type=case.dialect)
         assert case.column.lower() in [one["name"].lower() for one in table["cols"]]
-        column = await node.told(
+        column = await node.post_ok(
             f"editor/describe/{case.database}/{items}/stats/{case.column}", source_type=case.dialect
         )
         assert column["col_name"].lower() == case.column.lower()
@@ -212,7 +212,7 @@ class RoundTrip:
             response = await node.post(path)
             assert (response.status_code, response.json()["code"]) == (501, "not_supported")
             return
-        begun = await node.told(path)
+        begun = await node.post_ok(path)
         watched = await watch(node, begun["watch_url"])
         assert watched["query_status"]["state"] == case.analyze
         response = await node.post(f"{path}/{case.column}")
@@ -223,7 +223,7 @@ class RoundTrip:
     @pytest.mark.item(56)
     async def test_explain_shows_plan_without_running_statement(self, node: Node, case: Case, items: str) -> None:
         table = f"{case.database}.{items}" if case.database else items
-        plan = await node.told(f"editor/explain/{case.dialect}", statement=case.select.format(t=table))
+        plan = await node.post_ok(f"editor/explain/{case.dialect}", statement=case.select.format(t=table))
         assert plan["explanation"].strip()
         operation = await done(node, case, case.select.format(t=table))
         assert len((await node.page(operation))["data"]) == len(case.rows)
@@ -309,7 +309,7 @@ async def failing_log(node: Node, case: Case, statement: str) -> str:
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert (body["status"], body["code"]) == (1, "engine_error")
-    log = (await node.told("editor/get_logs", operationId=operation))["logs"]
+    log = (await node.post_ok("editor/get_logs", operationId=operation))["logs"]
     for word in (*FORBIDDEN, "Caused by", "file:/", "more\n"):
         assert word not in log
         assert word not in body["message"]

@@ -163,7 +163,7 @@ async def test_database_outage_is_reported_and_survived(place: Installation, pos
             await eventually(lambda: _is_ready(node))
             assert await node.value("postgresql", "SELECT 1") == 1
             assert await node.state(running, wait=30) == "available"
-            await node.told("editor/cancel_statement", operationId=lasting)
+            await node.post_ok("editor/cancel_statement", operationId=lasting)
             assert await node.state(lasting, wait=30) == "canceled"
             assert await at_work(postgres.admin_dsn(), "canceled after the outage") == 0
 

@@ -395,7 +395,7 @@ async def test_statements_wait_until_a_worker_starts(place: Installation, pair: 
     operations = [await pair[0].submit("postgresql", f"SELECT {n}, nextval('alone')") for n in range(3)]
     late = await pair[0].submit("postgresql", "SELECT nextval('never')", timeout=1, user="bob")
     canceled = await pair[0].submit("postgresql", "SELECT nextval('never')", user="eve")
-    assert (await pair[1].told("editor/cancel_statement", operationId=canceled, user="eve"))["status"] == 0
+    assert (await pair[1].post_ok("editor/cancel_statement", operationId=canceled, user="eve"))["status"] == 0
     assert await pair[0].state(canceled, user="eve", wait=30) == "canceled"
     shown = [(await pair[1].status(operation))["query_status"] for operation in operations]
     assert [status["state"] for status in shown] == ["waiting"] * 3
@@ -419,7 +419,7 @@ async def test_each_server_responds_for_worker_statements(
             next(nodes)
             assert await next(nodes).state(operation, wait=30) == "available"
             assert [await next(nodes).page(operation) for _ in range(2)][1]["data"] == [[number]]
-            logs = [(await next(nodes).told("editor/get_logs", operationId=operation))["logs"] for _ in range(2)]
+            logs = [(await next(nodes).post_ok("editor/get_logs", operationId=operation))["logs"] for _ in range(2)]
             assert logs[0]
             assert logs[0] == logs[1]
             assert await next(nodes).file(operation) == await next(nodes).file(operation)
@@ -437,7 +437,7 @@ async def test_cancel_on_another_server_reaches_worker_and_engine(
             await pair[0].until(operation, lambda status: status["state"] == "running")
             await eventually(lambda: is_at_work(tcp_open.admin_dsn(), marker))
             began = time.monotonic()
-            assert (await pair[1].told(f"editor/{call}", operationId=operation))["status"] == 0
+            assert (await pair[1].post_ok(f"editor/{call}", operationId=operation))["status"] == 0
             assert await pair[0].state(operation, wait=30) == "canceled"
             took_s = time.monotonic() - began
             assert await at_work(tcp_open.admin_dsn(), marker) == 0
@@ -448,7 +448,7 @@ async def test_cancel_on_another_server_reaches_worker_and_engine(
 
 async def test_session_lives_in_the_server_that_opened_it(place: Installation, pair: tuple[Node, Node]) -> None:
     # No worker is running, so a server responds.
-    created = await pair[0].told("editor/create_session", session='{"type": "postgresql"}')
+    created = await pair[0].post_ok("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]
     await pair[1].finished("postgresql", "CREATE TEMP TABLE here AS SELECT 7 AS n", session_id=session)
     async with place.worker():
@@ -459,7 +459,7 @@ async def test_session_lives_in_the_server_that_opened_it(place: Installation, p
             assert await owned(place, operation) == session_owner
             kind = await query(place.database_dsn, "select kind from instances where id = $1", session_owner)
             assert kind == "server"
-    await pair[1].told("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
+    await pair[1].post_ok("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
 
 
 async def test_script_statements_keep_one_session_across_workers(place: Installation, pair: tuple[Node, Node]) -> None:
@@ -469,7 +469,7 @@ async def test_script_statements_keep_one_session_across_workers(place: Installa
             operation = await pair[0].finished("postgresql", script)
             seen, owners = [], {await owned(place, operation)}
             for node in (pair[1], pair[0]):
-                going_on = await node.told("editor/execute/postgresql", operationId=operation, wait=30)
+                going_on = await node.post_ok("editor/execute/postgresql", operationId=operation, wait=30)
                 operation = going_on["history_uuid"]
                 seen.append((await node.page(operation))["data"])
                 owners.add(await owned(place, operation))
@@ -496,7 +496,7 @@ async def test_duckdb_file_is_used_through_the_worker_that_holds_it(
         assert len(holders) == 1
         assert holders <= {first.owner, second.owner}
         for node in pair:
-            tables = await node.told("editor/autocomplete/main", snippet='{"type": "duckdb"}')
+            tables = await node.post_ok("editor/autocomplete/main", snippet='{"type": "duckdb"}')
             assert "t" in [table["name"] for table in tables["tables_meta"]]
         holder = first if holders == {first.owner} else second
         await holder.process.kill9()

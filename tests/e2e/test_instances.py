@@ -55,9 +55,9 @@ async def test_calls_may_alternate_between_instances(pair: tuple[Node, Node], di
         assert (await next(nodes).status(operation, wait=10))["query_status"]["state"] == "available"
         assert [await next(nodes).page(operation) for _ in range(2)][1]["data"] == [[number]]
         for call in ("get_logs", "fetch_result_size", "fetch_result_metadata", "cancel_statement"):
-            assert (await next(nodes).told(f"editor/{call}", operationId=operation))["status"] == 0
-        assert (await next(nodes).told("editor/close_statement", operationId=operation))["result"]["status"] == 0
-        assert (await next(nodes).told("editor/close_statement", operationId=operation))["result"]["status"] == -1
+            assert (await next(nodes).post_ok(f"editor/{call}", operationId=operation))["status"] == 0
+        assert (await next(nodes).post_ok("editor/close_statement", operationId=operation))["result"]["status"] == 0
+        assert (await next(nodes).post_ok("editor/close_statement", operationId=operation))["result"]["status"] == -1
         assert await next(nodes).state(operation) == "closed"
 
 
@@ -96,7 +96,7 @@ async def test_cancel_on_another_instance_reaches_engine(
         await first.until(operation, lambda status: status["state"] == "running")
         await eventually(lambda: is_at_work(postgres.admin_dsn(), f"stop by {call}"))
         started = time.monotonic()
-        assert (await second.told(f"editor/{call}", operationId=operation))["status"] == 0
+        assert (await second.post_ok(f"editor/{call}", operationId=operation))["status"] == 0
         assert await first.state(operation, wait=30) == "canceled"
         took_s = time.monotonic() - started
         assert await at_work(postgres.admin_dsn(), f"stop by {call}") == 0
@@ -118,13 +118,13 @@ async def test_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, Node
 @pytest.mark.item(57)
 async def test_duckdb_session_is_opened_by_the_process_that_holds_the_file(pair: tuple[Node, Node]) -> None:
     first, second = pair
-    created = await second.told("editor/create_session", session='{"type": "duckdb"}')
+    created = await second.post_ok("editor/create_session", session='{"type": "duckdb"}')
     session = created["session"]["id"]
     await second.finished("duckdb", "CREATE TEMP TABLE there AS SELECT 7 AS n", session_id=session)
     for node in (first, second):
         assert await node.value("duckdb", "SELECT n FROM there", session_id=session) == 7
     closed = f'{{"type": "duckdb", "id": {session}}}'
-    assert (await second.told("editor/close_session", session=closed))["status"] == 0
+    assert (await second.post_ok("editor/close_session", session=closed))["status"] == 0
     gone = await first.post("editor/execute/duckdb", statement="SELECT n FROM there", session_id=session, wait=10)
     assert gone.json()["code"] == "session_lost"
 
@@ -132,7 +132,7 @@ async def test_duckdb_session_is_opened_by_the_process_that_holds_the_file(pair:
 @pytest.mark.item(57)
 async def test_session_statements_run_where_the_session_lives(pair: tuple[Node, Node]) -> None:
     first, second = pair
-    created = await first.told("editor/create_session", session='{"type": "postgresql"}')
+    created = await first.post_ok("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]
     await second.finished("postgresql", "CREATE TEMP TABLE here AS SELECT 7 AS n", session_id=session)
     for node in (first, second, first, second):
@@ -149,18 +149,18 @@ async def test_closing_session_from_any_instance_stops_its_statements(
     first, second = pair
 
     async def close() -> tuple[float, int]:
-        created = await first.told("editor/create_session", session='{"type": "postgresql"}')
+        created = await first.post_ok("editor/create_session", session='{"type": "postgresql"}')
         session = created["session"]["id"]
         operation = await first.submit("postgresql", "SELECT pg_sleep(60), 'in a session'", session_id=session)
         await first.until(operation, lambda status: status["state"] == "running")
         started = time.monotonic()
-        await second.told("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
+        await second.post_ok("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
         assert await second.state(operation, wait=30) == "canceled"
         return time.monotonic() - started, session
 
     session = await at_best(close, below_s=2)
     assert await at_work(postgres.admin_dsn(), "in a session") == 0
-    gone = await second.told("editor/execute/postgresql", statement="SELECT 1", session_id=session)
+    gone = await second.post_ok("editor/execute/postgresql", statement="SELECT 1", session_id=session)
     told = (await second.post("editor/check_status", operationId=gone["history_uuid"], wait=10)).json()
     assert (told["status"], told["code"]) == (1, "session_lost")
 
@@ -168,7 +168,7 @@ async def test_closing_session_from_any_instance_stops_its_statements(
 @pytest.mark.item(44)
 async def test_one_idempotency_key_creates_one_operation_across_instances(pair: tuple[Node, Node]) -> None:
     calls = [
-        node.told("editor/execute/postgresql", statement="SELECT 1", client_request_id="across instances")
+        node.post_ok("editor/execute/postgresql", statement="SELECT 1", client_request_id="across instances")
         for node in (*pair, *pair)
     ]
     assert len({body["history_uuid"] for body in await asyncio.gather(*calls)}) == 1
@@ -181,7 +181,7 @@ async def test_script_keeps_its_session_across_instances(pair: tuple[Node, Node]
     operation = await first.finished("postgresql", script)
     seen = []
     for node in (second, first):
-        operation = (await node.told("editor/execute/postgresql", operationId=operation, wait=10))["history_uuid"]
+        operation = (await node.post_ok("editor/execute/postgresql", operationId=operation, wait=10))["history_uuid"]
         seen.append((await node.page(operation))["data"])
     assert seen == [[[5]], [[6]]]
     unrelated = await first.submit("postgresql", "SELECT n FROM s")
@@ -262,7 +262,7 @@ async def survival(
                 "table": await victim.finished("duckdb", "CREATE TABLE kept AS SELECT 42 AS n"),
             }
             files = {name: await victim.file(operations[name]) for name in ("inline", "segments")}
-            session = (await victim.told("editor/create_session", session='{"type": "postgresql"}'))["session"]["id"]
+            session = (await victim.post_ok("editor/create_session", session='{"type": "postgresql"}'))["session"]["id"]
             operations["sent"] = await victim.submit("postgresql", "SELECT nextval('sent'), pg_sleep(60)", user="bob")
             operations["duckdb sent"] = await victim.submit(
                 "duckdb", "SELECT count(*) FROM range(100000) a, range(10000000) b WHERE a.range % 7 = b.range % 11"
@@ -327,12 +327,12 @@ async def test_results_of_killed_instance_are_unchanged(survival: Survival) -> N
 async def test_log_of_taken_over_statement_continues_without_repetition(survival: Survival) -> None:
     operation, lines, start = survival.operations["sent"], [], 0
     for _ in range(3):
-        answer = await survival.survivor.told(
+        answer = await survival.survivor.post_ok(
             "editor/get_logs", user="bob", operationId=operation, **{"from": start, "size": 2}
         )
         lines += answer["logs"].split("\n") if answer["logs"] else []
         start = answer["next_from"]
-    whole = await survival.survivor.told("editor/get_logs", user="bob", operationId=operation)
+    whole = await survival.survivor.post_ok("editor/get_logs", user="bob", operationId=operation)
     assert "\n".join(lines) == whole["logs"]
     assert "is gone" in lines[-1]
 
@@ -364,4 +364,4 @@ async def test_results_survive_restart_of_all_instances(place: Installation) -> 
     async with place.server() as after:
         assert [await after.page(small), await after.page(large, start_row=123_456, rows=500)] == pages
         assert [await after.file(one, kind=kind) for one in (small, large) for kind in ("csv", "arrow")] == files
-        assert (await after.told("editor/get_logs", operationId=large))["logs"]
+        assert (await after.post_ok("editor/get_logs", operationId=large))["logs"]

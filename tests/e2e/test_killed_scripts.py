@@ -80,7 +80,7 @@ async def test_script_of_killed_process_resends_nothing_and_stops(
         assert (body["query_status"]["state"], body["code"], body["statement_id"]) == ("failed", "outcome_unknown", 2)
         states = [one["state"] for one in body["query_status"]["statements"]]
         assert states == ["success", "available", "failed"]
-        page = await other.told("editor/fetch_result_data", operationId=operation, statement_id=1)
+        page = await other.post_ok("editor/fetch_result_data", operationId=operation, statement_id=1)
         assert page["result"]["data"] == [[7]]
         await holder.execute("COMMIT")
         # PostgreSQL itself continues what a lost client has sent.
@@ -109,7 +109,7 @@ async def test_query_is_retried_if_connector_allows_and_change_is_not(
             body = await other.status(changes, wait=60)
             assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
             await other.until(reads, lambda status: status["state"] in {"running", "available"})
-            assert "run once more" in (await other.told("editor/get_logs", operationId=reads))["logs"]
+            assert "run once more" in (await other.post_ok("editor/get_logs", operationId=reads))["logs"]
             await holder.execute("COMMIT")
             assert await other.state(reads, wait=60) == "available"
             assert (await other.page(reads))["data"] in ([[42]], [[43]])

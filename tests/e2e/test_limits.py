@@ -77,7 +77,7 @@ async def test_execute_of_long_statement_returns_immediately(node: Node) -> None
 async def test_short_wait_returns_running_statement(node: Node) -> None:
     async def wait() -> tuple[float, None]:
         began = time.monotonic()
-        body = await node.told("editor/execute/postgresql", statement="SELECT pg_sleep(60)", wait=1.5)
+        body = await node.post_ok("editor/execute/postgresql", statement="SELECT pg_sleep(60)", wait=1.5)
         took_s = time.monotonic() - began
         assert took_s > 1.4
         to_cancel.append(body["history_uuid"])
@@ -89,7 +89,7 @@ async def test_short_wait_returns_running_statement(node: Node) -> None:
     to_cancel: list[str] = []
     await at_best(wait, below_s=2.5)
     for operation in to_cancel:
-        await node.told("editor/cancel_statement", operationId=operation)
+        await node.post_ok("editor/cancel_statement", operationId=operation)
 
 
 @pytest.mark.item(11)
@@ -108,7 +108,7 @@ async def test_twenty_long_statements_do_not_slow_down_others(node: Node) -> Non
             for call in (
                 node.status(mine, user="eve"),
                 node.http.get("/api/v1/editor/get_history", headers=node.headers("eve")),
-                node.told("editor/get_logs", user="eve", operationId=mine),
+                node.post_ok("editor/get_logs", user="eve", operationId=mine),
                 node.submit("sqlite", "SELECT 2", user="eve"),
             ):
                 began = time.monotonic()
@@ -121,7 +121,7 @@ async def test_twenty_long_statements_do_not_slow_down_others(node: Node) -> Non
         assert await node.value("sqlite", "SELECT 3", user="eve") == 3
     finally:
         for user, operation in long:
-            await node.told("editor/close_statement", user=user, operationId=operation)
+            await node.post_ok("editor/close_statement", user=user, operationId=operation)
     for user, operation in long:
         assert await node.state(operation, user=user, wait=30) == "canceled"
 
@@ -150,7 +150,7 @@ async def test_canceling_running_statement_stops_engine(node: Node, watcher, dia
     await node.until(operation, lambda status: status["state"] == "running")
     # Its work starts shortly after its state becomes running.
     await eventually(lambda: watcher(dialect, marker))
-    answer = await node.told(f"editor/{call}", operationId=operation)
+    answer = await node.post_ok(f"editor/{call}", operationId=operation)
     assert (answer["status"], answer["result"]["status"]) == (0, 0)
     body = await node.status(operation, wait=30)
     assert (body["status"], body["code"]) == (1, "canceled")
@@ -179,7 +179,7 @@ async def test_memory_stays_flat_while_large_result_is_spooled_and_downloaded(no
     assert peak.grown < 150 * MIB
     page = await node.page(operation)
     assert (page["truncated"], page["truncated_reason"]) == (True, "byte_limit")
-    await node.told("editor/close_statement", operationId=operation)
+    await node.post_ok("editor/close_statement", operationId=operation)
 
 
 async def test_unclosed_statements_leave_only_their_spool(place: Installation, node: Node) -> None:
@@ -230,7 +230,7 @@ async def test_temporary_table_is_visible_only_in_its_script(node: Node, dialect
     script = "CREATE TEMPORARY TABLE mine (n INTEGER); INSERT INTO mine VALUES (8); SELECT n FROM mine"
     operation = await node.finished(dialect, script)
     for _ in range(2):
-        body = await node.told(f"editor/execute/{dialect}", operationId=operation, wait=30)
+        body = await node.post_ok(f"editor/execute/{dialect}", operationId=operation, wait=30)
         operation = body["history_uuid"]
     assert (await node.page(operation))["data"] == [[8]]
     unrelated = await node.submit(dialect, "SELECT n FROM mine")
@@ -240,7 +240,7 @@ async def test_temporary_table_is_visible_only_in_its_script(node: Node, dialect
 @pytest.mark.item(50)
 async def test_setting_applies_only_in_its_script(node: Node) -> None:
     operation = await node.finished("postgresql", "SET work_mem = '7MB'; SHOW work_mem")
-    body = await node.told("editor/execute/postgresql", operationId=operation, wait=30)
+    body = await node.post_ok("editor/execute/postgresql", operationId=operation, wait=30)
     assert (await node.page(body["history_uuid"]))["data"] == [["7MB"]]
     assert await node.value("postgresql", "SHOW work_mem") != "7MB"
 

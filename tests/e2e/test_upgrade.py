@@ -33,8 +33,8 @@ async def works(node: Node) -> None:
     """Check a statement from submission to page, log and history, and a session."""
     operation = await node.finished("postgresql", "SELECT n FROM generate_series(1, 500) AS n", limit=500)
     assert (await node.page(operation, start_row=499))["data"] == [[500]]
-    await node.told("editor/get_logs", operationId=operation)
-    await node.told("editor/close_statement", operationId=operation)
+    await node.post_ok("editor/get_logs", operationId=operation)
+    await node.post_ok("editor/close_statement", operationId=operation)
     assert (await node.http.get("/api/v1/editor/get_history", headers=node.headers())).status_code == 200
 
 

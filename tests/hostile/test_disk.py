@@ -144,7 +144,7 @@ class TestTexts:
     async def test_long_script_continues_only_while_its_text_is_complete(self, api: Api):
         ana = await api.user()
         first = (await ana.run("sqlite", f"select 1; select 2 {comment(LONG)}; select 3"))["history_uuid"]
-        second = await ana.told("editor/execute/sqlite", operationId=first, wait=60)
+        second = await ana.post_ok("editor/execute/sqlite", operationId=first, wait=60)
         assert second["status"] == 0
         single = (await ana.run("sqlite", f"select 4 {comment(LONG)}"))["history_uuid"]
         await a_day_passes(api)

@@ -254,14 +254,14 @@ class TestDisabledUsers:
 
     async def test_sessions_are_closed(self, quick: Api) -> None:
         ana = await quick.user()
-        body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
+        body = await ana.post_ok("editor/create_session", session=json.dumps({"type": "mysql"}))
         await accounts(quick).disable(ana.username)
         closed = "select true as closed from sessions where id = $1 and closed_at is not null"
         assert await found(quick, closed, body["session"]["id"])
 
     async def test_hanging_session_close_delays_nobody(self, quick: Api) -> None:
         ana, bob = await quick.user(), await quick.user()
-        body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
+        body = await ana.post_ok("editor/create_session", session=json.dumps({"type": "mysql"}))
         held = quick.services.statements.runner.sessions.get(body["session"]["id"])
         assert held is not None
         close, is_closing, may_close = held.close, asyncio.Event(), asyncio.Event()
@@ -333,22 +333,22 @@ class TestDemotedUsers:
     async def test_sessions_of_a_withdrawn_connector_are_closed_and_reported(self, quick: Api) -> None:
         ana, bob = await quick.user(groups=("analysts",)), await quick.user()
         sessions = [
-            (await ana.told("editor/create_session", session=json.dumps({"type": "closed"})))["session"]["id"]
+            (await ana.post_ok("editor/create_session", session=json.dumps({"type": "closed"})))["session"]["id"]
             for _ in range(3)
         ]
         await leave(quick, ana, "analysts")
         body = {"type": "closed", "id": sessions[0]}
-        closed = (await ana.told("editor/close_session", session=json.dumps(body)))["session"]
+        closed = (await ana.post_ok("editor/close_session", session=json.dumps(body)))["session"]
         assert closed["session"] == {"id": sessions[0], "application": "closed", "status": 4}
         every = json.dumps({"type": "closed"})
-        closed = (await ana.told("editor/close_session", session=every))["session"]
+        closed = (await ana.post_ok("editor/close_session", session=every))["session"]
         assert closed["session"] == {"id": sessions[2], "application": "closed", "status": 4}
         still_open = "select count(*) from sessions where closed_at is null and id = any($1::bigint[])"
         assert await quick.database.value(still_open, sessions) == 0
-        again = (await ana.told("editor/close_session", session=every))["session"]
+        again = (await ana.post_ok("editor/close_session", session=every))["session"]
         for name in ("CLOSED", "closed-closed"):
             body = json.dumps({"type": name})
-            assert (await ana.told("editor/close_session", session=body))["status"] == 0
+            assert (await ana.post_ok("editor/close_session", session=body))["status"] == 0
             assert (await bob.refused("editor/close_session", session=body))[2] == "dialect_not_found"
         assert (again["message"], again["session"]) == ("Session successfully closed.", None)
         # Users who never had a session there learn nothing.

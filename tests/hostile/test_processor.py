@@ -140,7 +140,7 @@ class TestOtherUsers:
         async with opened(computation_processes=1) as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             async with under_way(ana, 8) as tasks:
-                body = await bob.told("editor/format", statements="select 1")
+                body = await bob.post_ok("editor/format", statements="select 1")
                 assert body["formatted_statements"] == "SELECT 1"
                 assert sum(task.done() for task in tasks) < len(tasks) - 1
 

@@ -239,12 +239,12 @@ async def create(admin: Caller, name: str, dialect: str, interface: str, **setti
     """Create a stored connector; return its id."""
     given = [{"name": key, "value": value} for key, value in settings.items()]
     asked = {"nice_name": name, "dialect": dialect, "interface": interface, "settings": given}
-    return (await admin.told("connector/instance/update", connector=json.dumps(asked)))["connector"]["id"]
+    return (await admin.post_ok("connector/instance/update", connector=json.dumps(asked)))["connector"]["id"]
 
 
 async def shown(caller: Caller) -> list[str]:
     """Keys and ids of the listed interpreters."""
-    return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
+    return (await caller.post_ok("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
 @pytest.mark.platform(82, 84)
@@ -254,7 +254,7 @@ async def test_new_connector_appears_and_revoked_connector_disappears_immediatel
         first = await create(admin, "Scratch", "duckdb", "duckdb")
         second = await create(admin, "More", "sqlite", "sqlite")
         assert await shown(ana) == ["lite", first, second]
-        found = await ana.told("get_config")
+        found = await ana.post_ok("get_config")
         entry = found["app_config"]["editor"]["interpreters"][1]
         assert (entry["name"], entry["dialect"], entry["tooltip"]) == ("Scratch", "duckdb", "Duckdb Query")
         assert entry["page"] == f"/editor/?type={first}"
@@ -262,7 +262,7 @@ async def test_new_connector_appears_and_revoked_connector_disappears_immediatel
         await api.database.execute('delete from group_rights where "right" = $1', f"connector:{first}")
         assert await shown(ana) == ["lite", second]
         assert await shown(admin) == ["lite", first, second]
-        await admin.told("connector/instance/delete", connector=json.dumps({"id": second}))
+        await admin.post_ok("connector/instance/delete", connector=json.dumps({"id": second}))
         assert await shown(ana) == ["lite"]
 
 
@@ -271,7 +271,7 @@ async def test_first_stored_connector_is_the_main_action_without_configured_inte
     async with open_with() as api:
         admin = await api.user("admin", admin=True)
         first = await create(admin, "Scratch", "duckdb", "duckdb")
-        found = await (await api.user("ana")).told("get_config")
+        found = await (await api.user("ana")).post_ok("get_config")
     assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == first
 
 
@@ -285,9 +285,9 @@ async def test_stored_connector_on_the_wheel_precedes_configured_interpreters(op
             if not default:
                 assert await create(admin, "More", "sqlite", "sqlite") == "1"
             assert await shown(ana) == ["1", "lite"]
-            assert (await ana.told("get_config"))["default_sql_interpreter"] == "1"
+            assert (await ana.post_ok("get_config"))["default_sql_interpreter"] == "1"
             for path in ("editor/execute", "editor/execute/sqlite"):
-                done = await ana.told(path, statement="select 1", wait=60)
+                done = await ana.post_ok(path, statement="select 1", wait=60)
                 operation = UUID(done["history_uuid"])
                 assert await api.database.value("select connector from statements where id = $1", operation) == "1"
 
@@ -309,9 +309,9 @@ async def test_app_examples_install_the_configured_connectors(open_with: Opener)
     async with open_with(toml) as api:
         ana, admin = await api.user("ana"), await api.user("admin", admin=True)
         assert (await admin.get("available_app_examples")).json() == {"apps": {"connectors": "Connectors"}, "status": 0}
-        done = await admin.told("install_app_examples", app_name="connectors")
+        done = await admin.post_ok("install_app_examples", app_name="connectors")
         assert done == {"message": "Successfully installed examples for connectors.", "status": 0}
-        names = [one["name"] for one in (await ana.told("get_config"))["app_config"]["editor"]["interpreters"]]
+        names = [one["name"] for one in (await ana.post_ok("get_config"))["app_config"]["editor"]["interpreters"]]
         assert names == ["Scratch"]
         missing = await admin.post("install_app_examples")
         assert missing.status_code == 400

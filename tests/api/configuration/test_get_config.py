@@ -37,7 +37,7 @@ groups = "analysts"
 
 async def told(caller: Caller) -> dict[str, Any]:
     """The response; the caller itself checks its shape against the table."""
-    return await caller.told("get_config")
+    return await caller.post_ok("get_config")
 
 
 @pytest.mark.platform(82)
@@ -113,7 +113,7 @@ async def test_default_interpreter_is_the_main_action(open_with: Opener, named: 
 
 async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
     """Run a statement; return the key of its interpreter."""
-    done = await caller.told(path, statement="select 1", wait=60, **fields)
+    done = await caller.post_ok(path, statement="select 1", wait=60, **fields)
     assert done["query_status"]["state"] == "available", done
     operation = UUID(done["history_uuid"])
     return await caller.api.database.value("select connector from statements where id = $1", operation)

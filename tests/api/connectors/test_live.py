@@ -97,7 +97,7 @@ def name() -> str:
 
 async def offered(caller: Caller) -> list[str]:
     """The interpreters that get_config lists."""
-    return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
+    return (await caller.post_ok("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
 async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]]:
@@ -106,7 +106,7 @@ async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]
 
 @pytest.mark.platform(63, 84)
 async def test_new_connector_is_usable_on_both_servers_immediately(servers: Servers, name: str) -> None:
-    assert (await servers.there.told("get_config"))["status"] == 0
+    assert (await servers.there.post_ok("get_config"))["status"] == 0
     made = await servers.new(name)
     assert made["id"] in await offered(servers.there)
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
@@ -290,11 +290,11 @@ async def test_changed_connector_does_not_show_metadata_of_the_old_address(serve
     await rows(servers.ana, made["id"], _WHO)
     await execute(servers.users_url, f"CREATE TABLE {table} (a int)")
     asked = {"snippet": f'{{"type": "{made["id"]}"}}'}
-    assert table in str(await servers.there.told("editor/autocomplete/public", **asked))
+    assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
     await execute(servers.users_url, f"DROP TABLE {table}")
-    assert table in str(await servers.there.told("editor/autocomplete/public", **asked)), "nothing was kept"
+    assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked)), "nothing was kept"
     await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
-    assert table not in str(await servers.there.told("editor/autocomplete/public", **asked))
+    assert table not in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
 
 
 @pytest.mark.security("T9")

@@ -166,13 +166,13 @@ async def test_statements_cannot_reach_another_file(place, directory, dialect, s
 async def test_connection_test_creates_no_file(place: Place, dialect: str) -> None:
     file = f"unborn.{dialect}"
     given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}
-    body = await place.caller.told("connector/instance/test", connector=json.dumps(given))
+    body = await place.caller.post_ok("connector/instance/test", connector=json.dumps(given))
     assert body["ok"]
     assert "does not exist yet" in body["warnings"]
     assert file not in names_in(place.databases)
     connector = await place.new(dialect, file)
     assert (await place.caller.run(connector, "CREATE TABLE t (a int)"))["status"] == 0
-    body = await place.caller.told("connector/instance/test", connector=json.dumps({"id": connector}))
+    body = await place.caller.post_ok("connector/instance/test", connector=json.dumps({"id": connector}))
     assert (body["ok"], body["warnings"]) == (True, "")
 
 

@@ -156,7 +156,7 @@ class TestAnswer:
 
     async def test_metadata_show_the_new_table_immediately(self, ana: Caller, table: str):
         async def known() -> set[str]:
-            body = await ana.told("editor/autocomplete/main", snippet='{"type": "duckdb"}')
+            body = await ana.post_ok("editor/autocomplete/main", snippet='{"type": "duckdb"}')
             return {one["name"] for one in body["tables_meta"]}
 
         assert table not in await known()

@@ -59,11 +59,11 @@ def stock(engine: FakeCatalogEngine) -> None:
 
 async def look(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
     """Make the editor request databases and tables, and wait until the index contains them."""
-    await caller.told("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
+    await caller.post_ok("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
     for database, names in databases.items():
-        await caller.told(f"editor/autocomplete/{database}/", snippet=f'{{"type": "{connector}"}}')
+        await caller.post_ok(f"editor/autocomplete/{database}/", snippet=f'{{"type": "{connector}"}}')
         for name in names:
-            await caller.told(f"editor/autocomplete/{database}/{name}", snippet=f'{{"type": "{connector}"}}')
+            await caller.post_ok(f"editor/autocomplete/{database}/{name}", snippet=f'{{"type": "{connector}"}}')
     feed = caller.api.services.searching.feed
     assert feed is not None
     await feed.wait_until_idle()
@@ -71,5 +71,5 @@ async def look(caller: Caller, connector: str = "shelf", **databases: list[str])
 
 async def found(caller: Caller, text: str, **fields: Any) -> list[str]:
     """Names of the results, in order."""
-    body = await caller.told(CALL, query_s=text, **fields)
+    body = await caller.post_ok(CALL, query_s=text, **fields)
     return [one["originalName"] for one in body["results"]]

@@ -98,14 +98,14 @@ class TestFiles:
         stores = hdfs("data/in/sample.csv"), s3("lake/in/sample.csv", "lake/out/other.csv")
         async with opened(tmp_path, database_dsn, *stores) as api:
             ana = await api.user("ana")
-            one = await ana.told(CALL, query_s='"/data/ sample"', sources='["hdfs"]')
+            one = await ana.post_ok(CALL, query_s='"/data/ sample"', sources='["hdfs"]')
             (record,) = one["results"]
             assert set(record) >= KEYS
             seen = (record["originalName"], record["type"], record["sourceType"], record["parentPath"])
             assert seen == ("hdfs:///data/in/sample.csv", "FILE", "HDFS", "/data/in")
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
-            two = await ana.told(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
+            two = await ana.post_ok(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
             # The age of a prefix is unknown, so entries with an age come first.
             assert [found["originalName"] for found in two["results"]] == ["s3a://lake/in/sample.csv", "s3a://lake/in"]
             assert two["facets"] == {"type": {"DIRECTORY": 1, "FILE": 1}}
@@ -116,7 +116,7 @@ class TestFiles:
         metadata = {"search": {"max_entries": 40}}
         async with opened(tmp_path, database_dsn, store, metadata=metadata) as api:
             ana = await api.user("ana")
-            body = await ana.told(CALL, query_s="/data/", sources='["hdfs"]')
+            body = await ana.post_ok(CALL, query_s="/data/", sources='["hdfs"]')
             report = body["sources"]["hdfs"]
             assert (report["ok"], report["matched"], report["truncated"]) == (True, 40, True)
             assert "/data" in report["message"]
@@ -131,7 +131,7 @@ class TestFiles:
         store = make("lake/x")
         store.__class__ = Late
         async with opened(tmp_path, database_dsn, store, metadata={"search": {"max_seconds": max_seconds}}) as api:
-            body = await (await api.user("ana")).told(CALL, query_s=path, sources=f'["{source}"]')
+            body = await (await api.user("ana")).post_ok(CALL, query_s=path, sources=f'["{source}"]')
             report = body["sources"][source]
             assert (report["ok"], report["matched"], report["truncated"]) == (True, matched, not matched)
             assert (path.rstrip("/") in report["message"]) is not matched
@@ -142,7 +142,7 @@ class TestFiles:
         store.failures["list_directory"] = lambda *_: StorageUnavailable("The store cannot be reached.")
         async with opened(tmp_path, database_dsn, store, s3("lake/x")) as api:
             ana = await api.user("ana")
-            body = await ana.told(CALL, query_s="s3a://lake/x")
+            body = await ana.post_ok(CALL, query_s="s3a://lake/x")
             assert body["sources"]["hdfs"]["ok"] is False
             assert body["sources"]["s3"]["matched"] == 1
             alone = await ana.post(CALL, query_s="x", sources='["hdfs"]')
@@ -151,7 +151,7 @@ class TestFiles:
     @pytest.mark.platform(90)
     async def test_unconfigured_store_is_not_a_failure(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn) as api:
-            body = await (await api.user("ana")).told(CALL, query_s="x", sources='["hdfs", "s3"]')
+            body = await (await api.user("ana")).post_ok(CALL, query_s="x", sources='["hdfs", "s3"]')
             assert body["results"] == []
             assert {name: (one["ok"], one["message"]) for name, one in body["sources"].items()} == {
                 "hdfs": (False, "Not configured."),
@@ -160,7 +160,7 @@ class TestFiles:
 
     async def test_many_results_are_formatted_like_few_results(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn, s3(*(f"lake/<{number:03}>" for number in range(120)))) as api:
-            body = await (await api.user("ana")).told(CALL, query_s="s3a://lake/<", sources='["s3"]', limit=1000)
+            body = await (await api.user("ana")).post_ok(CALL, query_s="s3a://lake/<", sources='["s3"]', limit=1000)
             assert body["count"] == 120
             assert {"&lt;" in one["hue_name"] for one in body["results"]} == {True}
 
@@ -191,7 +191,7 @@ class TestCatalogs:
 
     async def test_dummy_catalog_is_empty_and_all_sources_are_ok(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn) as api:
-            body = await (await api.user("ana")).told(CALL, query_s="x", interface='"dummy"')
+            body = await (await api.user("ana")).post_ok(CALL, query_s="x", interface='"dummy"')
             assert (body["results"], body["totalMatched"]) == ([], 0)
             assert set(body["sources"]) == {"documents", "sql", "hdfs", "s3"}
             assert all(one["ok"] for one in body["sources"].values())
@@ -201,7 +201,7 @@ class TestCatalogs:
             ana = await api.user("ana")
             seen: list[str] = []
             for offset in (0, 10, 20, 30):
-                body = await ana.told(CALL, query_s="sample", sources='["sql"]', offset=offset, limit=10)
+                body = await ana.post_ok(CALL, query_s="sample", sources='["sql"]', offset=offset, limit=10)
                 assert body["totalMatched"] == 35
                 seen += [record["originalName"] for record in body["results"]]
             assert seen == [f"web.sample_{number:02}" for number in range(35)]
@@ -217,7 +217,7 @@ class TestCatalogs:
         async with scripted_atlas(ENTITIES, tags) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             ana = await api.user("ana")
             for sources in ('["sql"]', "[]"):
-                body = await ana.told(CALL, query_s='""', sources=sources, field_facets='["tags"]')
+                body = await ana.post_ok(CALL, query_s='""', sources=sources, field_facets='["tags"]')
                 assert body["facets"] == {"tags": tags}
 
     async def test_pages_continue_from_one_source_to_the_next(self, tmp_path: Path, database_dsn: str):
@@ -228,14 +228,14 @@ class TestCatalogs:
         ):
             ana, seen = await api.user("ana"), list[str]()
             for offset in range(0, 60, 10):
-                body = await ana.told(CALL, query_s="sample", sources='["sql", "hdfs"]', offset=offset, limit=10)
+                body = await ana.post_ok(CALL, query_s="sample", sources='["sql", "hdfs"]', offset=offset, limit=10)
                 assert body["totalMatched"] == 45
                 seen += [record["identity"] for record in body["results"]]
             assert len(seen) == len(set(seen)) == 45
 
     async def test_documents_are_searched_locally_and_come_first(self, tmp_path: Path, database_dsn: str):
         async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
-            body = await (await api.user("ana")).told(CALL, query_s="sample", sources='["documents", "sql"]')
+            body = await (await api.user("ana")).post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
             assert body["sources"]["documents"] == {"ok": True, "matched": 0, "truncated": False, "message": ""}
             assert body["sources"]["sql"]["matched"] == 35
 
@@ -248,7 +248,7 @@ class TestCatalogs:
             refused = await ana.post(CALL, query_s="sample", sources='["sql"]')
             assert (refused.status_code, refused.json()["code"]) == (403, "catalog_denied")
             atlas.faults.append(Fault(403))
-            body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
+            body = await ana.post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
             assert body["sources"]["sql"]["ok"] is False
 
     async def test_slow_atlas_is_abandoned_at_the_time_limit(self, tmp_path: Path, database_dsn: str):
@@ -258,11 +258,11 @@ class TestCatalogs:
             atlas_api(tmp_path, database_dsn, atlas.url, timeout_s=2) as api,
         ):
             ana = await api.user("ana")
-            body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
+            body = await ana.post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
             assert [body["sources"][name]["ok"] for name in ("documents", "sql")] == [True, False]
             await until(lambda: len(atlas.asked) >= 1)
             asked = len(atlas.asked)
-            every = await ana.told(CALL, query_s="sample")
+            every = await ana.post_ok(CALL, query_s="sample")
             assert [every["sources"][name]["ok"] for name in ("documents", "sql", "hdfs", "s3")] == [
                 True, False, False, False,
             ]  # fmt: skip
@@ -276,7 +276,7 @@ class TestCatalogs:
         """The address may have passed the settings check at startup."""
         async with atlas_api(tmp_path, database_dsn, "http://127.0.0.1:port") as api:
             ana = await api.user("ana")
-            body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
+            body = await ana.post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
             assert [body["sources"][name]["ok"] for name in ("documents", "sql")] == [True, False]
             alone = await ana.post(CALL, query_s="sample", sources='["sql"]')
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
@@ -287,7 +287,7 @@ class TestCatalogs:
         async with opened(tmp_path, database_dsn, hdfs("data/x"), metadata={"catalog": catalog}) as api:
             ana = await api.user("ana")
             for asked in ({}, {"interface": "local"}):
-                body = await ana.told(CALL, query_s="/data/x", sources='["hdfs"]', **asked)
+                body = await ana.post_ok(CALL, query_s="/data/x", sources='["hdfs"]', **asked)
                 assert [one["originalName"] for one in body["results"]] == ["hdfs:///data/x"]
 
     @pytest.mark.security("T8")
@@ -406,9 +406,9 @@ async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api
     stock(api.shelf)
     api.shelf.content["web"]["wide"] = described("web", "wide", *(f"c{number:03}" for number in range(501)))
     await look(ana, web=["sample_07"])
-    assert not (await ana.told(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
+    assert not (await ana.post_ok(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
     await look(ana, web=["wide"])
-    assert (await ana.told(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
+    assert (await ana.post_ok(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
     assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
 
 

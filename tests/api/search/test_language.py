@@ -71,7 +71,7 @@ async def test_long_queries_are_refused(stocked: Caller, text: str) -> None:
 
 @pytest.mark.platform(92)
 async def test_facets_count_all_matches(stocked: Caller) -> None:
-    body = await stocked.told(
+    body = await stocked.post_ok(
         CALL, query_s="sample", sources=SQL, limit=1, field_facets='["type", "owner", "lastModified", "colour"]'
     )
     assert body["facets"] == {
@@ -86,7 +86,7 @@ async def test_facets_count_all_matches(stocked: Caller) -> None:
 
 @pytest.mark.platform(92)
 async def test_prefix_narrows_only_facets(stocked: Caller) -> None:
-    body = await stocked.told(CALL, query_s="sample", sources=SQL, field_facets='["type"]', prefix="ta")
+    body = await stocked.post_ok(CALL, query_s="sample", sources=SQL, field_facets='["type"]', prefix="ta")
     assert body["facets"] == {"type": {"TABLE": 2}}
     assert body["totalMatched"] == 8
 
@@ -109,7 +109,7 @@ async def test_out_of_range_parameters_are_refused(ana: Caller, fields: dict[str
 @pytest.mark.platform(93)
 @pytest.mark.parametrize(("fields", "limit"), [({"limit": 10**30}, 1000), ({"offset": 9999, "limit": 10}, 1)])
 async def test_page_size_is_capped_at_the_maximum(ana: Caller, fields: dict[str, int], limit: int) -> None:
-    assert (await ana.told(CALL, **fields))["limit"] == limit
+    assert (await ana.post_ok(CALL, **fields))["limit"] == limit
 
 
 @pytest.mark.platform(95)
@@ -117,9 +117,9 @@ async def test_page_size_is_capped_at_the_maximum(ana: Caller, fields: dict[str,
 async def test_em_is_the_only_markup(api: Api, ana: Caller) -> None:
     api.shelf.content = {"web": {"<b>x": described("web", "<b>x", comment='<script>"&')}}
     await look(ana, web=[])
-    body = await ana.told(CALL, query_s="b", sources=SQL, limit=1)
+    body = await ana.post_ok(CALL, query_s="b", sources=SQL, limit=1)
     assert body["results"][0]["hue_name"] == "we<em>b</em>.&lt;<em>b</em>&gt;x" or body["results"][0]["name"] == "web"
-    body = await ana.told(CALL, query_s="type:table <b>", sources=SQL)
+    body = await ana.post_ok(CALL, query_s="type:table <b>", sources=SQL)
     shown = body["results"][0]
     assert shown["hue_name"] == "web.<em>&lt;b&gt;</em>x"
     assert shown["originalName"] == "web.<b>x"
@@ -184,9 +184,9 @@ async def test_better_documents_rank_first_and_pages_do_not_overlap(ana: Caller)
     for text in texts:
         await ana.run("duckdb", text)
     asked = {"query_s": '"\\"SELECT 1\\""', "sources": _DOCUMENTS}
-    whole = await ana.told(CALL, **asked)
+    whole = await ana.post_ok(CALL, **asked)
     assert [one["name"] for one in whole["results"]] == [text[:100] for text in texts]
-    pages = [await ana.told(CALL, **asked, limit=2, offset=offset) for offset in (0, 2, 4)]
+    pages = [await ana.post_ok(CALL, **asked, limit=2, offset=offset) for offset in (0, 2, 4)]
     assert [one for page in pages for one in page["results"]] == whole["results"]
     assert {page["totalMatched"] for page in pages} == {5}
 
@@ -200,7 +200,7 @@ async def test_document_age_facets_count_all_matches(api: Api, ana: Caller) -> N
             run["history_uuid"],
             days,
         )
-    body = await ana.told(CALL, query_s="aged", sources=_DOCUMENTS, field_facets='["lastModified"]', limit=1)
+    body = await ana.post_ok(CALL, query_s="aged", sources=_DOCUMENTS, field_facets='["lastModified"]', limit=1)
     assert body["facets"]["lastModified"] == {"month": 1, "older": 1, "today": 1, "week": 1, "year": 1}
 
 
@@ -210,10 +210,10 @@ async def test_phrases_match_across_a_statements_line_breaks(ana: Caller, bob: C
     await ana.run("duckdb", "SELECT 1\n  AS lined,\t2,\r\n'äö\n3'")
     await ana.run("duckdb", "SELECT 1, 2 AS lined")
     for text in ('"1 as lined, 2"', '"1 AS l?ned,"', '"1*lined, 2"', '"ÄÖ 3"', '"1 as" "lined, 2"'):
-        body = await ana.told(CALL, query_s=json.dumps(text), sources=_DOCUMENTS)
+        body = await ana.post_ok(CALL, query_s=json.dumps(text), sources=_DOCUMENTS)
         assert [one["name"] for one in body["results"]] == ["SELECT 1 AS lined, 2, 'äö 3'"], text
         assert "<em>" in body["results"][0]["hue_name"]
-        assert await bob.told(CALL, query_s=json.dumps(text), sources=_DOCUMENTS) == body | {
+        assert await bob.post_ok(CALL, query_s=json.dumps(text), sources=_DOCUMENTS) == body | {
             "results": [], "count": 0, "totalMatched": 0, "sources": body["sources"] | {
                 "documents": body["sources"]["documents"] | {"matched": 0},
             },
@@ -223,7 +223,7 @@ async def test_phrases_match_across_a_statements_line_breaks(ana: Caller, bob: C
 async def test_excerpt_shows_the_match_at_any_distance(ana: Caller) -> None:
     """A wildcard's short prefix occurs everywhere, so the longest literal locates the match."""
     await ana.run("duckdb", f"select 's' -- {'so on, ' * 100}\n, 'salary of the month'")
-    body = await ana.told(CALL, query_s="s*salary?of", sources=_DOCUMENTS)
+    body = await ana.post_ok(CALL, query_s="s*salary?of", sources=_DOCUMENTS)
     assert "salary of</em> the month" in body["results"][0]["hue_description"]
 
 
@@ -233,11 +233,11 @@ async def test_documents_and_objects_appear_in_one_list(api: Api, ana: Caller, s
     stock(api.shelf)
     await look(ana, web=["sample_07"])
     await ana.run("duckdb", "SELECT 1 AS sample")
-    body = await ana.told(CALL, query_s="sample_07", **({} if sources is None else {"sources": sources}))
+    body = await ana.post_ok(CALL, query_s="sample_07", **({} if sources is None else {"sources": sources}))
     assert list(body["sources"]) == ["documents", "sql", "hdfs", "s3"]
     assert body["sources"]["sql"] == {"ok": True, "matched": 3, "truncated": False, "message": ""}
     assert body["sources"]["hdfs"] == {"ok": False, "matched": 0, "truncated": False, "message": "Not configured."}
-    body = await ana.told(CALL, query_s="sample", **({} if sources is None else {"sources": sources}))
+    body = await ana.post_ok(CALL, query_s="sample", **({} if sources is None else {"sources": sources}))
     assert {one["type"] for one in body["results"]} >= {"HUE", "TABLE", "FIELD"}
     assert body["totalMatched"] == body["count"] == sum(one["matched"] for one in body["sources"].values())
 
@@ -247,9 +247,9 @@ async def test_only_documents_are_found_without_the_right(api: Api, ana: Caller)
     await look(ana, web=[])
     await api.database.execute("update group_rights set \"right\" = 'meta' where \"right\" = 'metadata'")
     try:
-        body = await ana.told(CALL, query_s="sample")
+        body = await ana.post_ok(CALL, query_s="sample")
         alone = await ana.refused(CALL, query_s="sample", sources=SQL)
-        dummy = await ana.told(CALL, query_s="sample", interface="dummy")
+        dummy = await ana.post_ok(CALL, query_s="sample", interface="dummy")
     finally:
         await api.database.execute("update group_rights set \"right\" = 'metadata' where \"right\" = 'meta'")
     assert not body["sources"]["sql"]["ok"]
@@ -295,7 +295,7 @@ async def test_statements_outside_the_history_are_never_found(ana: Caller) -> No
 
 async def test_documents_have_full_descriptions(ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1 AS a_b,\n 'needle <i>' AS c")
-    body = await ana.told(CALL, query_s="needle", sources='["documents"]', field_facets='["type", "lastModified"]')
+    body = await ana.post_ok(CALL, query_s="needle", sources='["documents"]', field_facets='["type", "lastModified"]')
     one = body["results"][0]
     assert one["uuid"] == one["identity"] == run["history_uuid"]
     assert (one["type"], one["sourceType"], one["doc_type"]) == ("HUE", "HUE", "query-duckdb")
@@ -340,7 +340,7 @@ async def test_refreshed_objects_are_found_by_their_new_columns(api: Api, ana: C
     await look(ana, web=["sample_07"])
     assert await found(ana, "wages") == []
     api.shelf.content["web"]["sample_07"] = described("web", "sample_07", "wages")
-    await ana.told("editor/autocomplete/web/sample_07", snippet='{"type": "shelf"}', refresh="true")
+    await ana.post_ok("editor/autocomplete/web/sample_07", snippet='{"type": "shelf"}', refresh="true")
     await api.services.searching.feed.wait_until_idle()
     assert await found(ana, "wages") == ["web.sample_07.wages"]
     assert await found(ana, "salary") == []
@@ -349,7 +349,7 @@ async def test_refreshed_objects_are_found_by_their_new_columns(api: Api, ana: C
 async def test_catalogs_are_selected_by_name(ana: Caller) -> None:
     assert await ana.refused(CALL, interface="atlas") == (501, -1, "catalog_not_configured")
     assert await ana.refused(CALL, interface='"navigator"') == (501, -1, "catalog_not_supported")
-    body = await ana.told(CALL, interface="dummy")
+    body = await ana.post_ok(CALL, interface="dummy")
     assert (body["results"], body["totalMatched"]) == ([], 0)
     assert all(one["ok"] for one in body["sources"].values())
 
@@ -368,5 +368,5 @@ async def test_statement_matching_follows_the_term_rules(api: Api, ana: Caller) 
         terms = parse_query(f'"{pattern}"').terms
         texts = folded(text), folded(" ".join(text.split()))
         wanted = all(any(term.find_in(one) is not None for one in texts) for term in terms)
-        body = await ana.told(CALL, query_s=f'"\\"{pattern}\\""', sources='["documents"]')
+        body = await ana.post_ok(CALL, query_s=f'"\\"{pattern}\\""', sources='["documents"]')
         assert body["totalMatched"] == int(wanted), (text, pattern)

@@ -64,10 +64,10 @@ async def test_failed_refresh_keeps_the_rows(api: Api, ana: Caller) -> None:
 async def test_reached_limits_are_reported(api: Api, ana: Caller, limits: dict[str, int], count: int) -> None:
     stock(api.shelf)
     await refreshed(api, another(api, **limits))
-    body = await ana.told(CALL, query_s="type:table type:view", sources=SQL)
+    body = await ana.post_ok(CALL, query_s="type:table type:view", sources=SQL)
     assert body["totalMatched"] == count
     assert body["sources"]["sql"]["truncated"]
-    assert (await ana.told(CALL, query_s="salary", sources=SQL))["totalMatched"] == 0 or "max_tables" in limits
+    assert (await ana.post_ok(CALL, query_s="salary", sources=SQL))["totalMatched"] == 0 or "max_tables" in limits
 
 
 async def test_rows_of_a_former_address_are_ignored(api: Api, ana: Caller) -> None:
@@ -82,7 +82,7 @@ async def test_rows_of_a_former_address_are_ignored(api: Api, ana: Caller) -> No
 async def test_search_refreshes_the_callers_own_scope(api: Api, ana: Caller, bob: Caller) -> None:
     stock(api.shelf)
     api.shelf.act_as_caller(True)
-    await ana.told(CALL, query_s="salary", sources=SQL)
+    await ana.post_ok(CALL, query_s="salary", sources=SQL)
     await until(lambda: salary_is_found(ana))
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
     owners = await api.database.fetch("select distinct user_id from metadata_scopes where connector = 'shelf'")
@@ -159,7 +159,7 @@ async def test_failing_catalog_does_not_keep_databases_dropped_elsewhere(api: Ap
     refused = {f"database {name}": StatementRejected("The catalog is down.") for name in down}
     with faulty(api.shelf, refused, unlisted=down):
         await refreshed(api, another(api))
-    body = await ana.told(CALL, query_s="type:table type:view", sources=SQL, limit=100)
+    body = await ana.post_ok(CALL, query_s="type:table type:view", sources=SQL, limit=100)
     assert {one["originalName"] for one in body["results"]} == {"shop.orders", *(f"{name}.t" for name in down)}
 
 
@@ -199,7 +199,7 @@ async def test_failing_database_requests_share_one_time_limit(api: Api, ana: Cal
     with faulty(api.shelf, down, unlisted=names, fails_after_s=0.3):
         await refreshed(api, another(api), connector=hasty)
     assert sum(look.startswith("database ") for look in api.shelf.looks) <= 6
-    assert (await ana.told(CALL, query_s="type:table", sources=SQL))["totalMatched"] == 12
+    assert (await ana.post_ok(CALL, query_s="type:table", sources=SQL))["totalMatched"] == 12
 
 
 async def test_tables_that_cannot_be_read_again_count_toward_the_limit(api: Api, ana: Caller) -> None:
@@ -208,7 +208,7 @@ async def test_tables_that_cannot_be_read_again_count_toward_the_limit(api: Api,
     api.shelf.content["zoo"] = {name: described("zoo", name) for name in ("ape", "bee")}
     with faulty(api.shelf, {"tables web": StatementRejected("Not now.")}):
         await refreshed(api, another(api, max_tables=4))
-    body = await ana.told(CALL, query_s="type:table type:view", sources=SQL)
+    body = await ana.post_ok(CALL, query_s="type:table type:view", sources=SQL)
     assert (body["totalMatched"], body["sources"]["sql"]["truncated"]) == (4, True)
 
 
@@ -218,7 +218,7 @@ async def test_dropped_tables_make_room_for_other_tables(api: Api, ana: Caller) 
     await refreshed(api, bounded)
     api.shelf.content = {"new": {f"t{number}": described("new", f"t{number}", "id") for number in range(4)}}
     await refreshed(api, bounded)
-    body = await ana.told(CALL, query_s="type:table", sources=SQL)
+    body = await ana.post_ok(CALL, query_s="type:table", sources=SQL)
     assert [one["originalName"] for one in body["results"]] == ["new.t0", "new.t1", "new.t2", "new.t3"]
     assert not body["sources"]["sql"]["truncated"]
 
@@ -228,7 +228,7 @@ async def test_incomplete_refreshes_obey_the_limit(api: Api, ana: Caller) -> Non
     bounded = another(api, max_tables=600)
 
     async def told() -> tuple[int, bool]:
-        body = await ana.told(CALL, query_s="type:table", sources=SQL)
+        body = await ana.post_ok(CALL, query_s="type:table", sources=SQL)
         return body["totalMatched"], body["sources"]["sql"]["truncated"]
 
     async def told_after_a_refresh() -> tuple[int, bool]:

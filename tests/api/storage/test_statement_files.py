@@ -63,7 +63,7 @@ async def program_of(caller: Caller, *scopes: str) -> Caller:
 
 
 async def session_of(caller: Caller, dialect: str = "lake") -> int:
-    return (await caller.told("editor/create_session", session=json.dumps({"type": dialect})))["session"]["id"]
+    return (await caller.post_ok("editor/create_session", session=json.dumps({"type": dialect})))["session"]["id"]
 
 
 async def read(caller: Caller, path: str, dialect: str = "lake", **fields: Any) -> str:
@@ -170,7 +170,7 @@ async def test_samples_read_files_with_the_callers_rights_and_never_write(api: A
     assert isinstance(shelf, FakeCatalogEngine)
     shelf.give_files()
     shelf.sample = f"from {own(ana)}"
-    sample = await ana.told("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
+    sample = await ana.post_ok("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
     assert sample["rows"] == [[ana.username]]
     refused = await bob.post("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
     assert f"{own(ana)}: " in refused.json()["message"]

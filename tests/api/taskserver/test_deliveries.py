@@ -141,17 +141,17 @@ async def test_servers_with_untrusted_certificates_receive_no_email(
     ):
         for box in (other_name, other_authority):
             async with fleets(beats=False, desktop=desktop(box)) as fleet:
-                body = await fleet.root.told("taskserver/email/test", to="a@example.org")
+                body = await fleet.root.post_ok("taskserver/email/test", to="a@example.org")
                 assert (body["ok"], body["message"]) == (False, "The certificate or TLS of the mail server failed.")
             assert box.mails == []
 
 
 async def test_test_email_reports_success_and_refusal(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(beats=False, desktop=desktop(mailbox)) as fleet:
-        assert await fleet.root.told("taskserver/email/test") == {"ok": True, "message": "", "status": 0}
+        assert await fleet.root.post_ok("taskserver/email/test") == {"ok": True, "message": "", "status": 0}
         assert mailbox.recipients == [f"{fleet.root.username}@example.org"]
         mailbox.answers = ["554 go away"]
-        refused = await fleet.root.told("taskserver/email/test", to="b@example.org")
+        refused = await fleet.root.post_ok("taskserver/email/test", to="b@example.org")
         assert refused == {"ok": False, "message": "554 go away", "status": 0}
         assert await fleet.root.refused("taskserver/email/test", to="b@elsewhere.org") == (400, -1, "invalid_parameter")
         without = await fleet.api.user("other", admin=True)

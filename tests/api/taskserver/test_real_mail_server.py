@@ -29,7 +29,7 @@ async def test_email_with_csv_is_delivered(
         (attached,) = mail.iter_attachments()
         assert attached.get_content().splitlines()[1:] == ["'=1+1"]
         # The server accepts mail only for its own domain.
-        refused = await fleet.root.told("taskserver/email/test", to="ana@example.net")
+        refused = await fleet.root.post_ok("taskserver/email/test", to="ana@example.net")
         assert (refused["ok"], refused["message"][:4]) == (False, "554 ")
 
 
@@ -39,6 +39,6 @@ async def test_server_of_an_unknown_authority_receives_no_email(fleets: Callable
     task_server = {"email_allowed_domains": ["example.org"]}
     before = len(smtp_server.mails())
     async with fleets(beats=False, desktop={"smtp": smtp, "task_server": task_server}) as fleet:
-        body = await fleet.root.told("taskserver/email/test", to="ana@example.org")
+        body = await fleet.root.post_ok("taskserver/email/test", to="ana@example.org")
         assert (body["ok"], body["message"]) == (False, "The certificate or TLS of the mail server failed.")
     assert len(smtp_server.mails()) == before

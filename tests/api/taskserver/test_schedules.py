@@ -229,7 +229,7 @@ async def test_schedules_require_an_administrator_but_no_task_server(fleet: Flee
     # The task server is off here; all calls but run have been covered above and in other tests.
     chosen = json.dumps({"id": made["id"]})
     assert await fleet.root.refused("taskserver/schedules/run", schedule=chosen) == (501, -1, "task_server_disabled")
-    assert (await fleet.root.told("taskserver/schedules/delete", schedule=chosen)) == {"id": made["id"], "status": 0}
+    assert (await fleet.root.post_ok("taskserver/schedules/delete", schedule=chosen)) == {"id": made["id"], "status": 0}
     for call in ("delete", "run", "update"):
         code = (501, -1, "task_server_disabled") if call == "run" else (404, -1, "schedule_not_found")
         assert await fleet.root.refused(f"taskserver/schedules/{call}", schedule=chosen) == code

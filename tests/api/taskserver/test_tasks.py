@@ -372,7 +372,7 @@ class TestWork:
         assert task["result"] == {"queries": 1, "already_closed": 0}
         assert await boss.state(operation) == "closed"
         for kind in ("mysql", "hive2"):
-            await boss.told("editor/create_session", session=json.dumps({"type": kind}))
+            await boss.post_ok("editor/create_session", session=json.dumps({"type": kind}))
         for dialect, closed in (("hive", 1), ("all", 1)):
             task = await run(boss, "close_sessions", age_in_days=0, dialect=dialect)
             assert (task["state"], task["result"]["sessions"]) == ("finished", closed), task

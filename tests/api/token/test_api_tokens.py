@@ -114,7 +114,7 @@ class TestTokens:
         again = {"name": "one", "scopes": ["query"]}
         taken = await ana.post_json("token/api_tokens/new", **again)
         assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
-        await ana.told("token/api_tokens/revoke", id=first["token"]["id"])
+        await ana.post_ok("token/api_tokens/revoke", id=first["token"]["id"])
         assert (await made(ana, name="one"))["token"]["id"] != first["token"]["id"]
         states = [one["state"] for one in (await ana.get("token/api_tokens")).json()["tokens"]]
         assert states == ["revoked", "active"]
@@ -144,9 +144,9 @@ class TestTokens:
         assert token["token"]["id"] in mine
         nobody = await root.post_json("token/api_tokens/new", name="x", scopes=["query"], username="nobody.at.all")
         assert (nobody.status_code, nobody.json()["code"]) == (404, "unknown_user")
-        ended = await root.told("token/api_tokens/revoke", id=token["token"]["id"])
+        ended = await root.post_ok("token/api_tokens/revoke", id=token["token"]["id"])
         assert ended["token"]["state"] == "revoked"
-        assert await root.told("token/api_tokens/revoke", id=token["token"]["id"]) == ended
+        assert await root.post_ok("token/api_tokens/revoke", id=token["token"]["id"]) == ended
 
 
 class TestEnds:
@@ -155,7 +155,7 @@ class TestEnds:
         api, revoked, expired = ana.api, await made(ana), await made(ana)
         for token in (revoked, expired):
             assert (await bearer(api, token["value"])).status_code == 200
-        await ana.told("token/api_tokens/revoke", id=revoked["token"]["id"])
+        await ana.post_ok("token/api_tokens/revoke", id=revoked["token"]["id"])
         await api.database.execute(
             "update api_tokens set expires_at = now() where id = $1", UUID(expired["token"]["id"])
         )
@@ -175,7 +175,7 @@ class TestEnds:
             assert (await bearer(tokens, token["value"])).status_code == 200
             match end:
                 case "all":
-                    await tokens.stranger.told("token/revoke", refresh=pair["refresh"], all="true")
+                    await tokens.stranger.post_ok("token/revoke", refresh=pair["refresh"], all="true")
                 case "password":
                     await accounts(tokens).set_password("ana", PASSWORD)
                 case _:
@@ -198,7 +198,7 @@ class TestEnds:
             assert (await stranger.post("token/revoke", token=value, all=everything)).json() == {}
         assert (await holder(ana.api, token).post("token/revoke")).json() == {}
         assert (await bearer(ana.api, value)).status_code == 200, "a logout ends no API token"
-        await ana.told("token/api_tokens/revoke", id=token["token"]["id"])
+        await ana.post_ok("token/api_tokens/revoke", id=token["token"]["id"])
         assert (await stranger.post("token/verify", token=value)).status_code == 401
 
     async def test_running_calls_end_with_their_token(self, opener: Opener):
@@ -212,7 +212,7 @@ class TestEnds:
             await program.running(operation)
             waiting = asyncio.create_task(program.post("editor/check_status", operationId=operation, wait=60))
             codes = [one.status_code for one in await asyncio.gather(*(bearer(api, token["value"]) for _ in range(50)))]
-            revoking = asyncio.create_task(ana.told("token/api_tokens/revoke", id=token["token"]["id"]))
+            revoking = asyncio.create_task(ana.post_ok("token/api_tokens/revoke", id=token["token"]["id"]))
             during = await asyncio.gather(*(bearer(api, token["value"]) for _ in range(50)))
             await revoking
             assert set(codes) == {200}
@@ -295,7 +295,7 @@ class TestRights:
         assert (await root.on(operation, "check_status"))["status"] == 0
         assert (await whole.on(operation, "check_status"))["status"] == 0
         assert (await program.post("editor/check_status", operationId=operation)).status_code == 404
-        assert (await program.told("get_config"))["hue_config"]["is_admin"] is False
+        assert (await program.post_ok("get_config"))["hue_config"]["is_admin"] is False
         # Administrators may use every connector, including connectors restricted to groups.
         assert (await program.run("closed", "rows 1"))["status"] == 0
 
@@ -346,7 +346,7 @@ class TestRights:
             if "operationId" not in fields:
                 granted_to_others = await ana.post(call.replace("sqlite", "closed"), **unknown)
                 assert verdict(refused) == verdict(granted_to_others), call
-        shown = await program.told("get_config")
+        shown = await program.post_ok("get_config")
         assert {one["type"] for one in shown["app_config"]["editor"]["interpreters"]} == {"duckdb"}
 
     async def test_token_does_not_see_statements_of_other_connectors(self, ana: Caller):
@@ -359,10 +359,12 @@ class TestRights:
             assert [one["uuid"] for one in shown["history"]] == expected, shown
             assert shown["count"] == len(expected)
         for caller, count in ((program, 1), (ana, 2)):
-            found = await caller.told("metadata/search/entities_interactive", query_s="needle", sources='["documents"]')
+            found = await caller.post_ok(
+                "metadata/search/entities_interactive", query_s="needle", sources='["documents"]'
+            )
             assert found["count"] == count, found
         sessions = {
-            name: (await ana.told("editor/create_session", session=json.dumps({"type": name})))["session"]["id"]
+            name: (await ana.post_ok("editor/create_session", session=json.dumps({"type": name})))["session"]["id"]
             for name in ("sqlite", "duckdb")
         }
         for call in ("check_status", "get_logs", "cancel_statement", "close_statement"):
@@ -372,11 +374,11 @@ class TestRights:
             refused = await program.post("editor/close_session", session=json.dumps(call))
             assert refused.status_code == 404, refused.text
         assert (await ana.on(foreign, "check_status"))["query_status"]["status"] == "available"
-        closed = await program.told(
+        closed = await program.post_ok(
             "editor/close_session", session=json.dumps({"type": "duckdb", "id": sessions["duckdb"]})
         )
         assert closed["status"] == 0
-        still_open = await ana.told(
+        still_open = await ana.post_ok(
             "editor/close_session", session=json.dumps({"type": "sqlite", "id": sessions["sqlite"]})
         )
         assert still_open["session"], still_open
@@ -409,7 +411,7 @@ async def test_database_and_log_contain_no_token_and_the_audit_log_names_it(open
         operation = (await program.run("duckdb", "select 1"))["history_uuid"]
         await api.stranger.post("token/verify", token=value)
         assert lacking(await program.get("storage/filesystems")) == "files:read"
-        await ana.told("token/api_tokens/revoke", id=token["token"]["id"])
+        await ana.post_ok("token/api_tokens/revoke", id=token["token"]["id"])
         await bearer(api, value)
         tables = await api.database.fetch(
             "select format('%I.%I', schemaname, tablename) as name from pg_tables"
