@@ -37,7 +37,7 @@ def key_of(asked: str) -> CacheKey:
 async def test_cached_value_is_returned_until_objects_change(answers: MetadataCacheRecords) -> None:
     key = key_of("tables")
     began = await answers.find(key, max_age=AGE)
-    assert await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    assert await answers.put(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
     assert (await answers.find(key, max_age=AGE)).value == b"old"
     await answers.objects_changed(key.user_id, key.connector)
     assert (await answers.find(key, max_age=AGE)).value is None
@@ -47,11 +47,11 @@ async def test_value_looked_up_before_change_is_not_cached_after_it(answers: Met
     key = key_of("tables")
     began = await answers.find(key, max_age=AGE)
     await answers.objects_changed(key.user_id, key.connector)
-    await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    await answers.put(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
     after = await answers.find(key, max_age=AGE)
     assert (after.value, after.changed_at != began.changed_at) == (None, True)
-    assert await answers.keep(key, b"new", looked_at=after.looked_at, max_bytes=ROOM)
-    await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    assert await answers.put(key, b"new", looked_at=after.looked_at, max_bytes=ROOM)
+    await answers.put(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
     assert (await answers.find(key, max_age=AGE)).value == b"new"
 
 
@@ -60,7 +60,7 @@ async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
     between = await answers.find(key, max_age=AGE)
-    assert await answers.keep(key, b"old", looked_at=between.looked_at, max_bytes=ROOM)
+    assert await answers.put(key, b"old", looked_at=between.looked_at, max_bytes=ROOM)
     await answers.objects_changed(key.user_id, key.connector)
     after = await answers.find(key, max_age=AGE)
     assert (after.value, after.changed_at != between.changed_at) == (None, True)
@@ -71,7 +71,7 @@ async def test_change_affects_only_its_user_and_connector(answers: MetadataCache
     others = (replace(mine, user_id=2), replace(mine, connector="else"))
     for key in (mine, *others):
         began = await answers.find(key, max_age=AGE)
-        assert await answers.keep(key, b"kept", looked_at=began.looked_at, max_bytes=ROOM)
+        assert await answers.put(key, b"kept", looked_at=began.looked_at, max_bytes=ROOM)
     await answers.objects_changed(mine.user_id, mine.connector)
     assert [(await answers.find(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
 
@@ -79,6 +79,6 @@ async def test_change_affects_only_its_user_and_connector(answers: MetadataCache
 async def test_size_limit_per_user_is_enforced(answers: MetadataCacheRecords) -> None:
     first, second = key_of("tables"), key_of("functions")
     began = await answers.find(first, max_age=AGE)
-    assert await answers.keep(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
-    assert not await answers.keep(second, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+    assert await answers.put(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+    assert not await answers.put(second, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
     assert (await answers.find(second, max_age=AGE)).value is None

@@ -43,7 +43,7 @@ class StoredTables:
     async def packed(self) -> AsyncGenerator[PackedRows]:
         for table in self._tables:
             stored = blocks.encode(table)
-            yield PackedRows(stored[: blocks.head_bytes(stored)], len(stored), partial(self._part, stored))
+            yield PackedRows(stored[: blocks.head_length(stored)], len(stored), partial(self._part, stored))
 
     async def _part(self, stored: bytes, start: int, stop: int) -> bytes:
         return stored[start:stop]
