@@ -26,7 +26,7 @@ BUILDING = {"build.py", "wiring.py"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class CodeSize:
     """A file, or a function with the number of lines of its body without the docstring."""
 
     place: str
@@ -34,7 +34,7 @@ class Sized:
     maximum: int
 
 
-def functions_of(file: Path) -> Iterator[Sized]:
+def functions_of(file: Path) -> Iterator[CodeSize]:
     """Yield all functions and methods of a file, including nested ones; not the signatures of Protocols."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -44,12 +44,12 @@ def functions_of(file: Path) -> Iterator[Sized]:
             lines = (node.end_lineno or body[0].lineno) - body[0].lineno + 1
             place = f"{file.relative_to(PROJECT)}:{node.lineno} {node.name}"
             maximum = MAX_BUILD if file.name in BUILDING else MAX_FUNCTION
-            yield Sized(place, lines, maximum)
+            yield CodeSize(place, lines, maximum)
 
 
-def problems(files: dict[Path, int], functions: list[Sized]) -> Iterator[str]:
+def problems(files: dict[Path, int], functions: list[CodeSize]) -> Iterator[str]:
     """Yield a line for each exceeded budget."""
-    whole = [Sized(str(file.relative_to(PROJECT)), lines, MAX_FILE) for file, lines in files.items()]
+    whole = [CodeSize(str(file.relative_to(PROJECT)), lines, MAX_FILE) for file, lines in files.items()]
     for one in whole + functions:
         if one.lines > one.maximum:
             yield f"{one.place}: {one.lines} lines, at most {one.maximum}"

@@ -16,7 +16,7 @@ from tests.api.driving import Api, Caller, verdict
 from tests.api.test_logs import Event, about, audited
 from tests.fixtures.database import execute
 from tests.timing import until
-from tests.unit.cli.test_commands import Ended, command_in
+from tests.unit.cli.test_commands import CommandOutput, command_in
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.statements.retention import CloseReport
@@ -25,7 +25,7 @@ from queryserver.statements.session_repository import SessionRecord, SessionReco
 __all__ = ["audited"]  # a fixture
 SLOW = "SELECT pg_sleep(60)"
 
-Command = Callable[..., Awaitable[Ended]]
+Command = Callable[..., Awaitable[CommandOutput]]
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ async def test_close_queries_closes_finished_but_not_running_queries(served, com
         await ana.running(running)
         await _unused_for(served, running, 4000)
         by_default = await command("close_queries")
-        assert by_default == Ended(
+        assert by_default == CommandOutput(
             0, "Closing queries older than 7 days...\n1 queries closed. 0 queries already closed.\n", ""
         )
         assert [await ana.state(one) for one in (old, young)] == ["closed", "available"]
         everything = await command("close_queries", "0")
-        assert everything == Ended(
+        assert everything == CommandOutput(
             0, "Closing queries older than 0 days...\n1 queries closed. 0 queries already closed.\n", ""
         )
         assert [await ana.state(one) for one in (young, running)] == ["closed", "running"]
@@ -482,19 +482,19 @@ def commands(tmp_path: Path, shared_database_dsn: str) -> Any:
 async def test_statement_commands_match_the_calls_alongside_a_running_server(ana: Caller, commands: Any):
     operation = (await ana.execute(POSTGRESQL, f"{SLOW}\n-- \x1b[2J"))["history_uuid"]
     await ana.running(operation)
-    shown: Ended = await commands("statements", "list", "--user", ana.username)
+    shown: CommandOutput = await commands("statements", "list", "--user", ana.username)
     header, line = shown.out.splitlines()
     assert header.split("\t")[:4] == ["ID", "STATE", "USER", "CONNECTOR"]
     assert line.split("\t")[:4] == [operation, "running", ana.username, "postgresql"]
-    found: Ended = await commands("statements", "show", operation)
+    found: CommandOutput = await commands("statements", "show", operation)
     assert (found.code, found.out.endswith(f"\n\n{SLOW}\n-- \\x1b[2J\n")) == (0, True)
-    exported: Ended = await commands("statements", "list", "--user", ana.username, "--json")
+    exported: CommandOutput = await commands("statements", "list", "--user", ana.username, "--json")
     assert exported.code == 0, exported.err
     [entry] = json.loads(exported.out)
     assert entry["id"] == operation
     assert set(entry) == set((await listed(await ana.api.user("boss", admin=True), user=ana.username))[0])
-    stopped: Ended = await commands("statements", "stop", operation)
-    assert stopped == Ended(0, f"{operation}: canceled\n", "")
+    stopped: CommandOutput = await commands("statements", "stop", operation)
+    assert stopped == CommandOutput(0, f"{operation}: canceled\n", "")
     assert (await ana.ended(operation))["code"] == "canceled"
-    unknown: Ended = await commands("statements", "stop", str(uuid4()))
+    unknown: CommandOutput = await commands("statements", "stop", str(uuid4()))
     assert (unknown.code, unknown.out) == (1, "")

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 from tests.bench.client import Client
 from tests.bench.client_parts import MIXED, ROWS
-from tests.bench.plain_duckdb import Ran, plain_duckdb
+from tests.bench.plain_duckdb import StatementTimes, plain_duckdb
 from tests.bench.processes import processor_s
 from tests.bench.setting import Bench, Measured, bench_server
 
@@ -39,7 +39,7 @@ _SMALL_TIMES, _WARM_UP = 200, 10
 
 
 @dataclass(frozen=True)
-class Compared:
+class TimeComparison:
     """The shortest times of several rounds, ours and plain DuckDB's."""
 
     ours_s: float
@@ -66,26 +66,26 @@ class Compared:
 async def compared(
     bench: Bench,
     ours: Callable[[], Awaitable[int | None]],
-    plain: Callable[[], Awaitable[Ran]],
+    plain: Callable[[], Awaitable[StatementTimes]],
     *,
     rounds: int = _ROUNDS,
-) -> Compared:
+) -> TimeComparison:
     """Run both alternately after an uncounted warm-up round. Both must return the same number of rows; None:
     canceled."""
-    ours_s, ours_processor_s, others = list[float](), list[float](), list[Ran]()
+    ours_s, ours_processor_s, others = list[float](), list[float](), list[StatementTimes]()
     for number in range(rounds + 1):
         used, began = processor_s([bench.server.pid]), time.perf_counter()
         rows = await ours()
         taken, used = time.perf_counter() - began, processor_s([bench.server.pid]) - used
         other = await plain()
         if rows is None:
-            return Compared(taken, used, other.seconds, other.processor_s, is_bound=True)
+            return TimeComparison(taken, used, other.seconds, other.processor_s, is_bound=True)
         assert rows == other.rows, (rows, other)
         if number:
             ours_s.append(taken)
             ours_processor_s.append(used)
             others.append(other)
-    return Compared(
+    return TimeComparison(
         min(ours_s), min(ours_processor_s), min(one.seconds for one in others), min(one.processor_s for one in others)
     )
 
@@ -94,7 +94,7 @@ async def tpch(folder: Path) -> list[Measured]:
     """Measure the 22 TPC-H queries at scale 1: execute with `wait`, and all rows as pages."""
     made = await asyncio.to_thread(tpch_database, folder)
     more = {"tpch": {"interface": "duckdb", "options": {"path": "tpch.duckdb", **CONFIG}}}
-    found = dict[int, Compared]()
+    found = dict[int, TimeComparison]()
     # Each gets a copy, because DuckDB locks its file against other processes; created before the server opens a missing
     # one.
     databases = folder / "state" / "databases"
@@ -219,7 +219,7 @@ def queries() -> dict[int, str]:
     return {int(number): sql.strip() for number, sql in _QUERY.findall(text)}
 
 
-def _without(small: Compared, found: Sequence[Compared]) -> str:
+def _without(small: TimeComparison, found: Sequence[TimeComparison]) -> str:
     """Return the geometric mean of the rates after subtracting the same small statement from both."""
     rates = [(one.plain_s - small.plain_s) / (one.ours_s - small.ours_s) for one in found]
     return f"{statistics.geometric_mean(rates):.2f}; SELECT 1: {small.ours_s * 1000:.1f} ms"
@@ -258,11 +258,11 @@ def _quantiles(times: list[float]) -> str:
     return f"{ordered[0]:.1f}; {statistics.median(ordered):.1f}; {ordered[int(len(ordered) * 0.99)]:.1f}"
 
 
-def _means(found: Sequence[Compared]) -> str:
+def _means(found: Sequence[TimeComparison]) -> str:
     """Return the geometric means of the rates."""
     rates = [one.rate for one in found], [one.processor_rate for one in found]
     return "; ".join(f"{math.exp(statistics.fmean(map(math.log, one))):.2f}" for one in rates)
 
 
-def _sums(found: Sequence[Compared]) -> str:
+def _sums(found: Sequence[TimeComparison]) -> str:
     return f"{sum(one.ours_s for one in found):.2f}; {sum(one.plain_s for one in found):.2f} s"

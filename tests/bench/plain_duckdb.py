@@ -22,7 +22,7 @@ _NICENESS = 10
 
 
 @dataclass(frozen=True)
-class Ran:
+class StatementTimes:
     """One statement: its time including reading all rows, and the process's processor time."""
 
     seconds: float
@@ -38,14 +38,14 @@ class PlainDuckdb:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def run(self, sql: str, *, into: str = "rows") -> Ran:
+    async def run(self, sql: str, *, into: str = "rows") -> StatementTimes:
         """Run a statement and read its result `into` Python "rows", an Arrow "table", or a file at this path."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"sql": sql, "into": into}).encode() + b"\n")
         line = await self._process.stdout.readline()
         assert line, f"DuckDB by itself has ended while it ran {sql[:200]}"
-        return Ran(**json.loads(line))
+        return StatementTimes(**json.loads(line))
 
 
 @asynccontextmanager

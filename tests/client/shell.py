@@ -18,7 +18,7 @@ from tests.client import forking
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandOutput:
     """A command's output and exit code."""
 
     code: int
@@ -35,7 +35,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCommand:
     """A command that was started."""
 
     pid: int
@@ -43,10 +43,10 @@ class Running:
     _err: asyncio.Task[bytes]
     _code: asyncio.Task[bytes]
 
-    async def end(self) -> Ended:
+    async def end(self) -> CommandOutput:
         async with asyncio.timeout(60):
             out, err, code = await asyncio.gather(self._out, self._err, self._code)
-        return Ended(int(code), out, err.decode())
+        return CommandOutput(int(code), out, err.decode())
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Qs:
     directory: Path
     requests: socket.socket
 
-    async def start(self, *words: str, stdin: str = "") -> Running:
+    async def start(self, *words: str, stdin: str = "") -> RunningCommand:
         (command_in, to_in), (from_out, command_out), (from_err, command_err) = (os.pipe() for _ in range(3))
         pid, code = await self.start_at([command_in, command_out, command_err], *words)
         with os.fdopen(to_in, "w") as file:
             file.write(stdin)
-        return Running(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
+        return RunningCommand(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
 
     async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
         """Start a command with these as stdin, stdout and stderr, which are closed here; return its process id and
@@ -76,7 +76,7 @@ class Qs:
         pid = int(await asyncio.to_thread(lines.readline))
         return pid, _reading(lines)
 
-    async def __call__(self, *words: str, stdin: str = "") -> Ended:
+    async def __call__(self, *words: str, stdin: str = "") -> CommandOutput:
         return await (await self.start(*words, stdin=stdin)).end()
 
 

@@ -240,11 +240,11 @@ async def test_later_process_resumes_download(server: Server, folder: str, targe
 
     def stop(done: int, size: int | None) -> None:
         if done >= 3 * PART:
-            raise Stopped
+            raise ProgramExit
 
     ranges = Ranges()
     async with connect(server.url, token=token, retries=QUICK, http_transport=ranges) as db:
-        with pytest.raises(Stopped):
+        with pytest.raises(ProgramExit):
             await db.files.download(f"{folder}/a.bin", target / "a.bin", on_bytes=stop)
         part = target / names(target)[0]
         kept = part.stat().st_size
@@ -274,11 +274,11 @@ async def test_download_does_not_resume_with_different_bytes(server: Server, db:
 
     def stop(done: int, size: int | None) -> None:
         if done >= 3 * PART:
-            raise Stopped
+            raise ProgramExit
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ProgramExit):
         await db.files.download(f"{folder}/a.bin", target / "a.bin", on_bytes=stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(ProgramExit):
         await db.files.download(f"{folder}/a.bin", target / "none.bin", on_bytes=stop, resume=False)
     assert len(names(target)) == 1
     place.write_bytes(CONTENT[::-1])
@@ -397,7 +397,7 @@ async def test_file_object_never_receives_truncated_content(db: Connection, serv
         assert await file.read() == b"9876543210"
 
 
-class Stopped(Exception):
+class ProgramExit(Exception):
     """A program exit in the middle of its work."""
 
 
@@ -420,7 +420,7 @@ class Busy(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-class Counting(httpx.AsyncHTTPTransport):
+class PartCounter(httpx.AsyncHTTPTransport):
     """Counts the sent parts."""
 
     parts = 0
@@ -431,14 +431,14 @@ class Counting(httpx.AsyncHTTPTransport):
 
 
 async def test_later_process_sends_only_the_remaining_parts(server: Server, folder: str, local: Path):
-    token, counting = await server.token(), Counting()
+    token, counting = await server.token(), PartCounter()
 
     def stop(done: int, size: int | None) -> None:
         if done >= 2 * PART:
-            raise Stopped
+            raise ProgramExit
 
     async with connect(server.url, token=token, retries=QUICK) as db:
-        with pytest.raises(Stopped):
+        with pytest.raises(ProgramExit):
             await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
     async with connect(server.url, token=token, retries=QUICK, http_transport=counting) as db:
         sent = await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
@@ -448,7 +448,7 @@ async def test_later_process_sends_only_the_remaining_parts(server: Server, fold
 
 
 async def test_parts_stay_if_server_is_busy_beyond_retries(server: Server, folder: str, local: Path):
-    token, busy, counting = await server.token(), Busy(after=4), Counting()
+    token, busy, counting = await server.token(), Busy(after=4), PartCounter()
     async with connect(server.url, token=token, retries=Retries(total_s=0), http_transport=busy) as db:
         with pytest.raises(ServerUnavailable):
             await db.files.upload(local, f"{folder}/busy.bin", part_bytes=PART)
@@ -463,10 +463,10 @@ async def test_parts_of_another_file_are_not_reused(server: Server, folder: str,
 
     def stop(done: int, size: int | None) -> None:
         if done >= 2 * PART:
-            raise Stopped
+            raise ProgramExit
 
     async with connect(server.url, token=token, retries=QUICK) as db:
-        with pytest.raises(Stopped):
+        with pytest.raises(ProgramExit):
             await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART, on_bytes=stop)
         replace_unnoticed(local, CONTENT[::-1])
         await db.files.upload(local, f"{folder}/resumed.bin", part_bytes=PART)
@@ -475,10 +475,10 @@ async def test_parts_of_another_file_are_not_reused(server: Server, folder: str,
 
 async def test_abandoned_upload_leaves_nothing(server: Server, folder: str, local: Path):
     def stop(done: int, size: int | None) -> None:
-        raise Stopped
+        raise ProgramExit
 
     async with connect(server.url, token=await server.token(), retries=QUICK) as db:
-        with pytest.raises(Stopped):
+        with pytest.raises(ProgramExit):
             await db.files.upload(local, f"{folder}/gone.bin", part_bytes=PART, resume=False, on_bytes=stop)
     assert stored(server, folder) == {}
 

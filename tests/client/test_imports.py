@@ -129,7 +129,7 @@ async def test_cut_import_loads_rows_once(server: Server, sales: Path, cut: int)
         assert len(await rows(plain, table)) == 4
 
 
-class Stopped(Exception):
+class ProgramExit(Exception):
     """A program exit in the middle of its work."""
 
 
@@ -142,11 +142,11 @@ async def test_abandoned_load_is_canceled_and_leaves_no_table(db: Connection, mo
             await asyncio.Event().wait()
 
     def stop(line: str) -> None:
-        raise Stopped
+        raise ProgramExit
 
     monkeypatch.setattr(session._Import, "_scratch_batches", never_all)
     many = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
-    with pytest.raises(Stopped):
+    with pytest.raises(ProgramExit):
         await db.imports.load(many, "duckdb.left", on_log=stop)
     entry = await anext(db.history.search())
     assert (await db.statement(entry.operation_id).wait()).state == "canceled"

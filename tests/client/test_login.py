@@ -8,7 +8,7 @@ from tests.client.conftest import QUICK, Server, api_token
 from queryserver_client import AuthenticationError, Connection, PermissionDenied, connect
 
 
-class Watched(httpx.AsyncHTTPTransport):
+class TokenRecorder(httpx.AsyncHTTPTransport):
     """The real transport, which records the calls' tokens."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ async def username(server: Server) -> str:
 
 
 async def test_user_logs_in_and_token_ends_with_block(server: Server, username: str):
-    watched = Watched()
+    watched = TokenRecorder()
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         assert await (await db.query("duckdb", "SELECT 1")).rows() == [(1,)]
     (bearer,) = set(watched.bearers)
@@ -39,7 +39,7 @@ async def test_user_logs_in_and_token_ends_with_block(server: Server, username: 
 
 
 async def test_token_revoked_in_between_is_replaced(server: Server, username: str):
-    watched = Watched()
+    watched = TokenRecorder()
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         await db.transport.call("GET", "editor/get_history")
         token = watched.bearers[-1].removeprefix("Bearer ")

@@ -49,7 +49,7 @@ async def test_small_result_arrives_with_execute_response(db: Connection):
     assert result.row_count == 1
 
 
-class Refusing(httpx.AsyncHTTPTransport):
+class PagelessTransport(httpx.AsyncHTTPTransport):
     """The real transport without result pages."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -61,7 +61,7 @@ class Refusing(httpx.AsyncHTTPTransport):
 async def test_result_that_never_reaches_caller_is_deleted(server: Server):
     token = await server.token()
     retries = Retries(total_s=0)
-    async with connect(server.url, token=token, retries=retries, http_transport=Refusing()) as refusing:
+    async with connect(server.url, token=token, retries=retries, http_transport=PagelessTransport()) as refusing:
         with pytest.raises(ConnectionLost):
             await refusing.query("duckdb", "SELECT 1", on_progress=lambda _: None)
         assert [entry.state async for entry in refusing.history.search()] == ["closed"]

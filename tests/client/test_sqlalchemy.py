@@ -331,7 +331,7 @@ def test_engines_get_their_own_type_names_and_quotes(dialect: str, wanted: str):
     assert flat.strip().startswith(f"CREATE TABLE {wanted}")
 
 
-class Shouting(sa.types.TypeDecorator[str]):
+class UppercaseText(sa.types.TypeDecorator[str]):
     impl = sa.String
     cache_ok = True
 
@@ -346,7 +346,9 @@ def test_backslash_does_not_end_literal(dialect: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     texts = sa.select(sa.literal(r"\' OR 1=1 -- "), sa.literal("it's"), sa.literal(7))
     text = str(texts.compile(engine, compile_kwargs={"literal_binds": True}))
-    processed = str(sa.select(sa.literal("it's", Shouting())).compile(engine, compile_kwargs={"literal_binds": True}))
+    processed = str(
+        sa.select(sa.literal("it's", UppercaseText())).compile(engine, compile_kwargs={"literal_binds": True})
+    )
     assert r"'IT\'S' AS " in processed
     assert text.startswith(r"SELECT '\\\' OR 1=1 -- ' AS "), text
     assert r"'it\'s' AS " in text

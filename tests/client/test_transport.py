@@ -61,7 +61,7 @@ def shown(error: BaseException | None) -> str:
     return "\n".join(texts)
 
 
-class Scripted:
+class ScriptedTransport:
     """Sends its responses in order, then repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -112,7 +112,7 @@ PROXY_PAGE = httpx.Response(502, text="<html>Bad Gateway</html>")
     ],
 )
 async def test_repeatable_calls_are_retried(first: Answer, is_repeatable: bool, tries: int):
-    server = Scripted(first, DONE)
+    server = ScriptedTransport(first, DONE)
     async with db_of(server) as db:
         call = Call("POST", "editor/x", json={}, is_repeatable=is_repeatable)
         if tries == 1:
@@ -125,7 +125,7 @@ async def test_repeatable_calls_are_retried(first: Answer, is_repeatable: bool, 
 
 async def test_retried_execute_keeps_key_and_new_statement_gets_another():
     answer = {"status": 1, "code": "rejected", "message": "No.", "query_status": None}
-    server = Scripted(httpx.ReadError, PROXY_PAGE, httpx.Response(200, json=answer))
+    server = ScriptedTransport(httpx.ReadError, PROXY_PAGE, httpx.Response(200, json=answer))
     async with db_of(server) as db:
         for _ in range(2):
             with pytest.raises(Exception, match=r"No\."):
@@ -149,7 +149,7 @@ async def test_old_server_never_silently_ignores_parameters():
         "queued_ms": 0,
     }
     body = {"status": 0, "history_uuid": "x", "handle": {}, "query_status": status}
-    server = Scripted(httpx.Response(200, json=body, headers={"X-Unknown-Fields": "parameters"}))
+    server = ScriptedTransport(httpx.Response(200, json=body, headers={"X-Unknown-Fields": "parameters"}))
     async with db_of(server) as db:
         with pytest.raises(ApiError, match="too old"):
             await db.query("duckdb", "SELECT ?", [1])
@@ -157,7 +157,7 @@ async def test_old_server_never_silently_ignores_parameters():
 
 
 async def test_wait_exceeding_retry_time_fails_immediately():
-    server = Scripted(failure(429, "login_throttled", Retry_After="300"))
+    server = ScriptedTransport(failure(429, "login_throttled", Retry_After="300"))
     async with db_of(server) as db:
         with pytest.raises(TooManyRequests) as caught:
             await db.transport.call("GET", "x")
@@ -174,7 +174,7 @@ async def test_retry_time_is_limited(monkeypatch: pytest.MonkeyPatch):
 
     # A clock that other work does not affect.
     monkeypatch.setattr("queryserver_client.retries.anyio", SimpleNamespace(current_time=lambda: now, sleep=sleep))
-    server = Scripted(PROXY_PAGE)
+    server = ScriptedTransport(PROXY_PAGE)
     async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:
         with pytest.raises(ServerUnavailable, match="Bad Gateway"):
             await db.transport.call("GET", "x")
@@ -183,7 +183,7 @@ async def test_retry_time_is_limited(monkeypatch: pytest.MonkeyPatch):
 
 async def test_errors_have_code_and_request_id():
     body = {"status": 2, "code": "operation_not_found", "message": "No such operation."}
-    server = Scripted(httpx.Response(404, json=body, headers={"X-Request-Id": "abc"}))
+    server = ScriptedTransport(httpx.Response(404, json=body, headers={"X-Request-Id": "abc"}))
     async with db_of(server) as db:
         with pytest.raises(NotFound, match=r"operation_not_found.*abc") as caught:
             await db.statement("x").logs()
@@ -197,7 +197,7 @@ async def test_errors_have_code_and_request_id():
 
 
 async def test_foreign_program_at_address_raises_clear_error():
-    async with db_of(Scripted(httpx.Response(200, text="<html>Welcome</html>"))) as db:
+    async with db_of(ScriptedTransport(httpx.Response(200, text="<html>Welcome</html>"))) as db:
         with pytest.raises(ApiError, match="not JSON"):
             await db.transport.call("GET", "x")
 
@@ -248,7 +248,9 @@ class TestCredentials:
         assert next(given) == "unused"
 
     async def test_refused_fixed_token_is_an_error(self):
-        server = Scripted(httpx.Response(401, json={"detail": "Given token not valid", "code": "token_not_valid"}))
+        server = ScriptedTransport(
+            httpx.Response(401, json={"detail": "Given token not valid", "code": "token_not_valid"})
+        )
         async with db_of(server) as db:
             with pytest.raises(AuthenticationError, match="not valid"):
                 await db.transport.call("GET", "x")
@@ -289,7 +291,9 @@ class TestCredentials:
         ]
 
     async def test_wrong_password_is_tried_once(self):
-        server = Scripted(httpx.Response(401, json={"detail": "No active account found with the given credentials"}))
+        server = ScriptedTransport(
+            httpx.Response(401, json={"detail": "No active account found with the given credentials"})
+        )
         async with db_of(server, token=None, user="ana", password="wrong") as db:
             with pytest.raises(AuthenticationError, match="No active account"):
                 await db.transport.call("GET", "a")
@@ -317,7 +321,7 @@ class TestCredentials:
     @pytest.mark.parametrize("token", ["two\nlines", "tök", " ", 7])
     async def test_token_invalid_in_headers_raises_error_without_revealing_it(self, token: Any):
         with pytest.raises(ConfigurationError, match="token") as caught:
-            async with db_of(Scripted(DONE), token=token if isinstance(token, str) else lambda: token) as db:
+            async with db_of(ScriptedTransport(DONE), token=token if isinstance(token, str) else lambda: token) as db:
                 await db.transport.call("GET", "x")
         assert str(token).strip() not in str(caught.value) or not str(token).strip()
 
@@ -345,7 +349,7 @@ class TestCredentials:
     @in_thread
     def test_refused_session_traceback_contains_no_secret(self):
         answer = httpx.Response(200, json={"status": 401, "code": "credentials_required", "message": "Wrong."})
-        server = Scripted(httpx.ReadError, answer)
+        server = ScriptedTransport(httpx.ReadError, answer)
         options = {"headers": {"X-Proxy": SECRET}, "retries": QUICK, "http_transport": httpx.MockTransport(server)}
         with dbapi.connect(
             "http://server", "mysql", token=SECRET, engine_login=("ana", SECRET), **options
@@ -364,7 +368,7 @@ class TestCredentials:
 
     @pytest.mark.parametrize("given", [{"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}])
     async def test_texts_and_tracebacks_with_variables_contain_no_secret(self, given: dict[str, Any]):
-        async with db_of(Scripted(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
+        async with db_of(ScriptedTransport(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
             texts = [repr(db), repr(db.transport), repr(vars(db.transport))]
             with pytest.raises(ConnectionLost) as caught:
                 await db.query("duckdb", "SELECT 1")

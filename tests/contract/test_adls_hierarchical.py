@@ -9,7 +9,7 @@ from tests.contract.adls_faults import USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
 from tests.contract.store_accounts import PATIENT
 from tests.engines.standin_dfs import DfsServer, dfs_server
-from tests.engines.standin_dfs.tree import Refused
+from tests.engines.standin_dfs.tree import Refusal
 from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
@@ -107,9 +107,9 @@ async def test_unavailable_login_service_is_an_outage(service, account):
 
 
 async def test_reads_are_tried_three_times_while_account_is_busy(service, storage):
-    service.failures = [("HEAD", Refused(503, "ServerBusy")), ("HEAD", Refused(500, "OperationTimedOut"))]
+    service.failures = [("HEAD", Refusal(503, "ServerBusy")), ("HEAD", Refusal(500, "OperationTimedOut"))]
     assert (await storage.stat("con")).is_directory
-    service.failures = [("HEAD", Refused(503, "ServerBusy"))] * 3
+    service.failures = [("HEAD", Refusal(503, "ServerBusy"))] * 3
     with pytest.raises(StorageUnavailable):
         await storage.stat("con")
     assert service.failures == []
@@ -117,14 +117,14 @@ async def test_reads_are_tried_three_times_while_account_is_busy(service, storag
 
 async def test_changes_are_sent_once(service, storage):
     service.calls.clear()
-    service.failures = [("PUT", Refused(503, "ServerBusy"))]
+    service.failures = [("PUT", Refusal(503, "ServerBusy"))]
     with pytest.raises(StorageUnavailable):
         await storage.mkdir("con/d")
     assert [call for call in service.calls if call.startswith("PUT")] == ["PUT /con/d?resource=directory"]
 
 
 async def test_positioned_bytes_may_be_resent(service, storage):
-    service.failures = [("PATCH", Refused(503, "ServerBusy"))]
+    service.failures = [("PATCH", Refusal(503, "ServerBusy"))]
     await put(storage, "con/file", b"content")
     assert await content(storage, "con/file") == b"content"
 
@@ -133,7 +133,7 @@ async def test_positioned_bytes_may_be_resent(service, storage):
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_redirects_are_not_followed(service, storage, status):
     service.calls.clear()
-    service.failures = [("HEAD", Refused(status, "Moved"))]
+    service.failures = [("HEAD", Refusal(status, "Moved"))]
     with pytest.raises(StorageError):
         await storage.stat("con")
     assert service.calls == ["HEAD /con?resource=filesystem"]
@@ -150,7 +150,7 @@ async def test_redirects_are_not_followed(service, storage, status):
     ],
 )
 async def test_refusals_map_to_error_kinds_and_leave_nothing(service, storage, status, code, error):
-    service.failures = [("PATCH", Refused(status, code))]
+    service.failures = [("PATCH", Refusal(status, code))]
     with pytest.raises(error) as told:
         await put(storage, "con/file")
     assert type(told.value) is error
@@ -159,7 +159,7 @@ async def test_refusals_map_to_error_kinds_and_leave_nothing(service, storage, s
 
 
 async def test_unlistable_containers_are_reported(service, storage):
-    service.failures = [("GET", Refused(403, "AuthorizationPermissionMismatch"))]
+    service.failures = [("GET", Refusal(403, "AuthorizationPermissionMismatch"))]
     with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: "):
         await names(storage, "")
 
@@ -192,7 +192,7 @@ async def test_file_is_replaced_even_if_service_may_not_set_owners(service, stor
     entry = service.trees["con"].entries[f"._qs_upload_{staging}"]
     service.trees["con"].flush(f"._qs_upload_{staging}", 5)
     assert entry.content == b"newer"
-    service.failures = [("PATCH", Refused(403, "AuthorizationPermissionMismatch"))] * 2
+    service.failures = [("PATCH", Refusal(403, "AuthorizationPermissionMismatch"))] * 2
     await storage.join_parts(plan, staging, [part], overwrite=True)
     assert service.failures == []
     assert await content(storage, "con/file") == b"newer"

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import httpx
-from tests.fixtures.program import Forked
+from tests.fixtures.program import ForkedProcess
 from tests.ports import free_port
 
 ALIVE_WITHIN_S = 60
@@ -27,7 +27,7 @@ _numbers = count(1)
 class ServerProcess:
     """A started server. Its output goes to files, so that it never blocks on an unread pipe."""
 
-    process: asyncio.subprocess.Process | Forked
+    process: asyncio.subprocess.Process | ForkedProcess
     base_url: str
     stdout_file: Path
     stderr_file: Path
@@ -135,7 +135,7 @@ async def started(
         environment = inherited | dict(environment)
         cwd = cwd or output_dir
         if _may_be_forked(command):
-            process = await Forked.start(command[1:], cwd=cwd, env=environment, files=(stdout, stderr))
+            process = await ForkedProcess.start(command[1:], cwd=cwd, env=environment, files=(stdout, stderr))
         else:
             process = await asyncio.create_subprocess_exec(
                 *command,

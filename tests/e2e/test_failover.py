@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.e2e.installation import Installation, Node, eventually, installed, query, signed_in
-from tests.engines.replicated_postgresql import Replicated, replicated
+from tests.engines.replicated_postgresql import ServerPair, replicated
 from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -22,7 +22,7 @@ SERVICE = "service"
 
 
 @pytest.fixture
-def databases() -> Iterator[Replicated]:
+def databases() -> Iterator[ServerPair]:
     with replicated() as databases:
         yield databases
 
@@ -33,7 +33,7 @@ async def place(
     tcp_open: EmbeddedPostgres,
     migrated_template: str,
     tmp_path: Path,
-    databases: Replicated,
+    databases: ServerPair,
 ) -> AsyncIterator[Installation]:
     """An installation whose statements run on another PostgreSQL, which stays available."""
     await asyncio.to_thread(databases.execute, f"CREATE DATABASE {SERVICE}")
@@ -45,7 +45,7 @@ async def place(
 
 @pytest.mark.parametrize("who_runs", ["servers", "a worker"])
 async def test_failover_to_standby_loses_nothing(
-    place: Installation, databases: Replicated, valkey: ValkeyServer, who_runs: str
+    place: Installation, databases: ServerPair, valkey: ValkeyServer, who_runs: str
 ) -> None:
     place = place.with_task_server(valkey.url) if who_runs == "a worker" else place
     holder = await asyncpg.connect(place.users_dsn, timeout=10)

@@ -19,7 +19,7 @@ _STARTED_WITHIN_S = 60
 
 
 @dataclass
-class Replicated:
+class ServerPair:
     """Two servers. The second has everything that the first has committed."""
 
     first: ServerAddress
@@ -48,7 +48,7 @@ class Replicated:
 
 
 @contextmanager
-def replicated() -> Generator[Replicated]:
+def replicated() -> Generator[ServerPair]:
     """Start PostgreSQL 15 from the system's packages (Debian: postgresql-15)."""
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory, ExitStack() as stack:
@@ -78,7 +78,7 @@ def replicated() -> Generator[Replicated]:
         while "sync" not in _psql(first, "SELECT sync_state FROM pg_stat_replication").split():
             assert time.monotonic() < deadline, "the standby does not follow"
             time.sleep(0.05)
-        yield Replicated(first, second, directory, process)
+        yield ServerPair(first, second, directory, process)
 
 
 def _command(data: Path, address: ServerAddress) -> Sequence[str | Path]:

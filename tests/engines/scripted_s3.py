@@ -27,7 +27,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """A received request."""
 
     method: str
@@ -41,7 +41,7 @@ class ScriptedS3:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self._replies = deque[Reply]()
         self._heads = deque[Reply]()
 
@@ -58,7 +58,7 @@ class ScriptedS3:
             headers = {name.lower(): value for name, value in BytesParser().parsebytes(rest).items()}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             method, target, _ = request.decode().split(" ", 2)
-            self.asked.append(Asked(method, target, headers, body))
+            self.asked.append(ReceivedRequest(method, target, headers, body))
             replies = self._heads if method == "HEAD" and self._heads else self._replies
             reply = replies.popleft() if len(replies) > 1 else replies[0]
             writer.write(_written(reply, without_body=method == "HEAD"))

@@ -32,7 +32,7 @@ class Call:
     request: Struct
 
 
-class _Nothing(Struct):
+class _EmptyStruct(Struct):
     """A struct whose fields are all skipped."""
 
 
@@ -44,7 +44,7 @@ def decode_call(raw: bytes) -> Call:
         raise MalformedMessage("not a call")
     method = METHODS.get(name)
     if method is None:
-        return Call(name, sequence, None, reader.whole(_Nothing))
+        return Call(name, sequence, None, reader.whole(_EmptyStruct))
     return Call(name, sequence, method, reader.wrapped(method.request, field=1))
 
 

@@ -65,7 +65,7 @@ class Async:
         Journal.closed.append("Async")
 
 
-class Grouped:
+class GroupedUserAuth:
     """Authenticates the user in `X-Grouped` with the groups in `X-Groups`."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
@@ -95,7 +95,7 @@ GIVEN: dict[str, object] = {
 }
 
 
-class Misbehaving:
+class MisbehavingAuth:
     """Misbehaves as `X-Misbehaving` says."""
 
     def authenticate(self, request: Any) -> Any:

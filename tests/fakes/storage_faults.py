@@ -122,7 +122,7 @@ class FaultyStorage:
         raise failure
 
 
-class _Renaming(FaultyStorage):
+class _RenamingFaults(FaultyStorage):
     def can_rename(self, source: str, target: str) -> bool:
         assert isinstance(self.inner, RenamingStorage)
         return self.inner.can_rename(source, target)
@@ -140,14 +140,14 @@ class _Trash(FaultyStorage):
         return await self.inner.trash_root(path)
 
 
-class _Replicated(FaultyStorage):
+class _ReplicatedFaults(FaultyStorage):
     async def set_replication(self, path: str, factor: int) -> None:
         assert isinstance(self.inner, ReplicatedStorage)
         self._call("set_replication", path)
         await self.inner.set_replication(path, factor)
 
 
-class _Summarized(FaultyStorage):
+class _SummarizedFaults(FaultyStorage):
     async def content_summary(self, path: str) -> ContentSummary:
         assert isinstance(self.inner, SummarizedStorage)
         self._call("content_summary", path)
@@ -184,10 +184,10 @@ class _Readable(FaultyStorage):
 
 
 _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
-    (RenamingStorage, _Renaming),
+    (RenamingStorage, _RenamingFaults),
     (TrashStorage, _Trash),
-    (ReplicatedStorage, _Replicated),
-    (SummarizedStorage, _Summarized),
+    (ReplicatedStorage, _ReplicatedFaults),
+    (SummarizedStorage, _SummarizedFaults),
     (ModeStorage, _Modes),
     (OwnedStorage, _Owners),
     (UnseenUploads, _Unseen),

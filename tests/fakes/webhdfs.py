@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """A request."""
 
     method: str
@@ -36,7 +36,7 @@ class Answer:
     connection."""
 
 
-Script = Callable[[Asked], Awaitable[Answer]]
+Script = Callable[[ReceivedRequest], Awaitable[Answer]]
 
 
 class ScriptedNameNode:
@@ -44,7 +44,7 @@ class ScriptedNameNode:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.port = 0
 
     @property
@@ -82,7 +82,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def _request(head: bytes, reader: asyncio.StreamReader) -> Asked:
+async def _request(head: bytes, reader: asyncio.StreamReader) -> ReceivedRequest:
     first, *lines = head.decode("latin-1").strip().split("\r\n")
     method, target, _ = first.split(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -92,7 +92,7 @@ async def _request(head: bytes, reader: asyncio.StreamReader) -> Asked:
         body = await _chunks(reader)
     else:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Asked(method, unquote(parts.path), query, headers, body)
+    return ReceivedRequest(method, unquote(parts.path), query, headers, body)
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

@@ -65,7 +65,7 @@ class Application:
 
 
 @dataclass(frozen=True)
-class Served:
+class LocalServer:
     """A server in this process."""
 
     app: Application
@@ -92,7 +92,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> AsyncIterator[Served]:
+async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> AsyncIterator[LocalServer]:
     """Start a server whose limits are generous except for `changes`."""
     bounds: dict[str, Any] = {
         "request_head_s": LONG_S,
@@ -120,7 +120,7 @@ async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> Async
     task = asyncio.create_task(server.serve())
     await eventually(lambda: server.started)
     try:
-        yield Served(app, server.servers[0].sockets[0].getsockname()[1], registry)
+        yield LocalServer(app, server.servers[0].sockets[0].getsockname()[1], registry)
     finally:
         app.go_on.set()
         server.should_exit = True
@@ -183,7 +183,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
     raise AssertionError(message)
 
 
-async def until_open(server: Served, number: int) -> None:
+async def until_open(server: LocalServer, number: int) -> None:
     """Wait until the server has exactly this many connections."""
     await eventually(lambda: server.count("") == number)
 

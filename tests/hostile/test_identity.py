@@ -25,7 +25,7 @@ Opener = Callable[..., AbstractAsyncContextManager[Api]]
 
 _NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"
 _SYNC = "tests.fakes.plug_ins.Sync"
-_GROUPED = "tests.fakes.plug_ins.Grouped"
+_GROUPED = "tests.fakes.plug_ins.GroupedUserAuth"
 _DOOR = "tests.fakes.plug_ins.Door"
 _NOT_FOUND = {"detail": "User not found", "code": "user_not_found"}
 WRONG = "not the password"

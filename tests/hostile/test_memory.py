@@ -276,7 +276,7 @@ class TestDownloads:
     async def test_audit_line_records_failed_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
         outcomes: list[str] = []
 
-        class Kept(AuditTrail):
+        class OutcomeRecorder(AuditTrail):
             def record(self, *_event: object, outcome: str = "ok", **_facts: object) -> None:
                 outcomes.append(outcome)
 
@@ -288,7 +288,7 @@ class TestDownloads:
             yield b"first"
             raise StorageUnavailable("gone")
 
-        monkeypatch.setattr("queryserver.statements.downloads.AUDIT", Kept())
+        monkeypatch.setattr("queryserver.statements.downloads.AUDIT", OutcomeRecorder())
         downloads = Downloads(None, None, enabled=True)  # type: ignore[arg-type]
         with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
             [piece async for piece in downloads.audited(USER, uuid4(), broken())]
@@ -302,14 +302,14 @@ def test_parquet_file_of_20000_columns_is_read_in_few_chunks() -> None:
     written = io.BytesIO()
     pq.write_table(pa.table({f"c{number}": [number] for number in range(20_000)}), written)
 
-    class Counted(io.BytesIO):
+    class CountingFile(io.BytesIO):
         reads = 0
 
         def read(self, size: int | None = -1, /) -> bytes:
             self.reads += 1
             return super().read(size)
 
-    file = Counted(written.getvalue())
+    file = CountingFile(written.getvalue())
     lines = b"".join(parquet_lines(file))
     assert json.loads(lines) == {f"c{number}": number for number in range(20_000)}
     assert file.reads < 100

@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass
-class Met:
+class Outcomes:
     """The users' results."""
 
     took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -59,14 +59,14 @@ class Met:
     """The users' process's processor time, since its start."""
 
 
-class Failed(Exception):
+class RoundFailure(Exception):
     """The round cannot continue; it has already been counted."""
 
 
 class User:
     """A user with one connection to each server."""
 
-    def __init__(self, plan: Plan, met: Met, number: int) -> None:
+    def __init__(self, plan: Plan, met: Outcomes, number: int) -> None:
         self._plan, self._met = plan, met
         self._random = Random(plan.seed + number)
         addresses = [plan.addresses[number % len(plan.addresses)]] if plan.keeps_server else plan.addresses
@@ -84,7 +84,7 @@ class User:
                 await self._round()
                 if self._plan.measured_from <= began:
                     self._met.rounds += 1
-            except Failed:
+            except RoundFailure:
                 pass
             await _until(min(began + self._random.uniform(*self._plan.think_s), self._plan.ends_at))
         for client in self._opened:
@@ -94,7 +94,7 @@ class User:
         """Make the trivial call alongside the others."""
         await _until(self._plan.begins_at)
         while time.monotonic() < self._plan.ends_at:
-            with suppress(Failed):
+            with suppress(RoundFailure):
                 await self._call("is_alive", lambda client: client.get("/desktop/debug/is_alive"), is_json=False)
             await asyncio.sleep(_ALIVE_EVERY_S)
 
@@ -163,7 +163,7 @@ class User:
 
     def _fail(self, kind: str, how: str) -> None:
         self._met.errors[f"{kind}: {how}"] += 1
-        raise Failed
+        raise RoundFailure
 
 
 def _code(body: bytes) -> str:
@@ -179,9 +179,9 @@ async def _until(moment: float) -> None:
     await asyncio.sleep(max(moment - time.monotonic(), 0))
 
 
-async def everybody(plan: Plan) -> Met:
+async def everybody(plan: Plan) -> Outcomes:
     """Run all users concurrently, and one who makes the trivial call."""
-    met = Met()
+    met = Outcomes()
     async with asyncio.TaskGroup() as running:
         for number in range(len(plan.tokens)):
             running.create_task(User(plan, met, number).run())

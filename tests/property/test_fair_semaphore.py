@@ -22,7 +22,7 @@ _STEPS = st.lists(
 )
 
 
-class _Searched:
+class _SearchingModel:
     """The rules as specified: every step searches all users. Calls are numbers."""
 
     def __init__(self, slots: int, per_user: int) -> None:
@@ -83,7 +83,7 @@ class _Searched:
         }
 
 
-class _Served:
+class _SemaphoreRun:
     """The same calls with the real slots, each in a separate task."""
 
     def __init__(self, slots: FairSemaphore) -> None:
@@ -128,8 +128,8 @@ def test_next_slot_goes_to_the_call_found_by_search(slots: int, per_user: int, s
 
 
 async def _same(slots: int, per_user: int, steps: list[tuple[str, int, int]]) -> None:
-    served = _Served(FairSemaphore(slots, per_user=per_user, max_waiting=_MAX_WAITING, wait_s=None))
-    searched = _Searched(slots, per_user)
+    served = _SemaphoreRun(FairSemaphore(slots, per_user=per_user, max_waiting=_MAX_WAITING, wait_s=None))
+    searched = _SearchingModel(slots, per_user)
     refused: list[int] = []
     for call, (kind, first, second) in enumerate(steps):
         if kind == "take":

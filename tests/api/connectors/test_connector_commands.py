@@ -9,9 +9,9 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api, Caller
-from tests.unit.cli.test_commands import Ended, command_in
+from tests.unit.cli.test_commands import CommandOutput, command_in
 
-Command = Callable[..., Awaitable[Ended]]
+Command = Callable[..., Awaitable[CommandOutput]]
 _OLD_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 _NEW_KEY = "a9Zk4bV7nQw2Xt6Mc1Lp8Rf3Gs0Hd5Ye"
 
@@ -47,7 +47,7 @@ async def test_connectors_are_listed_exported_without_secrets_and_reimported(
     made = await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     shown = await command("connector", "list")
     header = "ID\tNAME\tDIALECT\tINTERFACE\tSTATE\tGROUPS\n"
-    assert shown == Ended(0, f"{header}1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
+    assert shown == CommandOutput(0, f"{header}1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
     exported = await command("connector", "export")
     assert exported.code == 0
     assert "planted-secret" not in exported.out

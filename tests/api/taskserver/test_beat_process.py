@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.program import Forked
+from tests.fixtures.program import ForkedProcess
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ async def test_two_processes_fire_once_and_stop_cleanly(
     async with fleets(beats=False) as fleet:
         made = await fleet.schedule("by processes", connector="sqlite", statement="select 1")
         with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-            beats = [await Forked.start(["beat"], cwd=tmp_path, env=environment, files=(out, err)) for _ in range(2)]
+            beats = [
+                await ForkedProcess.start(["beat"], cwd=tmp_path, env=environment, files=(out, err)) for _ in range(2)
+            ]
         try:
 
             async def both_live() -> bool:

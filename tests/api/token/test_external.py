@@ -421,7 +421,7 @@ async def test_stale_keys_are_not_used(clock: Clock, jwt_opener: JwtOpener, issu
         assert (await bearer(api, token)).status_code == 200
 
 
-GROUPED = "tests.fakes.plug_ins.Grouped"
+GROUPED = "tests.fakes.plug_ins.GroupedUserAuth"
 DOOR = "tests.fakes.plug_ins.Door"
 ANA = NewAccount(Username("ana", "ana"))
 Told = tuple[str, str, str]

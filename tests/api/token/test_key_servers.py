@@ -17,7 +17,7 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log
 from tests.engines.certificates import Authority
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
 from tests.fakes.webhdfs import Answer, Asked
-from tests.unit.cli.test_commands import Command, Ended, command_in
+from tests.unit.cli.test_commands import Command, CommandOutput, command_in
 from typer.testing import CliRunner
 
 from queryserver.cli.commands import app
@@ -216,7 +216,7 @@ def explain(tmp_path: Path, database_dsn: str, users_url: str, url: str) -> Comm
     )
 
 
-def holds_no_part_of(token: str, ended: Ended) -> bool:
+def holds_no_part_of(token: str, ended: CommandOutput) -> bool:
     return not any(part[:20] in ended.out + ended.err for part in token.split(".") if part)
 
 

@@ -34,7 +34,7 @@ def journal() -> Iterator[type[Journal]]:
 
 @pytest.fixture
 async def chain(opener: Opener) -> AsyncIterator[Api]:
-    names = (f"{HERE}.Sync", f"{HERE}:Async", f"{HERE}.Grouped", f"{HERE}.Misbehaving", "jwt")
+    names = (f"{HERE}.Sync", f"{HERE}:Async", f"{HERE}.GroupedUserAuth", f"{HERE}.MisbehavingAuth", "jwt")
     async with opener(api_auth=names) as api:
         yield api
     assert sorted(Journal.closed) == ["Async", "Sync"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.engines.scripted_hs2.sql_text import name_of, text_of
-from tests.engines.scripted_hs2.warehouse import Refused, Table
+from tests.engines.scripted_hs2.warehouse import StatementRefusal, Table
 
 if TYPE_CHECKING:
     from tests.engines.scripted_hs2.statements import Context
@@ -61,7 +61,7 @@ def functions(context: "Context", match: re.Match[str]) -> Rows:
 def column_statistics(context: "Context", match: re.Match[str]) -> Rows:
     table = _found(context, match)
     if table.is_view:
-        raise Refused("AnalysisException: SHOW COLUMN STATS not applicable to a view")
+        raise StatementRefusal("AnalysisException: SHOW COLUMN STATS not applicable to a view")
     for name, kind, _ in table.columns:
         distinct, nulls = table.column_statistics.get(name, (-1, -1))
         size = _SIZES.get(kind, -1 if distinct < 0 else 8)
@@ -70,7 +70,7 @@ def column_statistics(context: "Context", match: re.Match[str]) -> Rows:
 
 def partitions(context: "Context", match: re.Match[str]) -> Rows:
     _found(context, match)
-    raise Refused(f"AnalysisException: Table is not partitioned: {match.group(1)}.{match.group(2)}")
+    raise StatementRefusal(f"AnalysisException: Table is not partitioned: {match.group(1)}.{match.group(2)}")
     yield
 
 

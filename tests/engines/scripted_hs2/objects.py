@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 from tests.engines.scripted_hs2.sql_text import for_duckdb, name_of, text_of
-from tests.engines.scripted_hs2.warehouse import Refused, Table
+from tests.engines.scripted_hs2.warehouse import StatementRefusal, Table
 
 if TYPE_CHECKING:
     from tests.engines.scripted_hs2.statements import Context
@@ -59,13 +59,13 @@ def create_table(context: "Context", match: re.Match[str]) -> str:
     for part in _COMMAS.split(declared):
         column = _COLUMN.fullmatch(part)
         if column is None:
-            raise Refused(f"ParseException: Syntax error in line 1:\n{part}")
+            raise StatementRefusal(f"ParseException: Syntax error in line 1:\n{part}")
         kind = column.group(2).lower().replace(" ", "")
         columns.append((name_of(column.group(1)), kind, text_of(column.group(3) or "''")))
     if not _NAME.fullmatch(name):
-        raise Refused(f"AnalysisException: Invalid table/view name: {name}")
+        raise StatementRefusal(f"AnalysisException: Invalid table/view name: {name}")
     if name in context.warehouse.database(database).tables:
-        raise Refused(f"AnalysisException: Table already exists: {database}.{name}")
+        raise StatementRefusal(f"AnalysisException: Table already exists: {database}.{name}")
     cells = ", ".join(f'"{column}" {kind}' for column, kind, _ in columns)
     context.warehouse.rows.cursor().execute(f'CREATE TABLE "{database}"."{name}" ({cells})')
     context.warehouse.database(database).tables[name] = Table(
@@ -80,7 +80,7 @@ def create_view(context: "Context", match: re.Match[str]) -> str:
     try:
         cursor.execute(f'CREATE VIEW "{database}"."{name}" AS {for_duckdb(match.group(4))}')
     except duckdb.Error as error:
-        raise Refused("AnalysisException: Could not resolve table reference of the view") from error
+        raise StatementRefusal("AnalysisException: Could not resolve table reference of the view") from error
     described = cursor.execute(f'DESCRIBE "{database}"."{name}"').fetchall()
     columns = [(column, impala_type(kind), "") for column, kind, *_ in described]
     comment = text_of(match.group(3) or "''")
@@ -93,7 +93,7 @@ def drop_table(context: "Context", match: re.Match[str]) -> str:
     database, name = _place(context, database, name)
     table = context.warehouse.table(database, name)
     if table.is_view != (word.lower() == "view"):
-        raise Refused(f"AnalysisException: DROP {word.upper()} not allowed on this object: {database}.{name}")
+        raise StatementRefusal(f"AnalysisException: DROP {word.upper()} not allowed on this object: {database}.{name}")
     context.warehouse.rows.cursor().execute(f'DROP {word} "{database}"."{name}"')
     del context.warehouse.databases[database].tables[name]
     return f"{word.capitalize()} has been dropped."
@@ -103,7 +103,7 @@ def compute_statistics(context: "Context", match: re.Match[str]) -> str:
     database, name = _place(context, match.group(1), match.group(2))
     table = context.warehouse.table(database, name)
     if table.is_view:
-        raise Refused(f"AnalysisException: COMPUTE STATS not supported for view: {database}.{name}")
+        raise StatementRefusal(f"AnalysisException: COMPUTE STATS not supported for view: {database}.{name}")
     wanted = (
         [name_of(one) for one in match.group(3).split(",")] if match.group(3) else [one[0] for one in table.columns]
     )
@@ -111,7 +111,7 @@ def compute_statistics(context: "Context", match: re.Match[str]) -> str:
     source = f'"{database}"."{name}"'
     for column in wanted:
         if column not in {one[0] for one in table.columns}:
-            raise Refused(f"AnalysisException: {column} not found in table: {name}")
+            raise StatementRefusal(f"AnalysisException: {column} not found in table: {name}")
         counts = rows.execute(
             f'SELECT count(DISTINCT "{column}"), count(*) - count("{column}") FROM {source}'
         ).fetchone()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import duckdb
 from tests.engines.scripted_hs2.statements import Plan
-from tests.engines.scripted_hs2.warehouse import Refused
+from tests.engines.scripted_hs2.warehouse import StatementRefusal
 
 RUNNING, FINISHED, ERROR = 1, 2, 5
 FETCH_WAIT_S = 10.0
@@ -43,7 +43,7 @@ class Operation:
 
     async def rows(self, most: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
         """Return the next rows, or those from the first row on if `first`, and whether there may be more. Raises
-        Refused."""
+        StatementRefusal."""
         if not self.ready.is_set():
             try:
                 async with asyncio.timeout(FETCH_WAIT_S):
@@ -51,7 +51,7 @@ class Operation:
             except TimeoutError:
                 return [], True
         if self.state == ERROR:
-            raise Refused(self.error)
+            raise StatementRefusal(self.error)
         if first and self._given:
             self._rewind()
         kept = self._kept[self._given : self._given + most]
@@ -72,7 +72,7 @@ class Operation:
 
     def _rewind(self) -> None:
         if self._given > self.kept_rows:
-            raise Refused(
+            raise StatementRefusal(
                 f"The query result cache exceeded its limit of {self.kept_rows} rows. Restarting the fetch is not"
                 " possible."
             )
@@ -95,12 +95,12 @@ class Operation:
     def _fetch(self, most: int) -> Sequence[tuple[object, ...]]:
         cursor = self.plan.cursor
         if cursor is None:
-            raise Refused("Cancelled")
+            raise StatementRefusal("Cancelled")
         try:
             rows = cursor.fetchmany(most)
         except duckdb.Error as error:
             words = "Cancelled" if self.state == ERROR else f"UDF ERROR: {str(error).splitlines()[0]}"
-            raise Refused(words) from error
+            raise StatementRefusal(words) from error
         if len(rows) < most:
             cursor.close()
             self.plan.cursor = None

@@ -11,7 +11,7 @@ from tests.engines.scripted_hs2.objects import QUERY_OPTIONS
 from tests.engines.scripted_hs2.operations import ERROR, RUNNING, Operation
 from tests.engines.scripted_hs2.results import row_set, schema
 from tests.engines.scripted_hs2.statements import Context, plan
-from tests.engines.scripted_hs2.warehouse import Refused, Warehouse
+from tests.engines.scripted_hs2.warehouse import StatementRefusal, Warehouse
 from tests.engines.scripted_hs2.wire import Peer
 
 Fields = Mapping[str, Value]
@@ -66,7 +66,7 @@ class Service:
         self.seen.append(call.name)
         try:
             return await rule(peer, call.request)
-        except Refused as error:
+        except StatementRefusal as error:
             return {"status": failed(str(error))}
 
     async def leave(self, peer: Peer) -> None:
@@ -110,7 +110,7 @@ class Service:
         session = self._session(request)
         cache = request.get("confOverlay", {}).get("impala.resultset.cache.size", "0")
         if not cache.lstrip("-").isdigit():
-            raise Refused(f"Invalid value '{cache}' for 'impala.resultset.cache.size' option.")
+            raise StatementRefusal(f"Invalid value '{cache}' for 'impala.resultset.cache.size' option.")
         self.warehouse.database(session.context.database)
         planned = await asyncio.to_thread(plan, session.context, request["statement"])
         operation = Operation(planned, session.guid, request["statement"], kept_rows=int(cache))
@@ -157,7 +157,7 @@ class Service:
         try:
             first = request.get("orientation", 0) == _FETCH_FIRST
             rows, more = await operation.rows(min(request["maxRows"], self.batch_rows), first=first)
-        except Refused:
+        except StatementRefusal:
             await self._end_operation(operation)  # a failed fetch unregisters the query
             raise
         return {"status": _FINE, "hasMoreRows": more, "results": row_set(columns, rows, 0)}
@@ -186,20 +186,20 @@ class Service:
         identifier = self._identifier(request.get("sessionHandle", {}).get("sessionId", {}))
         session = self.sessions.get(identifier)
         if session is None:
-            raise Refused(f"Invalid session id: {printed(identifier)}")
+            raise StatementRefusal(f"Invalid session id: {printed(identifier)}")
         return session
 
     def _operation(self, request: Fields) -> Operation:
         identifier = self._identifier(request.get("operationHandle", {}).get("operationId", {}))
         operation = self.operations.get(identifier)
         if operation is None:
-            raise Refused(f"Invalid query handle: {printed(identifier)}")
+            raise StatementRefusal(f"Invalid query handle: {printed(identifier)}")
         return operation
 
     def _identifier(self, identifier: Fields) -> bytes:
         guid, secret = identifier.get("guid", b""), identifier.get("secret", b"")
         if len(guid) != 16 or len(secret) != 16:
-            raise Refused(
+            raise StatementRefusal(
                 f"Malformed THandleIdentifier (guid size: {len(guid)}, expected 16, secret size: {len(secret)},"
                 " expected 16)"
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import duckdb
 from tests.engines.scripted_hs2 import listings, objects
 from tests.engines.scripted_hs2.sql_text import for_duckdb, name_of
-from tests.engines.scripted_hs2.warehouse import Refused, Warehouse
+from tests.engines.scripted_hs2.warehouse import StatementRefusal, Warehouse
 
 TEXT = "string"
 _MARKED = re.compile(r"(LINE (\d+): )(.*)\n( *)\^")
@@ -41,10 +41,12 @@ class Context:
 
 
 def plan(context: Context, statement: str) -> Plan:
-    """Analyse the statement and apply it unless it is a query. Raises Refused."""
+    """Analyse the statement and apply it unless it is a query. Raises StatementRefusal."""
     text = for_duckdb(statement).strip().rstrip(";").strip()
     if not text:
-        raise Refused("ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF\nExpected: SELECT, SHOW, USE")
+        raise StatementRefusal(
+            "ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF\nExpected: SELECT, SHOW, USE"
+        )
     if sleep := _SLEEP.fullmatch(text):
         return Plan([("sleep", "boolean")], [(True,)], sleep_s=int(sleep.group(1)) / 1000, is_query=True)
     for form, rule in _FORMS:
@@ -63,7 +65,7 @@ def _use(context: Context, match: re.Match[str]) -> Plan:
 def _set(context: Context, match: re.Match[str]) -> Plan:
     name, value = match.group(1).upper(), match.group(2).strip("'\"")
     if name not in objects.QUERY_OPTIONS:
-        raise Refused(f"Invalid query option: {match.group(1)}")
+        raise StatementRefusal(f"Invalid query option: {match.group(1)}")
     context.options[name] = value
     return Plan()
 
@@ -133,13 +135,13 @@ def _run(context: Context, text: str) -> duckdb.DuckDBPyConnection:
         cursor.execute(f"SET schema = '{context.database}'")
         return cursor.execute(text)
     except duckdb.ParserException as error:
-        raise Refused(_syntax_error(str(error))) from error
+        raise StatementRefusal(_syntax_error(str(error))) from error
     except duckdb.InterruptException as error:
-        raise Refused("Cancelled") from error
+        raise StatementRefusal("Cancelled") from error
     except duckdb.Error as error:
         missing = _MISSING.search(str(error))
         words = f"Could not resolve table reference: '{missing.group(1)}'" if missing else _first_line(error)
-        raise Refused(f"AnalysisException: {words}") from error
+        raise StatementRefusal(f"AnalysisException: {words}") from error
 
 
 def _first_line(error: Exception) -> str:

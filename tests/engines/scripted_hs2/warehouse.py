@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 
-class Refused(Exception):
+class StatementRefusal(Exception):
     """The statement is refused in Impala's words."""
 
 
@@ -42,9 +42,9 @@ class Warehouse:
 
     def create_database(self, name: str, comment: str = "") -> None:
         if name in self.databases:
-            raise Refused(f"AnalysisException: Database already exists: {name}")
+            raise StatementRefusal(f"AnalysisException: Database already exists: {name}")
         if not name.replace("_", "").isalnum() or not name.isascii():
-            raise Refused(f"AnalysisException: Invalid database name: {name}")
+            raise StatementRefusal(f"AnalysisException: Invalid database name: {name}")
         self.rows.execute(f'CREATE SCHEMA "{name}"')
         self.databases[name] = Database(comment)
 
@@ -55,12 +55,12 @@ class Warehouse:
 
     def database(self, name: str) -> Database:
         if name not in self.databases:
-            raise Refused(f"AnalysisException: Database does not exist: {name}")
+            raise StatementRefusal(f"AnalysisException: Database does not exist: {name}")
         return self.databases[name]
 
     def table(self, database: str, name: str) -> Table:
         """Find a table; like Impala's DESCRIBE, resolve a path without reporting a missing database."""
         tables = self.databases[database].tables if database in self.databases else {}
         if name not in tables:
-            raise Refused(f"AnalysisException: Could not resolve path: '{database}.{name}'")
+            raise StatementRefusal(f"AnalysisException: Could not resolve path: '{database}.{name}'")
         return tables[name]

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import parse_qsl
 
 from aiohttp import web
-from tests.engines.standin_dfs.tree import Refused
+from tests.engines.standin_dfs.tree import Refusal
 
 _LINES = ("Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date")
 _CONDITIONS = ("If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range")
@@ -23,17 +23,17 @@ class Access:
     tokens: set[str] = field(default_factory=set[str])
 
     def check(self, request: web.Request) -> None:
-        """Raises Refused if the request is not authorized."""
+        """Raises Refusal if the request is not authorized."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
-            raise Refused(401, "NoAuthenticationInformation")
+            raise Refusal(401, "NoAuthenticationInformation")
         if scheme == "Bearer":
             if given not in self.tokens:
-                raise Refused(401, "InvalidAuthenticationInfo")
+                raise Refusal(401, "InvalidAuthenticationInfo")
             return
         parsedate_to_datetime(request.headers["x-ms-date"])
         if scheme != "SharedKey" or not hmac.compare_digest(given, f"{self.account}:{self._signature(request)}"):
-            raise Refused(403, "AuthenticationFailed")
+            raise Refusal(403, "AuthenticationFailed")
 
     def _signature(self, request: web.Request) -> str:
         headers = request.headers

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from tests.engines.servers import HttpAddress
 from tests.engines.standin_dfs.access import Access, LoginService
-from tests.engines.standin_dfs.tree import Entry, Refused, Tree
+from tests.engines.standin_dfs.tree import Entry, Refusal, Tree
 
 ACCOUNT = "standinaccount"
 _DELETED_AT_ONCE = 3
@@ -29,7 +29,7 @@ class DfsServer:
         self.address = HttpAddress("127.0.0.1", 0)
         self.calls: list[str] = []
         """Method and path of every call, in order."""
-        self.failures: list[tuple[str, Refused]] = []
+        self.failures: list[tuple[str, Refusal]] = []
         """The failures for the next call of each method."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -42,7 +42,7 @@ class DfsServer:
                     raise planned[1]
             names = [unquote(name) for name in request.raw_path.partition("?")[0].split("/")[1:]]
             return await self._answer(request, names[0], "/".join(names[1:]))
-        except Refused as refused:
+        except Refusal as refused:
             content = {"error": {"code": refused.code, "message": f"{refused.code}\nRequestId:1-2-3\nTime:now"}}
             headers = {"x-ms-error-code": refused.code, "Location": "http://127.0.0.1:9/elsewhere"}
             return web.json_response(content, status=refused.status, headers=headers)
@@ -53,11 +53,11 @@ class DfsServer:
             return self._page(request, "filesystems", [_facts_of(n, t.root) for n, t in sorted(self.trees.items())])
         if query.get("resource") == "filesystem" and request.method == "PUT":
             if container in self.trees:
-                raise Refused(409, "FilesystemAlreadyExists")
+                raise Refusal(409, "FilesystemAlreadyExists")
             self.trees[container] = Tree()
             return web.Response(status=201)
         if container not in self.trees:
-            raise Refused(404, "FilesystemNotFound")
+            raise Refusal(404, "FilesystemNotFound")
         tree = self.trees[container]
         if query.get("resource") == "filesystem":
             return self._container(request, container, tree)
@@ -78,7 +78,7 @@ class DfsServer:
             return web.Response(headers={**_times(tree.root), "x-ms-namespace-enabled": "true"})
         directory = request.query.get("directory", "")
         if not tree.find(directory).is_directory:
-            raise Refused(409, "ResourceTypeMismatch")
+            raise Refusal(409, "ResourceTypeMismatch")
         assert request.query["recursive"] == "false"
         return self._page(request, "paths", [_facts_of(path, tree.find(path)) for path in tree.children(directory)])
 
@@ -92,7 +92,7 @@ class DfsServer:
         if source := request.headers.get("x-ms-rename-source"):
             _, container, *names = source.split("/")
             if self.trees.get(unquote(container)) is not tree:
-                raise Refused(400, "InvalidSourceUri")
+                raise Refusal(400, "InvalidSourceUri")
             replaced = request.headers.get("If-Match")
             old = unquote("/".join(names))
             return web.Response(
@@ -118,7 +118,7 @@ class DfsServer:
             entry = tree.find(path)
             if action == "setAccessControl":
                 if "x-ms-acl" in request.headers and "x-ms-permissions" in request.headers:
-                    raise Refused(400, "InvalidInput")
+                    raise Refusal(400, "InvalidInput")
                 entry.permissions = int(request.headers.get("x-ms-permissions", f"{entry.permissions:o}"), 8)
                 entry.acl = request.headers.get("x-ms-acl", entry.acl)
                 entry.owner = request.headers.get("x-ms-owner", entry.owner)
@@ -139,12 +139,12 @@ class DfsServer:
     async def _get(self, request: web.Request, tree: Tree, path: str) -> web.StreamResponse:
         entry = tree.file(path)
         if request.headers.get("If-Match", entry.etag) != entry.etag:
-            raise Refused(412, "ConditionNotMet")
+            raise Refusal(412, "ConditionNotMet")
         wanted = request.http_range
         if wanted.start is None:
             return web.Response(body=entry.content, headers={**_times(entry), "x-ms-resource-type": "file"})
         if wanted.start >= len(entry.content):
-            raise Refused(416, "InvalidRange")
+            raise Refusal(416, "InvalidRange")
         return web.Response(status=206, body=entry.content[wanted], headers=_times(entry))
 
     async def _delete(self, request: web.Request, tree: Tree, path: str) -> web.Response:

@@ -8,7 +8,7 @@ _TAGS = itertools.count(0x8D0000000000)
 OWNER = "$superuser"
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A response other than 2xx."""
 
     def __init__(self, status: int, code: str) -> None:
@@ -51,13 +51,13 @@ class Tree:
         if not path:
             return self.root
         if path not in self.entries:
-            raise Refused(404, "PathNotFound")
+            raise Refusal(404, "PathNotFound")
         return self.entries[path]
 
     def file(self, path: str) -> Entry:
         entry = self.find(path)
         if entry.is_directory:
-            raise Refused(409, "ResourceTypeMismatch")
+            raise Refusal(409, "ResourceTypeMismatch")
         return entry
 
     def below(self, path: str) -> list[str]:
@@ -72,7 +72,7 @@ class Tree:
         """Create an entry and its missing parents. An existing file is emptied; an existing directory stays."""
         old = self.entries.get(path)
         if old is not None and (must_be_new or old.is_directory != is_directory):
-            raise Refused(409, "PathAlreadyExists")
+            raise Refusal(409, "PathAlreadyExists")
         names = path.split("/")[:-1]
         for end in range(1, len(names) + 1):
             parent = "/".join(names[:end])
@@ -80,7 +80,7 @@ class Tree:
                 # Entries below it can be reached only with search rights.
                 self.entries[parent] = Entry(is_directory=True, permissions=permissions | 0o111)
             elif not self.entries[parent].is_directory:
-                raise Refused(409, "PathConflict")
+                raise Refusal(409, "PathConflict")
         if old is None or not is_directory:
             self.entries[path] = Entry(is_directory=is_directory, permissions=permissions)
         return self.entries[path]
@@ -88,9 +88,9 @@ class Tree:
     def append(self, path: str, position: int, content: bytes) -> None:
         entry = self.file(path)
         if not content:
-            raise Refused(400, "InvalidHeaderValue")
+            raise Refusal(400, "InvalidHeaderValue")
         if position < len(entry.content):
-            raise Refused(400, "InvalidQueryParameterValue")
+            raise Refusal(400, "InvalidQueryParameterValue")
         entry.appended[position] = content
 
     def flush(self, path: str, position: int) -> Entry:
@@ -102,7 +102,7 @@ class Tree:
                 break
             whole[start : start + len(piece)] = piece
         if position > len(whole) or position < len(entry.content):
-            raise Refused(400, "InvalidFlushPosition")
+            raise Refusal(400, "InvalidFlushPosition")
         entry.content = bytes(whole[:position])
         entry.appended.clear()
         entry.changed()
@@ -111,21 +111,21 @@ class Tree:
     def rename(self, source: str, target: str, *, must_be_new: bool, replaced: str | None) -> Entry:
         """Rename an entry; replace the target unless a condition forbids it."""
         if source not in self.entries:
-            raise Refused(404, "SourcePathNotFound")
+            raise Refusal(404, "SourcePathNotFound")
         moved, there = self.entries[source], self.entries.get(target)
         parent = target.rpartition("/")[0]
         if parent and parent not in self.entries:
-            raise Refused(404, "RenameDestinationParentPathNotFound")
+            raise Refusal(404, "RenameDestinationParentPathNotFound")
         if must_be_new and there is not None:
-            raise Refused(409, "PathAlreadyExists")
+            raise Refusal(409, "PathAlreadyExists")
         if replaced is not None and (there is None or there.etag != replaced):
-            raise Refused(412, "ConditionNotMet")
+            raise Refusal(412, "ConditionNotMet")
         if target == source or target.startswith(f"{source}/") or (parent and not self.find(parent).is_directory):
-            raise Refused(409, "InvalidDestinationPath")
+            raise Refusal(409, "InvalidDestinationPath")
         if there is not None and there.is_directory != moved.is_directory:
-            raise Refused(409, "InvalidSourceOrDestinationResourceType")
+            raise Refusal(409, "InvalidSourceOrDestinationResourceType")
         if there is not None and self.below(target):
-            raise Refused(409, "DirectoryNotEmpty")
+            raise Refusal(409, "DirectoryNotEmpty")
         for path in [source, *self.below(source)]:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
         return moved
@@ -135,7 +135,7 @@ class Tree:
         repeated."""
         entry, below = self.find(path), self.below(path)
         if entry.is_directory and below and not recursive:
-            raise Refused(409, "DirectoryNotEmpty")
+            raise Refusal(409, "DirectoryNotEmpty")
         for name in sorted(below, reverse=True)[:at_most]:
             del self.entries[name]
         if len(below) > at_most:

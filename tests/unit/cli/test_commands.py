@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
-from tests.fixtures.program import Ended, run
+from tests.fixtures.program import CommandOutput, run
 
 from queryserver.platform.migrations import newest_revision, present_schema
 
 PASSWORD = "correct horse battery"
 
 
-Command = Callable[..., Awaitable[Ended]]
+Command = Callable[..., Awaitable[CommandOutput]]
 
 
 def command_in(directory: Path, **environ: str) -> Command:
     """Return a function that runs the program in `directory` with only the given environment."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "COLUMNS": "200", **environ}
 
-    async def ended(*arguments: str, stdin: str = "") -> Ended:
+    async def ended(*arguments: str, stdin: str = "") -> CommandOutput:
         return await run(*arguments, cwd=directory, env=environment, stdin=stdin)
 
     return ended
@@ -45,7 +45,7 @@ def bare(tmp_path: Path) -> Command:
 async def test_version_and_openapi_need_no_settings(bare: Command) -> None:
     from queryserver import __version__
 
-    assert await bare("version") == Ended(0, f"{__version__}\n", "")
+    assert await bare("version") == CommandOutput(0, f"{__version__}\n", "")
     assert json.loads((await bare("openapi")).out)["openapi"].startswith("3.1")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, started
 from tests.engines.certificates import Authority
 from tests.ports import free_port
-from tests.unit.cli.test_commands import Ended, command_in
+from tests.unit.cli.test_commands import CommandOutput, command_in
 
 ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 HEALTH = ("health", "--timeout", "60")
@@ -39,10 +39,10 @@ async def test_response_determines_the_exit_code(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, requests):
         health = command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT=str(port))
         url = f"http://127.0.0.1:{port}/desktop/debug"
-        assert await health(*HEALTH) == Ended(0, f"{url}/is_alive: alive\n", "")
-        assert await health(*HEALTH, "--ready") == Ended(0, f"{url}/is_ready: ready\n", "")
+        assert await health(*HEALTH) == CommandOutput(0, f"{url}/is_alive: alive\n", "")
+        assert await health(*HEALTH, "--ready") == CommandOutput(0, f"{url}/is_ready: ready\n", "")
     assert [request.split()[1] for request in requests] == [b"/desktop/debug/is_alive", b"/desktop/debug/is_ready"]
-    assert await health(*HEALTH) == Ended(1, "", f"{url}/is_alive: nothing listens there.\n")
+    assert await health(*HEALTH) == CommandOutput(1, "", f"{url}/is_alive: nothing listens there.\n")
     for answer, told in (
         (BUSY, 'status 503 {"database": "down"}'),
         (b"SSH-2.0-x\r\n\r\n", "the answer is not HTTP."),
@@ -52,7 +52,7 @@ async def test_response_determines_the_exit_code(tmp_path: Path) -> None:
     ):
         async with scripted(answer) as (port, _):
             ended = await health("health", "--port", str(port), "--timeout", "60" if answer else "0.5")
-        assert ended == Ended(1, "", f"http://127.0.0.1:{port}/desktop/debug/is_alive: {told}\n")
+        assert ended == CommandOutput(1, "", f"http://127.0.0.1:{port}/desktop/debug/is_alive: {told}\n")
 
 
 async def test_address_and_prefix_come_from_the_settings(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def has_ipv6() -> bool:
     return True
 
 
-async def until_it_is_0(command: Callable[[], Awaitable[Ended]], server: ServerProcess) -> Ended:
+async def until_it_is_0(command: Callable[[], Awaitable[CommandOutput]], server: ServerProcess) -> CommandOutput:
     """Repeat the command, which takes half a second, until it exits with 0; return that run."""
     async with asyncio.timeout(ALIVE_WITHIN_S):
         while (ended := await command()).code:

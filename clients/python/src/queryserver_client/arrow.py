@@ -169,7 +169,7 @@ async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Sch
     """
     reader, failures = MessageReader(), list[QueryserverError]()
     async with (
-        aclosing(Unpacking(optional("pyarrow", "arrow"))) as unpacking,
+        aclosing(BatchDecoder(optional("pyarrow", "arrow"))) as unpacking,
         aclosing(_before_failure(chunks, failures)) as good,
     ):
         async for chunk in good:
@@ -201,7 +201,7 @@ async def _before_failure(
         failures.append(error)
 
 
-class Unpacking:
+class BatchDecoder:
     """Converts messages to batches in threads, in order."""
 
     def __init__(self, pa: Any) -> None:

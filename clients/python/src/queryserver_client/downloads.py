@@ -139,7 +139,7 @@ async def save(
     """
     target = Path(target)
     place = await anyio.to_thread.run_sync(partial(Place, target, is_kept=resume))
-    writing = _Writing(transport, path, params, place, on_bytes, is_digested=sha256 is not None)
+    writing = _FileDownload(transport, path, params, place, on_bytes, is_digested=sha256 is not None)
     is_wrong = False
     try:
         digest = await writing.whole()
@@ -155,7 +155,7 @@ async def save(
 
 
 @dataclass
-class _Writing:
+class _FileDownload:
     """One server file that is being written to its place."""
 
     transport: Transport

@@ -33,7 +33,7 @@ _POLL_S = 1.0
 _COME_LATER = frozenset({429, 502, 503, 504})
 
 
-class _Held(Exception):
+class _EventsHeldBack(Exception):
     """Events do not get through."""
 
 
@@ -51,7 +51,7 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
                         yield event
                     if name == "end":
                         return
-        except _Held:
+        except _EventsHeldBack:
             transport.rest_of_events.failed()
             break
         except ApiError as error:
@@ -67,8 +67,9 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
 
 
 async def _streamed(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[tuple[str, Any], None]:
-    """Yield name and data of each event on one connection. Raises _Held if the headers or the first event do not
-    arrive.
+    """Yield name and data of each event on one connection.
+
+    Raises _EventsHeldBack if the headers or the first event do not arrive.
     """
     call = Call(
         "GET",
@@ -87,7 +88,7 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
             with anyio.fail_after(FIRST_WITHIN_S):
                 line = await anext(lines, "")
         except TimeoutError as error:
-            raise _Held from error
+            raise _EventsHeldBack from error
         if line:
             transport.rest_of_events.worked()
         name, text = "", ""

@@ -136,7 +136,7 @@ async def upload(
     async with opened(source) as content:
         part_bytes = _part_bytes(content.size, part_bytes)
         terms = {"dest": directory, "qqfilename": name, "overwrite": "true" if overwrite else "false"}
-        sending = _Sending(transport, content, terms, part_bytes, on_bytes)
+        sending = _FileUpload(transport, content, terms, part_bytes, on_bytes)
         if content.size <= part_bytes:
             return await sending.whole()
         if content.identity is None or not resume:
@@ -151,7 +151,7 @@ async def upload(
         return await sending.in_parts(str(uuid.uuid4()), ())
 
 
-class _Sending:
+class _FileUpload:
     """One file that is being uploaded."""
 
     def __init__(

@@ -107,7 +107,7 @@ def sql(
         "connector": connector, "database": database, "limit": limit, "timeout": timeout, "is_kept": keep,
     }  # fmt: skip
     words = [*([statement] if statement is not None else []), *(values or [])]
-    named = command.Named(parameter or [], result or [])
+    named = command.NamedValues(parameter or [], result or [])
     _run(lambda: command.run(given, words, file, named, output, to, is_expanded=expanded))
 
 

@@ -58,9 +58,9 @@ def load(db: "Connection", plan: Plan) -> int:
     }
     try:
         if sys.stderr.isatty():
-            from queryserver_client.cli.terminal import Waiting  # noqa: PLC0415
+            from queryserver_client.cli.terminal import ProgressLine  # noqa: PLC0415
 
-            waiting = Waiting()
+            waiting = ProgressLine()
             with waiting.shown():
                 loaded = db.imports.load(source, plan.target, on_progress=waiting.on_progress, **call)
         else:

@@ -12,7 +12,7 @@ from queryserver_client.cli.catalog import Catalog
 from queryserver_client.cli.failures import say, text_of
 from queryserver_client.cli.login import private_directory
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
-from queryserver_client.cli.signals import Terminated, passed_to
+from queryserver_client.cli.signals import SignalExit, passed_to
 from queryserver_client.cli.splitting import is_whole, unquoted
 from queryserver_client.engine_sessions import LOST, close_session, open_session
 from queryserver_client.errors import NotFound, QueryserverError, StatementError
@@ -177,7 +177,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     shell.open_session()
     try:
         session = _prompt_session(shell, settings.connector)
-        leaving = _Leaving(session)
+        leaving = _SignalWatch(session)
         if sys.stdout.isatty():
             print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q leaves.")
         while True:
@@ -195,12 +195,12 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     return 0
 
 
-class _Leaving:
+class _SignalWatch:
     """Exits the prompt when a signal arrives."""
 
     def __init__(self, session: "PromptSession[str]") -> None:
         self._app = session.app
-        self._error: Terminated | None = None
+        self._error: SignalExit | None = None
 
     def awaited(self) -> AbstractContextManager[None]:
         """Return the context for running the prompt. On a dumb terminal, the library runs another application with
@@ -210,7 +210,7 @@ class _Leaving:
 
         return nullcontext() if is_dumb_terminal() else passed_to(self.because)
 
-    def because(self, error: Terminated) -> None:
+    def because(self, error: SignalExit) -> None:
         """Exit because of a signal. Called by a signal handler."""
         self._error = error
         if self._app.loop is not None:  # otherwise `if_asked` is called when the application starts
@@ -251,7 +251,7 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
         # A dumb terminal cannot show suggestions, and a task that reads the history could receive a signal's exception
-        # (`_Leaving.awaited`).
+        # (`_SignalWatch.awaited`).
         history=InMemoryHistory() if is_dumb_terminal() else FileHistory(str(history)),
         completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
         complete_in_thread=True,

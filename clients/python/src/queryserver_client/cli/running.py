@@ -89,9 +89,9 @@ def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
     try:
         if not sys.stderr.isatty():
             return call()  # then a small result takes one call
-        from queryserver_client.cli.terminal import Waiting  # noqa: PLC0415
+        from queryserver_client.cli.terminal import ProgressLine  # noqa: PLC0415
 
-        waiting = Waiting()
+        waiting = ProgressLine()
         with waiting.shown():
             return call(on_progress=waiting.on_progress)
     except StatementError as error:

@@ -9,7 +9,7 @@ _NAMES = ("SIGTERM", "SIGHUP")
 """Windows has no SIGHUP."""
 
 
-class Terminated(SystemExit):
+class SignalExit(SystemExit):
     """Raised in the main thread by such a signal. Its code is the exit code that shells expect.
 
     A SystemExit passes through asyncio and prompt_toolkit, and `except Exception` does not catch it.
@@ -31,24 +31,24 @@ def _end(number: int, _frame: object) -> None:
     global _last
     before, _last = _last, time.monotonic()
     if _last - before > _END_WITHIN_S:
-        error = Terminated(128 + number)
+        error = SignalExit(128 + number)
         if not _takers:
             raise error
         _takers[-1](error)
 
 
-_takers: list[Callable[[Terminated], None]] = []
+_takers: list[Callable[[SignalExit], None]] = []
 
 
 @contextmanager
-def passed_to(take: Callable[[Terminated], None]) -> Generator[None]:
+def passed_to(take: Callable[[SignalExit], None]) -> Generator[None]:
     """Inside the context, such a signal calls `take` with the exception that is finally raised.
 
     Used for an event loop with several tasks, any of which could receive an exception raised immediately.
     """
-    came: list[Terminated] = []
+    came: list[SignalExit] = []
 
-    def note(error: Terminated) -> None:
+    def note(error: SignalExit) -> None:
         came.append(error)
         take(error)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedValues:
     """Named command-line values, unparsed."""
 
     parameters: Sequence[str]
@@ -33,7 +33,7 @@ def run(
     given: "dict[str, Any]",
     words: Sequence[str],
     file: Path | None,
-    named: Named,
+    named: NamedValues,
     output: Form | None,
     to: Path | None,
     *,

@@ -32,7 +32,7 @@ def error_console() -> Console:
     return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-class Waiting:
+class ProgressLine:
     """One line with the elapsed time and the progress reported by the server. It disappears when the statement ends."""
 
     def __init__(self) -> None:

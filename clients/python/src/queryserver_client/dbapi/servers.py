@@ -65,14 +65,14 @@ class Login:
 _ENVIRONMENT = ("QUERYSERVER_URL", "QUERYSERVER_TOKEN", "QUERYSERVER_USER", "QUERYSERVER_PASSWORD")
 
 
-class _Shared:
+class _SharedClient:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.users = 0
 
 
 _lock = threading.RLock()  # reentrant, because the garbage collector may release a client while the lock is held
-_shared: dict[Hashable, _Shared] = {}
+_shared: dict[Hashable, _SharedClient] = {}
 _open: "WeakSet[Closable]" = WeakSet()
 _abandoned: "deque[Callable[[], None]]" = deque()
 _closing: set[threading.Event] = set()
@@ -93,7 +93,7 @@ def acquire(login: Login) -> Client:
         while True:
             entry = _shared.get(key)
             if entry is None:
-                entry = _shared[key] = _Shared(login.open())
+                entry = _shared[key] = _SharedClient(login.open())
                 # Registered after the client's own handler, which then runs later, because handlers run in reverse
                 # order.
                 atexit.unregister(_close_all)

@@ -58,7 +58,7 @@ class Backslashes(SQLCompiler):
         return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-class Unconstrained(DDLCompiler):
+class UnconstrainedDDLCompiler(DDLCompiler):
     """For engines without these constraints. Tables are created without them."""
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> Any:
@@ -80,7 +80,7 @@ class Indexless(DDLCompiler):
         return ""
 
 
-class Keyless(Indexless, Unconstrained):
+class Keyless(Indexless, UnconstrainedDDLCompiler):
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> Any:
         return None
 

@@ -9,7 +9,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.compiler import IdentifierPreparer
 
-from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, PlainTypes, Unconstrained
+from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, PlainTypes, UnconstrainedDDLCompiler
 
 
 class PhoenixCompiler(Backslashes):
@@ -22,7 +22,7 @@ class PhoenixCompiler(Backslashes):
         raise exc.CompileError("Phoenix has no UPDATE: insert the row with its key again.")
 
 
-class PhoenixTables(Unconstrained):
+class PhoenixTables(UnconstrainedDDLCompiler):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """Render a column. Only key columns can be NOT NULL."""
         name, kind = self.preparer.format_column(column), self.dialect.type_compiler_instance.process(column.type)

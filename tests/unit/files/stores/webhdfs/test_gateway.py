@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
-from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
+from tests.fakes.webhdfs import Answer, ReceivedRequest, scripted_name_node
 
 from queryserver.errors.base import ConfigurationError, PermissionDenied
 from queryserver.errors.files import EntryChanged, StorageError, StorageUnavailable, VerificationFailed
@@ -51,13 +51,13 @@ def file_system(*urls: str, timeouts: Timeouts = PATIENT, **options) -> WebHdfsF
 @pytest.mark.security("S12")
 @pytest.mark.parametrize("scheme", ["http", "https", "file"])
 async def test_redirects_to_unlisted_hosts_are_not_followed(scheme):
-    async def elsewhere(_: Asked) -> Answer:
+    async def elsewhere(_: ReceivedRequest) -> Answer:
         return Answer(body=b"other")
 
     async with scripted_name_node(elsewhere) as foreign:
         where = f"{scheme}://localhost:{foreign.port}/webhdfs/v1/f?op=OPEN"
 
-        async def script(asked: Asked) -> Answer:
+        async def script(asked: ReceivedRequest) -> Answer:
             if asked.op == "GETFILESTATUS":
                 return STATUS
             if asked.op == "CREATE":
@@ -76,12 +76,12 @@ async def test_redirects_to_unlisted_hosts_are_not_followed(scheme):
 
 
 async def test_redirects_to_listed_hosts_are_followed():
-    async def data(_: Asked) -> Answer:
+    async def data(_: ReceivedRequest) -> Answer:
         return Answer(body=b"bytes")
 
     async with scripted_name_node(data) as data_node:
 
-        async def script(asked: Asked) -> Answer:
+        async def script(asked: ReceivedRequest) -> Answer:
             if asked.op == "GETFILESTATUS":
                 return STATUS
             return Answer(307, headers={"Location": f"http://LOCALHOST:{data_node.port}/webhdfs/v1/f?op=OPEN&token=t"})
@@ -94,10 +94,10 @@ async def test_redirects_to_listed_hosts_are_followed():
 
 
 async def test_standby_or_unreachable_name_node_fails_over():
-    async def standby(_: Asked) -> Answer:
+    async def standby(_: ReceivedRequest) -> Answer:
         return failure("StandbyException")
 
-    async def active(_: Asked) -> Answer:
+    async def active(_: ReceivedRequest) -> Answer:
         return STATUS
 
     async with scripted_name_node(standby) as first, scripted_name_node(active) as second:
@@ -115,7 +115,7 @@ async def test_standby_or_unreachable_name_node_fails_over():
 
 @pytest.mark.storage(9)
 async def test_hanging_store_is_unavailable_after_the_call_timeout():
-    async def silent(_: Asked) -> Answer:
+    async def silent(_: ReceivedRequest) -> Answer:
         await asyncio.sleep(60)
         return STATUS
 
@@ -131,7 +131,7 @@ async def test_hanging_store_is_unavailable_after_the_call_timeout():
 
 
 async def test_reads_are_retried_and_writes_are_not():
-    async def busy(_: Asked) -> Answer:
+    async def busy(_: ReceivedRequest) -> Answer:
         return failure("RetriableException")
 
     async with scripted_name_node(busy) as node:
@@ -156,7 +156,7 @@ async def test_huge_listing_response_uses_little_memory():
             yield ("," if start else "").encode() + ",".join(entries).encode()
         yield b']}},"remainingEntries":0}}'
 
-    async def script(_: Asked) -> Answer:
+    async def script(_: ReceivedRequest) -> Answer:
         return Answer(body=all_entries())
 
     async with scripted_name_node(script) as node:
@@ -175,7 +175,7 @@ async def test_huge_listing_response_uses_little_memory():
 
 
 async def test_listing_without_progress_fails_instead_of_looping():
-    async def same(_: Asked) -> Answer:
+    async def same(_: ReceivedRequest) -> Answer:
         entries = [{**FILE, "pathSuffix": "a"}]
         partial = {"FileStatuses": {"FileStatus": entries}}
         listing = {"DirectoryListing": {"partialListing": partial, "remainingEntries": 5}}
@@ -191,7 +191,7 @@ async def test_listing_without_progress_fails_instead_of_looping():
 async def test_truncated_or_replaced_file_fails_the_read():
     sent = [Answer(body=b"four"), Answer(body=b"four", content_length=5)]
 
-    async def script(asked: Asked) -> Answer:
+    async def script(asked: ReceivedRequest) -> Answer:
         return STATUS if asked.op == "GETFILESTATUS" else sent[0]
 
     async with scripted_name_node(script) as node:
@@ -216,7 +216,7 @@ async def test_truncated_or_replaced_file_fails_the_read():
 
 
 def _always(status: Answer, data: Answer):
-    async def script(asked: Asked) -> Answer:
+    async def script(asked: ReceivedRequest) -> Answer:
         return status if asked.op == "GETFILESTATUS" else data
 
     return script
@@ -224,7 +224,7 @@ def _always(status: Answer, data: Answer):
 
 @pytest.mark.storage(88)
 async def test_store_losing_bytes_is_detected_and_its_file_removed():
-    async def script(asked: Asked) -> Answer:
+    async def script(asked: ReceivedRequest) -> Answer:
         if asked.op == "GETFILESTATUS" and "._qs_upload_" in asked.path:
             return STATUS
         if asked.op == "GETFILESTATUS":
@@ -244,7 +244,7 @@ async def test_store_losing_bytes_is_detected_and_its_file_removed():
 
 
 async def test_empty_redirect_is_not_a_successful_rename():
-    async def script(asked: Asked) -> Answer:
+    async def script(asked: ReceivedRequest) -> Answer:
         if asked.op == "RENAME":
             return Answer(307, headers={"Location": f"{node.url}/elsewhere"})
         return failure("FileNotFoundException", 404) if asked.path.endswith("/b") else STATUS
@@ -258,7 +258,7 @@ async def test_empty_redirect_is_not_a_successful_rename():
 
 @pytest.mark.storage(94)
 async def test_each_call_names_its_user_and_sends_no_cookie():
-    async def script(_: Asked) -> Answer:
+    async def script(_: ReceivedRequest) -> Answer:
         return Answer(body=STATUS.body, headers={"Set-Cookie": 'hadoop.auth="u=ana&t=simple"; Path=/; HttpOnly'})
 
     async with scripted_name_node(script) as node:
@@ -282,7 +282,7 @@ async def test_certificates_are_verified_and_https_is_never_downgraded(tmp_path)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(*authority.certify("127.0.0.1").write(tmp_path))
 
-    async def script(asked: Asked) -> Answer:
+    async def script(asked: ReceivedRequest) -> Answer:
         if asked.op == "GETFILESTATUS":
             return STATUS
         if asked.op == "OPEN" and asked.path.endswith("plain"):
@@ -311,7 +311,7 @@ def test_names_that_hadoop_would_shorten_are_denied(name):
 
 
 async def test_call_names_service_user_and_caller():
-    async def script(_: Asked) -> Answer:
+    async def script(_: ReceivedRequest) -> Answer:
         return STATUS
 
     async with scripted_name_node(script) as node:
