@@ -110,7 +110,7 @@ async def open_services(
             import_files=import_files,
         ).build()
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, services.importing.janitor.clean_up):
-            records.retention.include(clean_up)
+            records.retention.add_clean_up_step(clean_up)
         for running in _running(services, role, dsn=records.dsn, alone=alone):
             await stack.enter_async_context(running())
         await stack.enter_async_context(import_files.area.running(alone=alone))
@@ -136,14 +136,14 @@ class _ServiceBuilder:
 
     def build(self) -> Services:
         settings, database, resources = self.settings, self.records.database, self.resources
-        may_hold, most = self.statements.runner.data.may_hold, settings.limits.api_requests_per_minute
+        try_acquire, most = self.statements.runner.data.try_acquire, settings.limits.api_requests_per_minute
         return Services(
             settings=settings,
             accounts=self.accounts,
             users=Users(database),
             connectors=self.connectors,
             stored_connectors=self.stored_connectors,
-            connection_tests=ConnectionTests(self.engine_builder, self.engines, self.stored_connectors, may_hold),
+            connection_tests=ConnectionTests(self.engine_builder, self.engines, self.stored_connectors, try_acquire),
             statements=self.statements,
             metadata=self.metadata,
             searching=self.searching,

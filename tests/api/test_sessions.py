@@ -242,12 +242,7 @@ class TestClose:
 
     async def test_impala_and_each_connector_have_separate_close_queries_settings(self, closing: Api):
         ana = await closing.user("ana")
-        for key, state in (
-            ("impala", "available"),
-            ("clean_up_periodically", "closed"),
-            ("hive2", "closed"),
-            ("keeping", "available"),
-        ):
+        for key, state in (("impala", "available"), ("tidy", "closed"), ("hive2", "closed"), ("keeping", "available")):
             session = (await opened(ana, key))["id"]
             done = (await ana.run(key, "rows 3", session_id=session))["history_uuid"]
             await closed(ana, type=key, id=session)
@@ -260,9 +255,7 @@ class TestClose:
         interpreters = {
             **usual.notebook.interpreters,
             "impala": InterpreterSettings(interface="fake"),
-            "clean_up_periodically": InterpreterSettings(
-                interface="fake", dialect="impala", options={"close_queries": "true"}
-            ),
+            "tidy": InterpreterSettings(interface="fake", dialect="impala", options={"close_queries": "true"}),
             "keeping": InterpreterSettings(interface="fake", dialect="hive", options={"close_queries": False}),
         }
         changed = usual.model_copy(

@@ -173,7 +173,7 @@ async def _broker(stack: AsyncExitStack, settings: TaskServerSettings) -> RedisB
 
 async def _serve(broker: RedisBroker, runner: Runner) -> None:
     async def take(_job: str) -> None:
-        runner.queue.take_one()
+        runner.queue.wake()
 
     await broker.serve({"statement": take}, free_slots=lambda: runner.queue.unreserved_slots)
 

@@ -209,7 +209,7 @@ class Lookups:
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
             # Metadata queries change nothing, so they need no write access to files.
-            reach = self.reach.of_session(self.connectors.engine(connector).capabilities, read_only=True)
+            reach = self.reach.for_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
                 async with self.connectors.using(connector) as engine, reach.acting(user):
                     try:

@@ -127,10 +127,10 @@ def _sweep(
             stored = await stack.enter_async_context(open_records(settings))
             if with_stores:
                 stores = await stack.enter_async_context(open_stores(settings))
-                stored.retention.include(orphan_sweep(stored.database, stores).clean_up)
+                stored.retention.add_clean_up_step(orphan_sweep(stored.database, stores).clean_up)
                 area = await stack.enter_async_context(open_upload_area(settings, stored.database))
-                stored.retention.include(area.clean_up)
-                stored.retention.include(task_records(settings, stored.database).clean_up)
+                stored.retention.add_clean_up_step(area.clean_up)
+                stored.retention.add_clean_up_step(task_records(settings, stored.database).clean_up)
             await work(stored)
 
     run(opened)

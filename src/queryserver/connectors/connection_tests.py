@@ -87,8 +87,8 @@ class ConnectionTests:
     engines: Callable[[EngineBuilder, Connector], Engine]
     """Creates a connector's engine."""
     connectors: StoredConnectors
-    may_hold: Callable[[str], Awaitable[bool]]
-    """Whether this process holds, or can acquire, data that only one process can have open."""
+    try_acquire: Callable[[str], Awaitable[bool]]
+    """Acquires data that only one process can have open, if they are free; returns whether this process holds them."""
     at_once: int = _AT_ONCE
 
     def __post_init__(self) -> None:
@@ -247,7 +247,7 @@ class ConnectionTests:
         if not await asyncio.to_thread((root / path).exists):
             return None if connector.read_only else _NO_FILE
         data = engine.capabilities.data_name
-        return _FILE_IN_USE if data and not await self.may_hold(data) else None
+        return _FILE_IN_USE if data and not await self.try_acquire(data) else None
 
 
 @dataclass(slots=True)

@@ -119,7 +119,12 @@ def import_services(
         lookups=metadata.lookups,
     )
     janitor = ImportJanitor(
-        files.unfinished, users, connectors, statements.credentials, statements.runner.data.may_hold, files.import_lost
+        files.unfinished,
+        users,
+        connectors,
+        statements.credentials,
+        statements.runner.data.try_acquire,
+        files.import_lost,
     )
     detection = Detection(files.workbooks, computations, slots)
     return ImportServices(files.uploads, files.sources, detection, previews, tables, janitor)

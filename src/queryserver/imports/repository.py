@@ -116,15 +116,15 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 class ImportJanitor:
     """Drops unfinished tables. All processes search for them, and the one that claims a table drops it.
 
-    `may_hold` returns whether this process holds or can acquire the named data. `wanted` is set when an import has lost
-    its server.
+    `try_acquire` acquires the named data if they are free, and returns whether this process holds them.
+    `search_requested` is set when an import has lost its server.
     """
 
     unfinished: UnfinishedTables
     users: UserDirectory
     connectors: Connectors
     credentials: SessionCredentials
-    may_hold: Callable[[str], Awaitable[bool]]
+    try_acquire: Callable[[str], Awaitable[bool]]
     search_requested: asyncio.Event
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -133,7 +133,7 @@ class ImportJanitor:
         return background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        data_names = [data for data in self.connectors.data_to_hold() if await self.may_hold(data)]
+        data_names = [data for data in self.connectors.data_to_hold() if await self.try_acquire(data)]
         tables = await self.unfinished.find_abandoned(list(self.connectors.runnable_by(data_names)), limit=_BATCH)
         count = len(tables) if dry_run else sum([await self._drop(table) for table in tables])
         return {"tables of broken imports": count}

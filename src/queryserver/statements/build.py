@@ -1,4 +1,4 @@
-"""Builds the statement services from the settings; commands need only the records and the results."""
+"""Builds the statement services from the settings, or only the records and results that commands need."""
 
 import os
 import secrets
@@ -77,7 +77,7 @@ def statement_ends(settings: Settings) -> EndListener:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecords:
-    """Records and results."""
+    """The open service database and result store, with the services that commands need."""
 
     dsn: str = field(repr=False)
     database: Database
@@ -114,7 +114,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             results.listing,
             settings.editor,
             run_every=settings.retention.run_every,
-            alone=partial(clean_up_lock, dsn),
+            clean_up_lock=partial(clean_up_lock, dsn),
             metrics=metrics,
         )
         yield StoredRecords(dsn, database, records, cursors, sessions, results.store, sweep)
@@ -176,7 +176,7 @@ class FleetMember:
 
 @dataclass(frozen=True)
 class StatementBuilder:
-    """Builds each service once. They are idle until `runner.running` and `dispatcher.listening` are entered."""
+    """Builds each service once. The services are idle until `runner.running` and `dispatcher.listening` are entered."""
 
     settings: Settings
     stored: StoredRecords
@@ -234,7 +234,7 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # A broker message is cheaper.
+            # While the broker is reachable, its messages replace the notifications, which are slower.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 

@@ -22,7 +22,7 @@ from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementAccess
 
 _OPERATION = "result.download"
-_PACKED_BYTES = 8 * 1024 * 1024
+_STREAM_CACHE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class _CachedStream:
 
 
 class Downloads:
-    """Opens results for downloading."""
+    """Opens results for downloads, checks rights, and writes audit events."""
 
     def __init__(self, access: StatementAccess, reader: ResultReader, *, enabled: bool) -> None:
         self._access = access
-        self._reading = reader
+        self._reader = reader
         self._enabled = enabled
         self.sizes = LruCache[str, int](4096)
         """Sizes of completely generated files, in bytes by entity tag."""
-        self._packed = LruCache[UUID, _CachedStream](_PACKED_BYTES, weigh=lambda stream: stream.weight)
+        self._streams = LruCache[UUID, _CachedStream](_STREAM_CACHE_BYTES, weigh=lambda stream: stream.weight)
 
     async def open(
         self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
@@ -81,7 +81,7 @@ class Downloads:
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
             record = await self._access.own_record(user, operation_id)
-            part = await self._reading.part_of(record.status, statement_id)
+            part = await self._reader.part_of(record.status, statement_id)
             if part is not None and part != operation_id:
                 record = await self._access.own_record(user, part)
             status = record.status
@@ -98,7 +98,7 @@ class Downloads:
                 raise DownloadRefused(
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
                 )
-            return StoredRows(status, record.columns or (), self._reading)
+            return StoredRows(status, record.columns or (), self._reader)
 
     async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
         """Return the stored rows as one Arrow stream; None if they must be converted. Failures are audit events.
@@ -106,11 +106,11 @@ class Downloads:
         The stream is cached, because clients request one part after the other, and building it reads the schema of each
         segment.
         """
-        cached = self._packed.get(rows.status.id)
+        cached = self._streams.get(rows.status.id)
         if cached is None:
             with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(rows.status.id)}):
                 cached = _CachedStream(await packed(rows, threads=threads))
-            self._packed.put(rows.status.id, cached)
+            self._streams.put(rows.status.id, cached)
         return cached.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

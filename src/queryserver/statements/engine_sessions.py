@@ -27,7 +27,7 @@ ImportOpener: TypeAlias = Callable[
 ]
 """Opens an import session, in place of an engine session."""
 
-_NO_SERVER = "Results have expired: no server can go on with this statement."
+_NOT_RESUMABLE = "Results have expired: no server can go on with this statement."
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,12 +46,12 @@ class SessionOpener:
     imports: ImportOpener | None = None
     reach: Reach = NO_REACH
     # A lock exists only while a task holds it or waits for it.
-    _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
+    _opening_locks: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     def __post_init__(self) -> None:
         self._shares = SessionShares(self.sessions, per_connector=self.max_named)
-        # Counts statements that are opening a kept session, since each uses a connection even while it waits to run.
-        self._first_statements = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
+        # Limits the statements and scripts that open a lasting session: each uses a connection even while it waits.
+        self._opening_slots = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
@@ -109,7 +109,7 @@ class SessionOpener:
         connector = self.connectors.find(assignment.connector)
         resumption = assignment.resumption
         if connector is None or resumption is None:
-            raise errors.OutcomeUnknown(_NO_SERVER)
+            raise errors.OutcomeUnknown(_NOT_RESUMABLE)
         try:
             options = await self._options(assignment, connector, user)
         except errors.CredentialsRequired as error:
@@ -117,7 +117,7 @@ class SessionOpener:
             raise errors.OutcomeUnknown(f"Results have expired: {error.message}") from error
         async with self.slots.slot(connector.key, user.id), self.connectors.using(connector) as engine:
             if not isinstance(engine, ResumableEngine):
-                raise errors.OutcomeUnknown(_NO_SERVER)
+                raise errors.OutcomeUnknown(_NOT_RESUMABLE)
             async with engine.reattach(
                 user, options, resumption.checkpoint.token, rows_read=resumption.rows
             ) as attached:
@@ -140,13 +140,13 @@ class SessionOpener:
 
         If several calls continue the script concurrently, the first opens the session and the others share it.
         """
-        async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
+        async with self._opening_locks.setdefault(assignment.session_id, asyncio.Lock()):
             session = self.sessions.get(assignment.session_id)
             if session is not None:
                 return session
             script, slot_stack = assignment.lease.operation_id, AsyncExitStack()
             # A script's session stays open for all its statements, and holds its slot for the same time.
-            slot = self._first_statements.slot(connector.key, user.id)
+            slot = self._opening_slots.slot(connector.key, user.id)
             await (stack if script is None else slot_stack).enter_async_context(slot)
             stack.push_async_callback(self._release_slot, slot_stack, assignment.session_id)
             await self.sessions.make_room(user.id, keep=self.max_kept - 1)
@@ -201,7 +201,7 @@ class SessionOpener:
 
     def _reach(self, connector: Connector) -> SessionReach:
         capabilities = self.connectors.engine(connector).capabilities
-        return self.reach.of_session(capabilities, read_only=connector.read_only)
+        return self.reach.for_session(capabilities, read_only=connector.read_only)
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(

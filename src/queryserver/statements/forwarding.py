@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
-"""Reverts a handler call after its caller has left; takes the call's arguments."""
+"""Reverts a handler call whose caller has left; is called with the arguments of the call."""
 Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
 """Performs forwarded work in this process. Raises QueryServerError."""
 
@@ -75,7 +75,7 @@ _DELETE = "delete from forwarded_looks where id = $1"
 
 
 class WorkForwarder:
-    """Sends work to other processes, and performs their work. `owner` names this process. Active inside `running()`."""
+    """Sends work to other processes, and performs theirs. `owner` names this process. Active inside `running()`."""
 
     def __init__(
         self, owner: str, database: Database, users: UserDirectory, connectors: Connectors, notices: Notices
@@ -97,6 +97,7 @@ class WorkForwarder:
             yield
 
     def register(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
+        """Register the handler for a kind of work. `undo` is called if the caller leaves before the response."""
         self._handlers[kind] = handler
         if undo is not None:
             self._undos[kind] = undo
@@ -104,6 +105,7 @@ class WorkForwarder:
     def run_here(
         self, user: User, connector: Connector, kind: str, arguments: Sequence[Any]
     ) -> Coroutine[Any, Any, bytes]:
+        """Perform the work in this process."""
         return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
@@ -166,7 +168,7 @@ class WorkForwarder:
             is_announced = await self._database.execute(_RESPOND, request_id, response) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
-            log.warning("forwarded work not answered")
+            log.warning("no response to forwarded work")
         finally:
             if not is_announced and (undo := self._undos.get(request.get("kind", ""))) is not None:
                 await undo(request["arguments"])

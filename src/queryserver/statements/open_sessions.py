@@ -57,7 +57,7 @@ class SessionReach:
     results: SessionResults | None = None
 
     def add_to(self, options: SessionOptions) -> SessionOptions:
-        """Return the session options, with access to the session's files and results."""
+        """Return the options, extended by access to the files and results."""
         return replace(options, files=self.files, results=self.results)
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Reach:
     files: StatementFileAccess | None = None
     open_result: ResultOpener | None = None
 
-    def of_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionReach:
+    def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionReach:
         """Create the access for one session. With `read_only`, its statements can never write files."""
         files = results = None
         if self.files is not None and capabilities.reads_files:
@@ -128,32 +128,32 @@ class OpenSession:
         self._last_used = time.monotonic()
         self._opened: asyncio.Future[EngineSession] = asyncio.get_running_loop().create_future()
         self._released = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
         """Open the engine session; `use` keeps its engine open. Raises the errors of the engine."""
         self._token_expires_at = options.token_expires_at
-        self._keeper = asyncio.create_task(self._keep(use, options), name=f"session-{self.id}")
+        self._task = asyncio.create_task(self._hold_open(use, options), name=f"session-{self.id}")
         try:
             await asyncio.shield(self._opened)
         except asyncio.CancelledError:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, self._opened, return_exceptions=True)
+            self._task.cancel()
+            await asyncio.gather(self._task, self._opened, return_exceptions=True)
             raise
 
     async def close(self) -> None:
         """Close the session, which ends its operations at the engine."""
         await self.slot.aclose()
         self._released.set()
-        if self._keeper is not None:
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
     @property
     def engine_session(self) -> EngineSession:
         return self._opened.result()
 
     def touch(self) -> None:
-        """Note a use by its user."""
+        """Record a use by the session's user, which restarts the idle time."""
         self._last_used = time.monotonic()
 
     @property
@@ -176,7 +176,7 @@ class OpenSession:
         """Whether the token with which the session was opened has expired."""
         return self._token_expires_at is not None and self._token_expires_at <= time.time()
 
-    async def _keep(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
+    async def _hold_open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
         try:
             async with use as engine, engine.session(self._user, options) as session:
                 self._opened.set_result(session)
@@ -193,10 +193,10 @@ class OpenSession:
 
 
 class OpenSessions:
-    """Manages the sessions of this process by id. `forget` closes the record of a lost session."""
+    """The open sessions of this process by id. `close_record` closes the record of a session."""
 
-    def __init__(self, forget: Callable[[int], Awaitable[object]]) -> None:
-        self._forget = forget
+    def __init__(self, close_record: Callable[[int], Awaitable[object]]) -> None:
+        self._close_record = close_record
         self._sessions: dict[int, OpenSession] = {}
 
     def get(self, session_id: int) -> OpenSession | None:
@@ -241,7 +241,7 @@ class OpenSessions:
             return False
         await session.close()
         try:
-            await self._forget(session_id)
+            await self._close_record(session_id)
         except errors.DatabaseUnavailable:
             log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
@@ -252,7 +252,7 @@ class OpenSessions:
             if is_due(session) and self._sessions.get(session.id) is session:
                 await self.drop(session.id)
 
-    async def drop_of_connectors(self, is_removed: Callable[[str], bool]) -> None:
+    async def drop_of_removed_connectors(self, is_removed: Callable[[str], bool]) -> None:
         """Close the sessions of removed connectors, which ends the statements that run in them."""
         await self._drop_all(self._sessions.values(), lambda session: is_removed(session.connector))
 
@@ -306,7 +306,7 @@ class OpenSessions:
         for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):
-            await self._forget(session_id)
+            await self._close_record(session_id)
 
 
 class SessionShares:

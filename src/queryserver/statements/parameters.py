@@ -1,4 +1,4 @@
-"""Checks parameter values, seals them in statement records, and unseals them for engines.
+"""Checks parameter values, seals them for statement records, and unseals them for engines.
 
 The values never appear in logs, responses or queues, and stay sealed in the record until it is deleted.
 """

@@ -58,7 +58,7 @@ from held where statements.id = held.id returning n
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Move:
+class _CursorMove:
     statement_id: UUID
     expected: int | None
     to: int
@@ -66,14 +66,14 @@ class _Move:
 
 
 class CursorMoves:
-    """Moves cursors; moves requested during a query are combined into the next query.
+    """Moves cursors. Moves that are requested during a query are combined into the next query.
 
-    Two calls that expect the same row are never combined into one query, so one of them fails.
+    A query contains at most one move of each statement, so of two calls that expect the same row, one fails.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: list[_Move] = []
+        self._waiting: list[_CursorMove] = []
         self._writers = Tasks()
         self._writing = 0
 
@@ -83,7 +83,7 @@ class CursorMoves:
         Raises DatabaseUnavailable.
         """
         moved = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Move(statement_id, expected, to, moved))
+        self._waiting.append(_CursorMove(statement_id, expected, to, moved))
         if self._writing < _CONCURRENT_QUERIES:
             self._writing += 1
             # In a separate context, so that log lines about moves of other calls do not carry the fields of this call.
@@ -104,10 +104,10 @@ class CursorMoves:
         finally:
             self._writing -= 1
 
-    def _take_moves(self) -> list[_Move]:
-        """Remove and return the first move of each statement; moves of callers that left are dropped."""
-        moves: dict[UUID, _Move] = {}
-        remaining: list[_Move] = []
+    def _take_moves(self) -> list[_CursorMove]:
+        """Remove and return the first waiting move of each statement; drops moves of canceled callers."""
+        moves: dict[UUID, _CursorMove] = {}
+        remaining: list[_CursorMove] = []
         for move in self._waiting:
             if move.moved.done():
                 continue
@@ -118,7 +118,7 @@ class CursorMoves:
         self._waiting = remaining
         return list(moves.values())
 
-    async def _move_all(self, moves: list[_Move]) -> None:
+    async def _move_all(self, moves: list[_CursorMove]) -> None:
         try:
             if len(moves) == 1:
                 [move] = moves

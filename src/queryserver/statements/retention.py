@@ -1,4 +1,4 @@
-"""Deletes results, logs, texts, history and keys by age (Contract editor 13, platform 12.1, 12.2).
+"""Expires and deletes results, logs, texts, history entries and keys by age (Contract editor 13, platform 12.1, 12.2).
 
 The retention times are settings of `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
 """
@@ -30,13 +30,13 @@ MANY_DOCUMENTS = 100_000
 """History entries above which a clean-up is advised (Contract platform 12.2)."""
 _CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl"; servers clean up one at a time
 _BATCH = 500
-_MAX_CONSECUTIVE_FAILURES = 3  # consecutive, so that the cause must be the database rather than a single row
+_MAX_CONSECUTIVE_FAILURES = 3  # then the cause is the database rather than a single row
 _DOOMED_EVERY_S = 2.0
-# Segment writes never take that long, so older files were left by a dead process.
+# Writing a segment never takes this long, so older files were left by a dead process.
 _ORPHAN_AGE = timedelta(hours=1)
 
 _IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
-"""Whether a statement is reading the result as a table."""
+"""SQL condition: a statement is reading the result as a table."""
 _HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
 EXPIRE = f"""
@@ -183,7 +183,10 @@ class CloseReport:
 
 @dataclass(slots=True, eq=False)
 class RetentionSweep:
-    """Expires results in every process. Cleans up in one process at a time, in batches too small to delay calls."""
+    """Expires results, and deletes data by age in batches that are too small to delay calls.
+
+    Every process expires results; one process at a time runs the clean-up.
+    """
 
     database: Database
     statements: StatementRecords
@@ -192,18 +195,18 @@ class RetentionSweep:
     listing: ResultListing
     editor: EditorSettings
     run_every: timedelta
-    alone: Callable[[], AbstractAsyncContextManager[bool]]
-    """Yields False if another process is cleaning up."""
+    clean_up_lock: Callable[[], AbstractAsyncContextManager[bool]]
+    """Tries to acquire the clean-up lock; yields False if another process holds it."""
     metrics: Metrics = UNMEASURED
-    _chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
+    _added_steps: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
-    def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Register a step of `clean_up`. It is called with `dry_run` and returns counts by kind."""
-        self._chores.append(chore)
+    def add_clean_up_step(self, step: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
+        """Add a step to `clean_up`. It is called with `dry_run`, and returns counts by kind."""
+        self._added_steps.append(step)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Expire and delete in the background inside the block."""
+        """Expire and delete in the background while the context is open."""
         async with (
             background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
             background(every(self.run_every.total_seconds(), self.clean_up_periodically), "clean-up"),
@@ -211,13 +214,16 @@ class RetentionSweep:
             yield
 
     async def expire(self, progress: Progress = no_progress) -> int:
-        """Erase expired tokens, expire results, and delete the bytes of all doomed results; returns their number."""
+        """Erase expired tokens, expire results, and delete the bytes of all doomed results.
+
+        Returns the number of results whose bytes were deleted.
+        """
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
         deleted = 0
         while rows := await self.database.fetch(_DOOMED, _BATCH):
             errors = await self._delete_bytes([row["statement_id"] for row in rows])
-            # One line per reason: while a store is unavailable for hours, each round fails for hundreds of results.
+            # One line per error code, because hundreds of results fail in each round while a store is unavailable.
             examples = {error.code: statement_id for statement_id, error in errors.items()}
             for code, count in Counter(error.code for error in errors.values()).items():
                 log.warning("results not deleted", count=count, code=code, operation_id=str(examples[code]))
@@ -236,8 +242,11 @@ class RetentionSweep:
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
-        """Delete data older than the settings allow, and history entries older than `history`; return the counts."""
-        editor, steps = self.editor, _StepProgress(progress, total=5 + len(self._chores))
+        """Delete data that are older than their retention times; returns the counts by kind.
+
+        `history` replaces the retention time of history entries. With `dry_run`, only counts.
+        """
+        editor, steps = self.editor, _StepProgress(progress, total=5 + len(self._added_steps))
         if dry_run:
             expired = await self.database.value(f"select count(*) from statements where {_HAS_EXPIRED}")
         else:
@@ -259,18 +268,18 @@ class RetentionSweep:
         swept = await self._sweep_store(dry_run=dry_run)
         counts.update(swept)
         steps.end_step(", ".join(f"{kind}: {count}" for kind, count in swept.items()))
-        for chore in self._chores:
-            chore_counts = await chore(dry_run=dry_run)
-            counts.update(chore_counts)
-            steps.end_step(", ".join(f"{kind}: {count}" for kind, count in chore_counts.items()))
+        for step in self._added_steps:
+            step_counts = await step(dry_run=dry_run)
+            counts.update(step_counts)
+            steps.end_step(", ".join(f"{kind}: {count}" for kind, count in step_counts.items()))
         if not dry_run:
             await self.expire()
         return counts
 
     async def clean_up_periodically(self) -> None:
         """Run the periodic clean-up, unless another process runs it; warns if too many entries remain."""
-        async with self.alone() as is_alone:
-            if not is_alone:
+        async with self.clean_up_lock() as is_acquired:
+            if not is_acquired:
                 return
             await self.clean_up()
             has_more = "select exists (select from statements where in_history offset $1 limit 1)"
@@ -278,7 +287,7 @@ class RetentionSweep:
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
-        """Close available statements that were unused for that long, and delete their results."""
+        """Close statements whose results were unused for this long, and delete the results."""
         closed: list[UUID] = []
         already, skipped, failures = 0, 0, _FailureCollector()
         rows = await self.database.fetch(_CLOSABLE, unused_for)
@@ -422,8 +431,8 @@ async def clean_up_lock(dsn: str) -> AsyncGenerator[bool]:
         connection = await asyncpg.connect(dsn, timeout=10)
     try:
         with database_errors():
-            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEAN_UP_LOCK_KEY, timeout=10)
-        yield is_alone
+            is_acquired = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEAN_UP_LOCK_KEY, timeout=10)
+        yield is_acquired
         with suppress(DatabaseUnavailable), database_errors():
             # PostgreSQL releases the locks of a closed connection with a delay.
             await connection.execute("select pg_advisory_unlock_all()", timeout=10)
@@ -432,7 +441,7 @@ async def clean_up_lock(dsn: str) -> AsyncGenerator[bool]:
 
 
 class _StepProgress:
-    """Reports the progress of several equal steps as one."""
+    """Reports the progress of several steps of equal weight as the progress of the whole."""
 
     def __init__(self, progress: Progress, *, total: int) -> None:
         self._progress = progress
@@ -449,7 +458,7 @@ class _StepProgress:
 
 
 class _FailureCollector:
-    """Collects failure reasons by id, so that a row with a long-held lock does not stop the rest."""
+    """Collects failure reasons by id, so that a single locked row does not stop the work on the other rows."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

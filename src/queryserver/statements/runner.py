@@ -68,7 +68,7 @@ class QueueConsumer:
     limits: RunnerLimits
     broker: Broker | None
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _wakened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _announced: int = field(default=0, init=False)
 
     @property
@@ -86,11 +86,11 @@ class QueueConsumer:
     def _has_reserved_slots_only(self) -> bool:
         return 0 < self._free_slots <= self.limits.reserved
 
-    def take_one(self) -> None:
+    def wake(self) -> None:
         """Wake the consumer, because a statement waits or a slot became free."""
         if self.instance.intake is Intake.QUEUED:
             self._announced += 1
-            self._wakened.set()
+            self._woken.set()
 
     async def take(self, limit: int) -> int:
         """Start up to `limit` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
@@ -124,8 +124,8 @@ class QueueConsumer:
     async def consume(self) -> None:
         """Take statements whenever one is announced or a slot becomes free. Never returns."""
         while True:
-            await self._wakened.wait()
-            self._wakened.clear()
+            await self._woken.wait()
+            self._woken.clear()
             announced, self._announced = max(self._announced, 1), 0
             try:
                 started = await self.take(announced)
@@ -133,9 +133,9 @@ class QueueConsumer:
                     # A user or connector may be below its limit again, so a worker with other free slots must check.
                     self.broker.statement_waits(_ANY_STATEMENT, fence=0)
             except DatabaseUnavailable:
-                log.warning("nothing taken from the queue; the sweep will")
+                log.warning("queue not read; the sweep will read it")
             except Exception:  # last resort of a task: the next free slot must be used
-                log.exception("nothing taken from the queue")
+                log.exception("queue not read")
 
     async def take_for_reserved_slots(self) -> None:
         """Check the queue if only reserved slots are free, since messages wake workers with other free slots."""
@@ -145,7 +145,7 @@ class QueueConsumer:
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """Callbacks from other parts of the server for statement runs."""
+    """Functions of other rooms that the runner calls."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Called with user id and connector before the end of a statement that may change tables."""
@@ -254,7 +254,10 @@ class Runner:
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Renew leases and claim orphans; drain on exit. `take_over_all` claims even statements with a valid lease."""
+        """Renew leases and claim orphans while the context is open; drain on exit.
+
+        `take_over_all` also claims statements with a valid lease, for use when no other process is alive.
+        """
         intake = self.instance.intake
         if intake is not Intake.BOUND:
             await self.data.acquire_configured(take_over_all=take_over_all)
@@ -267,7 +270,7 @@ class Runner:
             background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
             background(self._every(limits.sweep_every, self._sweep), "orphan-sweep"),
             background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
-            background(self._follow_connectors(), "connector-changes"),
+            background(self._handle_connector_changes(), "connector-changes"),
             background(self.queue.consume(), "queue-consumer"),
             background(self._every(limits.reserved_check_every, take_reserved), "queue-reserved-slots"),
         ):
@@ -285,7 +288,7 @@ class Runner:
         if execution.script is not None:
             name = f"after-{execution.assignment.lease.statement_id}"
             self.statements.add_task(self.claims.continue_script(execution), name)
-        self.queue.take_one()
+        self.queue.wake()
 
     async def _renew(self) -> None:
         lease, ids = self.editor.lease_timeout, self.statements.ids()
@@ -307,14 +310,14 @@ class Runner:
         # Concurrent calls share a query.
         users = await asyncio.gather(*(self.users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
-        self.statements.cancel_of_users(disabled)
+        self.statements.cancel_statements_of(disabled)
         if disabled & self.sessions.owners():
             # Not awaited, because a session whose engine hangs closes late, and would delay the check of other users.
             self.statements.add_task(self.sessions.drop_owned_by(disabled), "sessions-of-disabled-users")
 
     async def _sweep(self) -> None:
         await self.sessions.drop_idle()
-        if self._may_not_sweep:
+        if self._must_skip_sweep:
             return
         # Statements that run here are not lost, even if their lease expired during a database outage.
         await self._renew()
@@ -325,22 +328,22 @@ class Runner:
         await self._claim_all()
 
     @property
-    def _may_not_sweep(self) -> bool:
+    def _must_skip_sweep(self) -> bool:
         return self.instance.is_draining or time.monotonic() < self._no_sweep_until
 
     async def _claim_all(self) -> None:
         await self.claims.claim_orphans()
         await self.queue.take(self.limits.capacity)
 
-    async def _follow_connectors(self) -> None:
+    async def _handle_connector_changes(self) -> None:
         async for _ in self.connectors.changes():
             try:
-                await self.sessions.drop_of_connectors(lambda key: self.connectors.known(key) is None)
-                if not self._may_not_sweep:
+                await self.sessions.drop_of_removed_connectors(lambda key: self.connectors.known(key) is None)
+                if not self._must_skip_sweep:
                     # A statement of a new connector may have been announced before the connector was known here.
                     await self._claim_all()
             except Exception:  # last resort of a task: later changes must be handled
-                log.exception("change of connectors not followed")
+                log.exception("change of connectors not handled")
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
         async def noting_outages() -> None:
@@ -381,7 +384,7 @@ class StatementDispatcher:
         runner.instance.require_open()
         if runner.instance.intake is not Intake.OWN:
             return runner.owner if session_owner == runner.owner or runner.data.holds(data) else None
-        if session_owner not in (None, runner.owner) or not (data is None or await runner.data.may_hold(data)):
+        if session_owner not in (None, runner.owner) or not (data is None or await runner.data.try_acquire(data)):
             return None
         return runner.owner
 
@@ -432,10 +435,10 @@ class StatementDispatcher:
             try:
                 if kind == _WAITING:
                     if not await self._runner.claims.claim(UUID(subject)):
-                        self._runner.queue.take_one()
+                        self._runner.queue.wake()
                 elif kind == CLOSE_SESSION:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:
-                log.warning("notice not processed; the sweep will do its work", kind=kind, code=error.code)
+                log.warning("notice not processed; the sweep will do the work", kind=kind, code=error.code)
             except Exception:  # last resort of a task: later notices must still be processed
                 log.exception("notice failed", kind=kind)

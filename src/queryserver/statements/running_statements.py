@@ -1,4 +1,4 @@
-"""Runs statements in this process: its role and limits, its data leases, and its running statements.
+"""The statements that run in this process, their limits, and the data that only this process may open.
 
 Source: Contract platform 10.1, 10.2.
 """
@@ -61,8 +61,7 @@ class RunnerLimits:
     capacity: int = 0
     """Maximum number of concurrent statements of a worker, not counting statements taken over from a lost worker."""
     reserved_check_every: timedelta = timedelta(seconds=1)
-    """Interval at which a worker with only reserved slots checks the queue, since the broker then wakes other workers.
-    """
+    """Interval of queue checks by a worker with only reserved free slots, since the broker wakes other workers."""
 
     @property
     def slots(self) -> SlotLimits:
@@ -121,16 +120,16 @@ class DataLeases:
         return frozenset(self._names)
 
     def holds(self, name: str | None) -> bool:
-        """Return whether this process holds the data and starts new work; does not acquire them."""
+        """Return whether this process already holds the data, and starts new work."""
         return not self.instance.is_draining and name in self._names
 
     async def can_run(self, connector: Connector) -> bool:
         """Return whether this process can run statements of the connector; acquires its data if they are free."""
         name = self.connectors.data_of(connector)
-        return not self.instance.is_draining and (name is None or await self.may_hold(name))
+        return not self.instance.is_draining and (name is None or await self.try_acquire(name))
 
-    async def may_hold(self, name: str) -> bool:
-        """Return whether this process holds the data; acquires them if they are free."""
+    async def try_acquire(self, name: str) -> bool:
+        """Acquire the data if they are free; returns whether this process holds them."""
         if self.instance.is_draining:
             return False
         # A server with workers does not acquire data: it would then run the statements that workers should run.
@@ -269,8 +268,8 @@ class RunningStatements:
             if execution.assignment.session_id == session_id:
                 execution.stop("Canceled: its session was closed.")
 
-    def cancel_of_users(self, disabled: Collection[int]) -> None:
-        """Cancel the statements of users who were disabled or deleted."""
+    def cancel_statements_of(self, disabled: Collection[int]) -> None:
+        """Cancel the statements of these users, who were disabled or deleted."""
         for execution in self.executions():
             if execution.assignment.user_id in disabled:
                 execution.stop("Canceled: the user is no longer active.")

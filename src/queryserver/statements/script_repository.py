@@ -1,4 +1,4 @@
-"""Updates the operations of scripts that run as a whole; their rows derive from their statements' rows (ADR 70).
+"""Updates the rows of script operations, which are derived from the rows of their statements (ADR 70).
 
 Each change of a script first locks the row of its operation, which serializes changes. All functions run in the
 caller's transaction.
@@ -167,7 +167,10 @@ async def _end(
     *,
     is_of_statement: bool = False,
 ) -> Row | None:
-    """Without `retention`, the results of its statements keep their expiry."""
+    """End the operation and return its row; None if it has already ended.
+
+    Without `retention`, the expiry times of its statements' results do not change.
+    """
     return await connection.fetchrow(
         _END, script["id"], outcome.state.value, outcome.error_code, outcome.message, retention, is_of_statement
     )

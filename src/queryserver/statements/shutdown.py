@@ -36,7 +36,7 @@ _MIN_STEP_S = 0.5
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunnerShutdown:
-    """Lets statements finish, then stops them or leaves them to other processes."""
+    """Lets the statements of this process finish, then stops them or leaves them to other processes."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -48,7 +48,7 @@ class RunnerShutdown:
     broker: Broker | None
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Let statements finish for the grace period, none with `at_once`, then stop them within `REST_S`. Idempotent.
+        """Let statements finish within the grace period, or with `at_once` without one; then stop them. Idempotent.
 
         Statements that were not sent, or that another process can resume, are left to other processes. Calls are still
         served, except calls that would start work.

@@ -1,4 +1,4 @@
-"""Wakes calls that wait for statement changes."""
+"""Wakes calls that wait for changes of statements."""
 
 import asyncio
 from collections import defaultdict
@@ -25,9 +25,9 @@ where state is null or state not in ('waiting', 'running') or state <> seen
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Notes changes of a statement from the watch's creation on.
+    """Signals changes of a statement that happen after the creation of the watch.
 
-    Read the record after creating the watch, then wait.
+    Create the watch before you read the record, so that no change is missed.
     """
 
     statement_id: UUID
@@ -36,7 +36,7 @@ class Watch:
     """The state that the caller has read and waits to change; None if the caller waits for rows or the end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    def note(self) -> None:
+    def signal_change(self) -> None:
         self._changed.set()
 
     async def changed_within(self, within_s: float) -> bool:
@@ -53,7 +53,7 @@ class StateSignals:
     """Wakes the calls of this process that wait for statements.
 
     Changes are signaled by the runner for statements that run here, and by messages of other processes.
-    `ChangedStates` finds changes whose message was lost.
+    `StateChangePoller` finds changes whose message was lost.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class StateSignals:
         """Wake the calls that wait for the statement."""
         for watch in self._watches.get(statement_id, ()):
             if may_have_ended or not watch.ends_only:
-                watch.note()
+                watch.signal_change()
 
     def notify_all(self) -> None:
         """Wake all calls, because any statement may have changed."""
@@ -80,7 +80,7 @@ class StateSignals:
 
     @contextmanager
     def watch(self, statement_id: UUID, *, ends_only: bool = False) -> Generator[Watch]:
-        """Note all changes inside the block; with `ends_only`, only possible ends."""
+        """Watch the statement inside the block for all changes, or with `ends_only` for possible ends."""
         watch = Watch(statement_id, ends_only)
         self._watches[statement_id].add(watch)
         self.has_watches.set()
@@ -102,9 +102,9 @@ class StateSignals:
 
 @dataclass(eq=False)
 class StateChangePoller:
-    """Polls for unsignaled changes of watched statements, in a single query. Active inside `running()`.
+    """Finds changes of watched statements that were not signaled, with a single query. Active inside `running()`.
 
-    Statements that run here are polled less often, since they only change unsignaled if their lease is lost.
+    Statements that run here are polled less often: they change without a signal only if their lease is lost.
     """
 
     database: Database = field(repr=False)

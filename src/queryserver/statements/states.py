@@ -1,4 +1,4 @@
-"""Defines statement states, state filters and truncation reasons. Does not import other modules."""
+"""Statement states, state filters and truncation reasons. Imports no other modules, since commands load it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -91,7 +91,7 @@ class Truncation:
         return self.limit_name == "limit"
 
     def message(self, *, rows: int, max_rows: int, max_bytes: int, may_change: bool) -> str:
-        """Explains the truncation, and how to get more rows.
+        """Explain the truncation, and how to get more rows.
 
         With `may_change`, warns that running the statement again may change data again.
         """

@@ -70,7 +70,7 @@ def task_services(
     The clean-up in `statements` also deletes old tasks.
     """
     records = task_records(settings, database)
-    statements.retention.include(records.clean_up)
+    statements.retention.add_clean_up_step(records.clean_up)
     jobs = TaskJobs(
         retention=statements.retention,
         orphans=orphans,

@@ -415,7 +415,7 @@ async def test_duckdb_file_held_by_another_server_is_not_opened(small_api: ApiOp
                 EngineBuilder(services.settings),
                 EngineBuilder.build,
                 services.stored_connectors,
-                services.statements.runner.data.may_hold,
+                services.statements.runner.data.try_acquire,
             )
             async with tests.running():
                 user = User(id=1, username="root", is_admin=True)

@@ -118,7 +118,7 @@ asyncio.run(main())
 """
 
 
-async def test_start_removes_leftovers_of_ended_processes_only(tmp_path):
+async def test_start_removes_only_orphaned_files_of_ended_processes(tmp_path):
     await asyncio.to_thread(_run, [sys.executable, "-c", _ENDS_WITH_A_COPY, str(tmp_path)])
     assert len(kept(tmp_path)) == 1
     one = uuid4()
@@ -131,7 +131,7 @@ async def test_start_removes_leftovers_of_ended_processes_only(tmp_path):
     assert kept(tmp_path) == []
 
 
-async def test_running_process_removes_leftovers_of_others_and_keeps_its_own(tmp_path):
+async def test_running_process_removes_orphaned_files_of_others_and_keeps_its_own_files(tmp_path):
     one = uuid4()
     async with DiskCache(tmp_path, 1000, sweep_every_s=0.01) as cache:
         await cache.put(one, NAME, b"mine")

@@ -121,7 +121,7 @@ async def test_session_used_while_others_close_stays_open() -> None:
     await setting.held.aclose()
 
 
-async def test_failed_opening_holds_nothing() -> None:
+async def test_failed_opening_keeps_no_session_open() -> None:
     setting = Setting()
     setting.engine.reachable = False
     with pytest.raises(EngineUnavailable):
@@ -216,7 +216,7 @@ class Openings:
 
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack
-        held = OpenSessions(forget=_forget)
+        held = OpenSessions(close_record=_forget)
         held.count_named = lambda: open_ones  # type: ignore[method-assign]
         self._shares = SessionShares(held, per_connector=per_connector)
 
@@ -261,7 +261,7 @@ def test_one_user_gets_half_and_leaves_the_rest_to_others() -> None:
         assert shares.count(BOB) == 3
 
 
-def test_last_places_are_reserved_for_users_with_few_sessions() -> None:
+def test_last_sessions_are_reserved_for_users_with_few_sessions() -> None:
     with ExitStack() as stack:
         shares = openings(stack, 100, eve=40, bob=35)
         for user_id in (EVE, BOB):
@@ -282,8 +282,8 @@ def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
         shares.begin(ANAS_ID, max_open=2)
 
 
-def test_failed_opening_releases_its_place() -> None:
-    shares = SessionShares(OpenSessions(forget=_forget), per_connector=2)
+def test_failed_opening_does_not_count_as_open() -> None:
+    shares = SessionShares(OpenSessions(close_record=_forget), per_connector=2)
     for _ in range(3):
         with pytest.raises(OSError, match="refused"), shares.opening("c", EVE, max_open=1):
             raise OSError("refused")

@@ -87,7 +87,7 @@ async def test_later_script_statement_does_not_run_without_its_session(sent: boo
     assert fleet.engine.executions == []
 
 
-async def test_statement_leased_by_another_process_is_left_alone() -> None:
+async def test_statement_leased_by_another_process_is_not_claimed() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=30)
     async with fleet.runner().running():
@@ -155,7 +155,7 @@ async def test_changes_of_a_statement_whose_server_died_are_reported() -> None:
     assert fleet.changes == [(1, "fake")]
 
 
-async def test_cancel_requested_elsewhere_is_noticed_by_the_heartbeat() -> None:
+async def test_heartbeat_cancels_a_statement_whose_cancel_another_process_recorded() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (_, assignment):
         fleet.leases.of(assignment).cancel_requested = True
@@ -383,7 +383,7 @@ async def test_concurrent_statements_are_limited_per_user(per_user: int) -> None
     assert len(fleet.engine.executions) == 6
 
 
-async def test_last_place_of_a_worker_is_reserved_for_users_without_running_statements() -> None:
+async def test_last_slot_of_a_worker_is_reserved_for_users_without_running_statements() -> None:
     fleet = Fleet()
     never = timedelta(hours=1)
     worker = fleet.runner(
@@ -420,7 +420,7 @@ class Awake:
         pass
 
 
-async def test_another_worker_is_woken_if_only_a_reserved_place_became_free() -> None:
+async def test_another_worker_is_woken_if_only_a_reserved_slot_became_free() -> None:
     fleet, broker = Fleet(), Awake()
     worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1), broker=broker)
     running = [fleet.leases.add("sleep 30", owner=None, user_id=user) for user in (1, 2)]
@@ -437,7 +437,7 @@ async def test_another_worker_is_woken_if_only_a_reserved_place_became_free() ->
         assert len(broker.woken) == 1
 
 
-async def test_freed_place_is_reused_while_the_reserved_place_is_taken() -> None:
+async def test_freed_slot_is_reused_while_the_reserved_slot_is_taken() -> None:
     fleet = Fleet()
     worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1))
     first, second = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(2)]
@@ -453,7 +453,7 @@ async def test_freed_place_is_reused_while_the_reserved_place_is_taken() -> None
 
 
 @pytest.mark.parametrize(("capacity", "kept"), [(0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8)])
-def test_one_worker_place_in_eight_is_reserved(capacity: int, kept: int) -> None:
+def test_one_worker_slot_in_eight_is_reserved(capacity: int, kept: int) -> None:
     assert RunnerLimits(capacity=capacity).reserved == kept
 
 
@@ -548,7 +548,7 @@ async def test_record_of_a_dropped_session_is_closed_by_the_heartbeat() -> None:
         await until(lambda: assignment.session_id not in fleet.sessions.open_records)
 
 
-async def test_session_reopened_by_another_process_is_left_to_it() -> None:
+async def test_session_reopened_by_another_process_stays_open_there() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     assignment = fleet.leases.add("ddl", keeps_session=True)

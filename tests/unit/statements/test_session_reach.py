@@ -45,7 +45,7 @@ async def test_session_reach_follows_engine_and_connector(
     may_write: bool | None, *, reads: bool, writes: bool, read_only: bool
 ):
     capabilities = EngineCapabilities(reads_files=reads, writes_files=writes, reads_results=reads)
-    session = Given().reach.of_session(capabilities, read_only=read_only)
+    session = Given().reach.for_session(capabilities, read_only=read_only)
     options = session.add_to(SessionOptions(database="main"))
     assert (options.database, options.files, options.results) == ("main", session.files, session.results)
     assert (session.files is None) is (session.results is None) is (may_write is None)
@@ -60,8 +60,8 @@ async def test_session_reach_follows_engine_and_connector(
                 await session.files.make_directory("file:///d")
 
 
-async def test_session_reaches_nothing_without_stores_and_results():
-    session = NO_REACH.of_session(ALL_ENGINES_CAN, read_only=False)
+async def test_session_has_no_files_and_results_without_stores_and_results():
+    session = NO_REACH.for_session(ALL_ENGINES_CAN, read_only=False)
     assert (session.files, session.results) == (None, None)
     async with session.acting(ANA):
         pass
@@ -73,7 +73,7 @@ async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
     async def forget(session_id: int) -> None:
         del session_id
 
-    held_sessions, reach = OpenSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
+    held_sessions, reach = OpenSessions(forget), given.reach.for_session(ALL_ENGINES_CAN, read_only=False)
     held = OpenSession(1, "fake", ANA, is_named=True, idle=timedelta(minutes=1), reach=reach)
     await held_sessions.open(held, nullcontext(engine), reach.add_to(SessionOptions()))
     files, results = engine.options[0].files, engine.options[0].results

@@ -115,7 +115,7 @@ async def test_full_worker_leaves_jobs_to_another(broker: RedisBroker, task_serv
     assert full.jobs == []
 
 
-async def test_worker_takes_only_as_many_jobs_as_it_has_room_for(
+async def test_worker_takes_at_most_as_many_jobs_as_it_has_free_slots(
     broker: RedisBroker, task_server: TaskServerSettings
 ) -> None:
     for _ in range(3):
@@ -130,7 +130,7 @@ async def test_worker_takes_only_as_many_jobs_as_it_has_room_for(
     assert len(busy.jobs) == 1
 
 
-async def test_job_is_taken_immediately_by_a_worker_with_room(
+async def test_job_is_taken_immediately_by_a_worker_with_a_free_slot(
     task_server: TaskServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The workers' own polling starts only after the end of this test."""

@@ -359,7 +359,7 @@ async def test_unrecordable_end_makes_the_task_run_again_later(database: Databas
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.FINISHED, 2)
 
 
-async def test_tasks_of_a_newer_version_are_left_alone(records: TaskRecords, database: Database):
+async def test_tasks_of_a_newer_version_are_not_claimed(records: TaskRecords, database: Database):
     await database.execute("insert into tasks (id, name) values ($1, 'of_tomorrow')", uuid4())
     assert await records.claim(worker="one", lease=LEASE) is None
 

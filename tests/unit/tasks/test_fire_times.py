@@ -79,7 +79,7 @@ def test_unknown_zones_are_rejected(name: str):
         require_zone(name)
 
 
-def test_missed_fires_of_an_interval_keep_its_grid():
+def test_next_fire_after_missed_ones_is_a_whole_number_of_intervals_later():
     due, step = utc("2026-01-01T00:00:00"), timedelta(seconds=10)
     assert next_interval_time(due, step, due) == utc("2026-01-01T00:00:10")
     assert next_interval_time(due, step, utc("2026-01-01T00:01:03")) == utc("2026-01-01T00:01:10")
