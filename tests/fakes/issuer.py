@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jose import jwt
 from jose.jwk import construct
-from tests.fakes.webhdfs import Answer, Asked, Script, ScriptedNameNode, scripted_name_node
+from tests.fakes.webhdfs import Answer, ReceivedRequest, Script, ScriptedNameNode, scripted_name_node
 
 ISSUER = "https://issuer.example"
 AUDIENCE = "queryserver"
@@ -79,7 +79,7 @@ class Issuer:
         """Return how often the keys were fetched."""
         return sum(len(server.asked) for server in self.servers)
 
-    async def serve(self, asked: Asked) -> Answer:
+    async def serve(self, asked: ReceivedRequest) -> Answer:
         if self.script is not None:
             return await self.script(asked)
         return self.answer or Answer(body=json.dumps(self.document()).encode())

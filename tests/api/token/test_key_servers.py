@@ -16,7 +16,7 @@ from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, tampered
 from tests.engines.certificates import Authority
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
-from tests.fakes.webhdfs import Answer, Asked
+from tests.fakes.webhdfs import Answer, ReceivedRequest
 from tests.unit.cli.test_commands import Command, CommandOutput, command_in
 from typer.testing import CliRunner
 
@@ -52,12 +52,12 @@ async def nothing(*urls: str, **more: Any) -> None:
     assert await kids(asking(*urls, **more)) is None
 
 
-async def _hang(_: Asked) -> Answer:
+async def _hang(_: ReceivedRequest) -> Answer:
     await asyncio.sleep(60)
     return Answer()
 
 
-async def _drip(_: Asked) -> Answer:
+async def _drip(_: ReceivedRequest) -> Answer:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(600):
             yield b" "
@@ -66,8 +66,8 @@ async def _drip(_: Asked) -> Answer:
     return Answer(body=pieces())
 
 
-def _said(status: int = 200, body: bytes = b"", **headers: str) -> Callable[[Asked], Any]:
-    async def script(asked: Asked) -> Answer:
+def _said(status: int = 200, body: bytes = b"", **headers: str) -> Callable[[ReceivedRequest], Any]:
+    async def script(asked: ReceivedRequest) -> Answer:
         if asked.path == "/good":
             return Answer(body=json.dumps(Issuer().document()).encode())
         return Answer(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -77,7 +77,7 @@ def _said(status: int = 200, body: bytes = b"", **headers: str) -> Callable[[Ask
 
 GOOD_BODY = json.dumps(Issuer().document()).encode()
 
-BAD_ANSWERS: dict[str, Callable[[Asked], Any]] = {
+BAD_ANSWERS: dict[str, Callable[[ReceivedRequest], Any]] = {
     "redirect": _said(302, GOOD_BODY, Location="/good"),
     "permanent redirect": _said(308, GOOD_BODY, Location="/good"),
     "500": _said(500, GOOD_BODY),
