@@ -416,7 +416,7 @@ class TestBrokenTransfers:
         assert await ana.refused("editor/fetch_result_data", operationId=operation) == unavailable
         assert await ana.state(operation) == "available"
 
-    async def test_ranges_are_served_up_to_an_unreadable_end(self, ana: Caller):
+    async def test_range_download_stops_at_a_truncated_segment(self, ana: Caller):
         operation = await self._large(ana)
         path = f"editor/download/{operation}"
         last = stored_files(ana.api, operation)[-1]

@@ -142,7 +142,9 @@ class LoadingContract(LoadingBasis):
                 await loader.drop(load.target)
 
     @pytest.mark.capability("Tables from files")
-    async def test_no_batches_make_an_empty_table(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_loading_zero_batches_creates_an_empty_table(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
         load = self.load_of(target)
         assert await self.load(loader, load) == 0
         assert await self.rows(engine, load) == []

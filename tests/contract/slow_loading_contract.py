@@ -22,7 +22,7 @@ class SlowLoadingContract(LoadingBasis):
     test_names_that_the_engine_cannot_hold_are_refused = (
         LoadingContract.test_names_that_the_engine_cannot_hold_are_refused
     )
-    test_no_batches_make_an_empty_table = LoadingContract.test_no_batches_make_an_empty_table
+    test_loading_zero_batches_creates_an_empty_table = LoadingContract.test_loading_zero_batches_creates_an_empty_table
     test_a_table_that_exists_is_refused_and_left_alone = (
         LoadingContract.test_a_table_that_exists_is_refused_and_left_alone
     )

@@ -188,7 +188,7 @@ class ModesContract(StorageBasis):
 
     @pytest.mark.storage(81)
     @pytest.mark.power("Permissions")
-    async def test_permissions_are_those_that_were_set(self, storage: Storage, base: str) -> None:
+    async def test_stat_returns_the_permissions_set(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, ModeStorage)
         await put(storage, f"{base}/d/file")
         for path, permissions, kind in (("d/file", 0o640, EntryKind.FILE), ("d", 0o1750, EntryKind.DIRECTORY)):

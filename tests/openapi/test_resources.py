@@ -149,7 +149,7 @@ def test_optional_key_is_omitted_and_never_null():
     )
 
 
-def test_planned_shapes_are_those_no_served_call_returns():
+def test_exactly_the_unused_schemas_are_marked_planned():
     served = {name for row in read_operations() for name in row.response}
     failures = {"ErrorBody", "Unauthorized", "FieldErrors", "NotReadyResponse", "ImporterError"}
     in_use = reachable(served | failures | {"ProgressEvent", "LogEvent"})

@@ -422,7 +422,7 @@ class Spool:
         if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
             self._checked_schema, self._has_nested = batch.schema, has_nested_types(batch.schema)
         if size_bytes > self.caps.cell_bytes or self._has_nested:
-            self._require_small_cells(batch)
+            self._check_value_sizes(batch)
         if self._kept_bytes + size_bytes > self.caps.size_bytes:
             self.truncated_reason = TruncationReason.BYTE_LIMIT
             share = (self.caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
@@ -435,7 +435,7 @@ class Spool:
             return [(batch, size_bytes)]
         return [(piece, piece.nbytes) for piece in split_batch(batch, _SEGMENT_BYTES)]
 
-    def _require_small_cells(self, batch: pa.RecordBatch) -> None:
+    def _check_value_sizes(self, batch: pa.RecordBatch) -> None:
         limit = self.caps.cell_bytes
         if (large := first_oversized_value(batch, limit)) is not None:
             row, column = large

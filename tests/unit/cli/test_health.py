@@ -79,7 +79,7 @@ async def test_secret_scripts_do_not_run_and_other_problems_are_ignored(tmp_path
         assert not (tmp_path / "ran").exists()
 
 
-async def test_settings_that_hide_the_server_are_named(tmp_path: Path) -> None:
+async def test_health_reports_settings_that_prevent_the_check(tmp_path: Path) -> None:
     hidden = await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="0")("health")
     assert (hidden.code, hidden.err) == (
         2,

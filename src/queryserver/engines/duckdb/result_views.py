@@ -82,12 +82,12 @@ class ResultViews:
         """Return the error behind a DuckDB message, if a result caused it."""
         for table in self._tables.values():
             if table.failure is not None:
-                return _of_statement(table.failure)
+                return _as_engine_error(table.failure)
         if (match := _UNKNOWN.search(text)) is None:
             return None
         operation_id = match[1]
         if (failure := self._failures.get(operation_id.lower())) is not None:
-            return _of_statement(failure)
+            return _as_engine_error(failure)
         if _NAME.fullmatch(f"result://{operation_id}") is None:
             return errors.result_not_found(f"There is no operation {operation_id[:100]}.")
         return ResultRefused(
@@ -133,7 +133,7 @@ def _is_definition(tokens: Sequence[Token]) -> bool:
     return next((word for word in words[1:] if word not in _CREATE_MODIFIERS), "") in _STORED_KINDS
 
 
-def _of_statement(error: QueryServerError) -> EngineError:
+def _as_engine_error(error: QueryServerError) -> EngineError:
     """Convert an error to an EngineError with the same code and message."""
     return (
         error if isinstance(error, EngineError) else errors.recreate_error(StatementRejected, error.code, error.message)

@@ -103,9 +103,9 @@ class SessionFileAccess:
         if statement is None:
             return None
         if (error := statement.failure or self._systems.claims.error_of(text)) is not None:
-            return _of_statement(error)
+            return _as_engine_error(error)
         if (match := _NOT_FOUND.search(text)) is not None:
-            return _of_statement(errors.PathNotFound(f"{match[1]} does not exist, or no file matches."))
+            return _as_engine_error(errors.PathNotFound(f"{match[1]} does not exist, or no file matches."))
         if (match := _ACCESS_DENIED.search(text)) is not None:
             return self._access_denied(match[1])
         return None
@@ -146,7 +146,7 @@ class SessionFileAccess:
         try:
             copied.finish()
         except QueryServerError as error:
-            raise _of_statement(error) from error
+            raise _as_engine_error(error) from error
 
     @contextmanager
     def _working(self) -> Generator[None]:
@@ -155,7 +155,7 @@ class SessionFileAccess:
             statement, copied = self._statement, self._copied
             if statement is None or statement.has_ended:
                 failure = statement.failure if statement is not None else None
-                raise _of_statement(failure or errors.SessionLost("Invalid session Id: the statement has ended."))
+                raise _as_engine_error(failure or errors.SessionLost("Invalid session Id: the statement has ended."))
             try:
                 with statement.active():
                     yield
@@ -211,7 +211,7 @@ class FileAnswer(DriverAnswer):
         self._answer.close()
 
 
-def _of_statement(error: QueryServerError) -> EngineError:
+def _as_engine_error(error: QueryServerError) -> EngineError:
     """Convert an error to an EngineError with the same code and message."""
     if isinstance(error, EngineError):
         return error

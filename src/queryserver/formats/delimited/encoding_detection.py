@@ -88,7 +88,7 @@ def detect_encoding(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
 
 
 def _detect(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
-    encoding = _by_byte_order_mark(sample)
+    encoding = _detect_unicode(sample)
     if encoding is not None:
         return DetectedEncoding(encoding, 1.0)
     try:
@@ -98,7 +98,7 @@ def _detect(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
     return DetectedEncoding("utf-8", 1.0)
 
 
-def _by_byte_order_mark(sample: bytes) -> str | None:
+def _detect_unicode(sample: bytes) -> str | None:
     """Detect UTF-8 and UTF-16 from a byte order mark or NUL bytes; None without these. Raises UnsupportedFormat."""
     if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise UnsupportedFormat

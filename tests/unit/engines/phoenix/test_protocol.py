@@ -182,7 +182,7 @@ def test_timestamps_before_gregorian_calendar_are_sent_as_milliseconds() -> None
     ],
     ids=str,
 )
-def test_value_that_phoenix_would_alter_is_refused_naming_its_column(kind, value, words) -> None:
+def test_error_for_unrepresentable_value_names_the_column(kind, value, words) -> None:
     with pytest.raises(StatementRejected, match=rf'"c0".*{words}'):
         parameters(pa.array([None, value], kind))
 
