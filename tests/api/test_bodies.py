@@ -21,7 +21,7 @@ def part(name: str, value: bytes, *, more: str = "") -> bytes:
 
 
 @dataclass
-class Pieces:
+class ChunkedBody:
     """A body sent in chunks that counts how many were read."""
 
     count: int
@@ -102,7 +102,9 @@ class TestEmpty:
     async def test_empty_body_has_no_fields_under_any_content_type(self, ana: Caller, kind: str):
         answer = await ana.send("POST", "editor/create_notebook", content=b"", headers={"Content-Type": kind})
         assert answer.status_code == 200
-        answer = await ana.send("POST", "editor/create_notebook", content=Pieces(0), headers={"Content-Type": kind})
+        answer = await ana.send(
+            "POST", "editor/create_notebook", content=ChunkedBody(0), headers={"Content-Type": kind}
+        )
         assert answer.status_code == 200
 
 
@@ -131,18 +133,18 @@ class TestSize:
     @pytest.mark.parametrize("kind", [JSON, FORM, MULTIPART])
     async def test_large_body_is_refused_before_it_is_fully_read(self, ana: Caller, kind: dict[str, str]):
         for path in PATHS:
-            told = Pieces(1000)
+            body = ChunkedBody(1000)
             length = {"Content-Length": str(1000 * 65_536)}
-            answer = await ana.send("POST", path, content=told, headers={**kind, **length})
-            assert (verdict(answer), told.taken) == ((413, -1, "payload_too_large"), 0)
-            untold = Pieces(1000)
-            answer = await ana.send("POST", path, content=untold, headers=kind)
+            answer = await ana.send("POST", path, content=body, headers={**kind, **length})
+            assert (verdict(answer), body.taken) == ((413, -1, "payload_too_large"), 0)
+            forget_warnings = ChunkedBody(1000)
+            answer = await ana.send("POST", path, content=forget_warnings, headers=kind)
             assert verdict(answer) == (413, -1, "payload_too_large")
-            assert untold.taken <= 16 * MIB // 65_536 + 2
+            assert forget_warnings.taken <= 16 * MIB // 65_536 + 2
 
     @pytest.mark.platform(9)
     async def test_public_calls_have_the_general_size_limit(self, api: Api):
-        pieces = Pieces(1000)
+        pieces = ChunkedBody(1000)
         answer = await api.stranger.send("POST", "token/auth", content=pieces, headers=JSON)
         assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
         assert pieces.taken <= 10 * MIB // 65_536 + 2

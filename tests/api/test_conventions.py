@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
-from tests.api.walk import Answers, Walk, served_calls, steady
+from tests.api.walk import Answers, Walk, served_calls, stable
 from tests.operations import Operation, read_operations
 
 from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
@@ -50,8 +50,8 @@ class TestPaths:
     @pytest.mark.platform(1)
     async def test_trailing_slash_changes_nothing(self, api: Api, plain: Answers):
         slashed = await Walk(api, await api.user(), slash="/").whole()
-        assert {key: steady(answer) for key, answer in plain.items()} == {
-            key: steady(answer) for key, answer in slashed.items()
+        assert {key: stable(answer) for key, answer in plain.items()} == {
+            key: stable(answer) for key, answer in slashed.items()
         }
 
     @pytest.mark.platform(16)
@@ -64,8 +64,10 @@ class TestPaths:
     @pytest.mark.platform(2)
     @pytest.mark.parametrize("as_json", [False, True])
     async def test_unknown_fields_change_nothing(self, api: Api, plain: Answers, as_json: bool):
-        more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
-        assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
+        more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).stable_responses(
+            plain
+        )
+        assert more == {key: stable(answer) for key, answer in plain.items() if key in more}
 
     @pytest.mark.platform(5)
     @pytest.mark.parametrize(
@@ -152,9 +154,9 @@ class TestMethods:
             assert answer.status_code == 405
             assert operation.method in answer.headers["allow"].split(", ")
             if method != "HEAD":
-                told = answer.json()
-                assert told["code"] == "method_not_allowed"
-                assert told.get("status") == (None if operation.group == "importer" else -1)
+                body = answer.json()
+                assert body["code"] == "method_not_allowed"
+                assert body.get("status") == (None if operation.group == "importer" else -1)
 
     @pytest.mark.platform(4)
     async def test_head_matches_get_without_a_body(self, ana: Caller):

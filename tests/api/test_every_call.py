@@ -36,7 +36,7 @@ BROKEN = {
 }
 
 
-class Watched:
+class CountedBody:
     """A body that is declared large and counts the chunks read."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class TestBodies:
     @pytest.mark.platform(9)
     @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
     async def test_oversized_body_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
-        body = Watched()
+        body = CountedBody()
         answer = await sent(admin, one, body, **{"Content-Length": str(200 * 1024 * 1024)})
         expected = 400 if one.group == "importer" else 413
         assert (answer.status_code, code_of(answer)) == (expected, "payload_too_large")
@@ -226,7 +226,7 @@ async def call(caller: Caller, one: Operation, path: str, fields: Mapping[str, A
     return await caller.post_json(path, **fields)
 
 
-def told(answer: httpx.Response) -> tuple[int, str]:
+def status_and_code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
@@ -244,7 +244,9 @@ async def test_other_users_operation_is_unknown(ana: Caller, bob: Caller, one: O
     answers = []
     for operation in (theirs, str(uuid4())):
         path = one.path.replace("{operation_id}", operation).replace("{dialect}", "mysql")
-        answers.append(told(await call(bob, one, path, {"operationId": operation, "snippet": {"type": "mysql"}})))
+        answers.append(
+            status_and_code(await call(bob, one, path, {"operationId": operation, "snippet": {"type": "mysql"}}))
+        )
     assert answers == [(404, "operation_not_found")] * 2
     assert await ana.state(theirs) == "available"
 
@@ -255,7 +257,7 @@ async def test_administrator_calls_reveal_nothing_about_operations(ana: Caller, 
     for one in OF_ADMINISTRATORS:
         for operation in (theirs, str(uuid4())):
             answer = await call(bob, one, one.path.replace("{operation_id}", operation), {})
-            assert told(answer) == (403, "admin_required"), one
+            assert status_and_code(answer) == (403, "admin_required"), one
     assert await ana.state(theirs) == "available"
     assert len(OF_ADMINISTRATORS) == 2
 
@@ -269,7 +271,7 @@ async def test_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operat
         path = path.replace("{column}", "tags").replace("{nested}", "item")
         snippet = {"type": connector, "connector": {"type": connector}}
         fields = {"snippet": snippet, "source_type": connector, "statement": "rows 1"}
-        answers.append(told(await call(ana, one, path, fields)))
+        answers.append(status_and_code(await call(ana, one, path, fields)))
     assert answers == [(404, "dialect_not_found")] * 2
 
 
@@ -285,10 +287,10 @@ async def test_other_users_session_is_unknown(ana: Caller, bob: Caller):
     opened = (await ana.post_ok("editor/create_session", session='{"type": "mysql"}'))["session"]
     for session in (opened["id"], 2**40):
         closed = await bob.post_json("editor/close_session", session={"type": "mysql", "id": session})
-        assert told(closed) == (404, "session_not_found")
+        assert status_and_code(closed) == (404, "session_not_found")
         run = await bob.post_json("editor/execute/mysql", statement="rows 1", session_id=session)
         explained = await bob.post_json("editor/explain/mysql", statement="rows 1", session_id=session)
-        assert {told(run), told(explained)} == {(404, "session_not_found")}
+        assert {status_and_code(run), status_and_code(explained)} == {(404, "session_not_found")}
     assert (await ana.post_ok("editor/close_session", session=f'{{"id": {opened["id"]}}}'))["session"]["status"] == 0
 
 
@@ -315,7 +317,7 @@ class TestUploads:
             answers += [
                 await bob.post(f"importer/{name}", file_path=path, **TABLE) for name in ("create_table", "submit")
             ]
-            assert {told(answer) for answer in answers} == {(400, "file_not_found")}
+            assert {status_and_code(answer) for answer in answers} == {(400, "file_not_found")}
         shown = await ana.get("importer/file/guess_metadata", file_path=theirs, import_type="local")
         assert shown.status_code == 200
 
@@ -324,7 +326,7 @@ class TestUploads:
         for connector in ("vault", "nowhere"):
             table = {**TABLE, "connector": connector, "file_path": sent.json()["file_path"]}
             for name in ("create_table", "submit"):
-                assert told(await ana.post(f"importer/{name}", **table)) == (400, "connector_not_found")
+                assert status_and_code(await ana.post(f"importer/{name}", **table)) == (400, "connector_not_found")
 
 
 @pytest.mark.security("T20")
@@ -334,9 +336,9 @@ async def test_stored_connector_that_is_not_granted_is_unknown(api: Api, ana: Ca
     stored = (await root.post_json("connector/instance/update", connector=made)).json()["connector"]["id"]
     try:
         for connector in (stored, "999999"):
-            assert told(await ana.get(f"connector/instance/get/{connector}")) == (404, "connector_not_found")
+            assert status_and_code(await ana.get(f"connector/instance/get/{connector}")) == (404, "connector_not_found")
             run = await ana.post_json(f"editor/execute/{connector}", statement="SELECT 1")
-            assert told(run) == (404, "dialect_not_found")
+            assert status_and_code(run) == (404, "dialect_not_found")
             namespaces = (await ana.get(f"get_namespaces/{connector}")).json()
             assert namespaces[connector] == (await ana.get("get_namespaces/nowhere")).json()["nowhere"]
     finally:

@@ -28,10 +28,10 @@ ODD_TEXTS = [
 def equal_part(body: dict[str, Any]) -> dict[str, Any]:
     """The part of the response that is the same for equal calls."""
     handle = {key: value for key, value in body["handle"].items() if key not in UNLIKE}
-    return {"status": body["status"], "handle": handle, "query_status": timeless(body["query_status"])}
+    return {"status": body["status"], "handle": handle, "query_status": without_times(body["query_status"])}
 
 
-def timeless(status: dict[str, Any]) -> dict[str, Any]:
+def without_times(status: dict[str, Any]) -> dict[str, Any]:
     """`query_status` without its times."""
     return {key: value for key, value in status.items() if key not in {*TIMES, "expires_at"}}
 
@@ -415,7 +415,7 @@ class TestOutcome:
         assert dialect.bad_table in failed["message"].splitlines()[0]
         assert (failed["history_uuid"], failed["history_id"]) == (operation, body["history_id"])
         assert failed["handle"]["guid"] == body["handle"]["guid"]
-        shown = timeless(failed["query_status"])
+        shown = without_times(failed["query_status"])
         assert shown | {"message": ""} == {
             "status": "failed",
             "has_result_set": False,

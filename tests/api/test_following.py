@@ -472,9 +472,9 @@ class TestExpiry:
     @pytest.mark.item(40)
     async def test_expiry_time_of_a_result_is_reported(self, ana: Caller):
         operation = await finished(ana)
-        told = (await ana.ended(operation))["query_status"]["expires_at"]
-        assert told == (await ana.page(operation))["expires_at"]
-        ahead = time.mktime(time.strptime(told, "%Y-%m-%dT%H:%M:%SZ")) - time.mktime(time.gmtime())
+        expires_at = (await ana.ended(operation))["query_status"]["expires_at"]
+        assert expires_at == (await ana.page(operation))["expires_at"]
+        ahead = time.mktime(time.strptime(expires_at, "%Y-%m-%dT%H:%M:%SZ")) - time.mktime(time.gmtime())
         assert 86_000 < ahead <= 86_401
 
 

@@ -26,8 +26,8 @@ def audited() -> Iterator[list[Event]]:
     def hear(record: logging.LogRecord) -> None:
         line = formatter.format(record)
         assert line.isprintable()
-        told = json.loads(line)
-        shown = {name: told[name] for name in ("event", *getattr(record, FIELDS))}
+        event = json.loads(line)
+        shown = {name: event[name] for name in ("event", *getattr(record, FIELDS))}
         events.append({name: value for name, value in shown.items() if value})
 
     with told_of_audit_events(hear):
@@ -105,8 +105,8 @@ async def test_result_downloads_and_refusals_are_audited(api: Api, audited: list
     operation = (await ana.run(POSTGRESQL, "SELECT 1"))["history_uuid"]
     await ana.get(f"editor/download/{operation}")
     await bob.get(f"editor/download/{operation}")
-    told = [(one["user"], one["outcome"], one["operation_id"]) for one in about(audited, "result.download")]
-    assert told == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]
+    events = [(one["user"], one["outcome"], one["operation_id"]) for one in about(audited, "result.download")]
+    assert events == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]
 
 
 async def test_range_downloads_and_their_failures_are_audited(api: Api, audited: list[Event]):

@@ -21,7 +21,7 @@ DUCK = {"snippet": '{"type": "duckdb"}'}
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TwoInstances:
     """Two instances on one database; the first holds the duckdb file."""
 
     holder: Caller
@@ -31,16 +31,16 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(small_api: ApiOpener) -> AsyncIterator[Pair]:
+async def pair(small_api: ApiOpener) -> AsyncIterator[TwoInstances]:
     """One user on both instances."""
     async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
-        yield Pair(holder, Caller(second, holder.username, holder.headers), shop, second)
+        yield TwoInstances(holder, Caller(second, holder.username, holder.headers), shop, second)
 
 
 class TestDuckdbFile:
-    async def test_both_instances_return_the_same_lists_and_descriptions(self, pair: Pair):
+    async def test_both_instances_return_the_same_lists_and_descriptions(self, pair: TwoInstances):
         shop = pair.shop
         for path in ("", "/main", f"/main/{shop.items}", f"/main/{shop.items}/name"):
             answers = [
@@ -51,7 +51,7 @@ class TestDuckdbFile:
         described = await pair.other.post_ok(f"editor/describe/main/{shop.items}", source_type="duckdb")
         assert [one["name"] for one in described["cols"]] == ["id", "name", "owner_id"]
 
-    async def test_both_instances_return_the_same_samples_statistics_and_plans(self, pair: Pair):
+    async def test_both_instances_return_the_same_samples_statistics_and_plans(self, pair: TwoInstances):
         shop, other = pair.shop, pair.other
         sample = await other.post_ok(f"editor/sample/main/{shop.items}", **DUCK)
         assert sample == await pair.holder.post_ok(f"editor/sample/main/{shop.items}", **DUCK)
@@ -61,7 +61,7 @@ class TestDuckdbFile:
         plan = await other.post_ok("editor/explain/duckdb", statement=f"SELECT * FROM {shop.items}")
         assert shop.items in plan["explanation"]
 
-    async def test_forwarded_failures_are_unchanged(self, pair: Pair):
+    async def test_forwarded_failures_are_unchanged(self, pair: TwoInstances):
         other, shop = pair.other, pair.shop
         assert await other.refused("editor/autocomplete/nope", **DUCK) == (404, 1, "database_not_found")
         assert await other.refused("editor/sample/main/nope", **DUCK) == (404, 1, "table_not_found")
@@ -69,7 +69,7 @@ class TestDuckdbFile:
         refused = await other.post_ok("editor/explain/duckdb", statement="SELEC 1")
         assert (refused["status"], refused["code"]) == (1, "engine_error")
 
-    async def test_forwarding_leaves_no_records(self, pair: Pair):
+    async def test_forwarding_leaves_no_records(self, pair: TwoInstances):
         await pair.other.post_ok("editor/autocomplete", **DUCK)
         await pair.other.refused("editor/autocomplete/nope", **DUCK)
         assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0

@@ -173,7 +173,7 @@ class Page:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise limits that no test here waits for, because connecting may take seconds on a busy machine."""
     monkeypatch.setattr(ping_broker, "__defaults__", (60.0,))
     monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)

@@ -242,7 +242,7 @@ async def call(api: Api, method: str, path: str, origin: str | None, **headers: 
     return await api.http.request(method, path, headers=given)
 
 
-def told(answer: httpx.Response) -> dict[str, str]:
+def cors_headers(answer: httpx.Response) -> dict[str, str]:
     prefix = "access-control-"
     return {name.removeprefix(prefix): value for name, value in answer.headers.items() if name.startswith(prefix)}
 
@@ -251,7 +251,7 @@ def told(answer: httpx.Response) -> dict[str, str]:
 async def test_cors_is_off_by_default(api: Api):
     for method, status in (("GET", 401), ("OPTIONS", 204)):
         answer = await call(api, method, "/api/v1/editor/get_history", LISTED, **PREFLIGHT)
-        assert (answer.status_code, told(answer)) == (status, {})
+        assert (answer.status_code, cors_headers(answer)) == (status, {})
         assert "vary" not in answer.headers
 
 
@@ -261,7 +261,7 @@ async def test_only_listed_origins_are_echoed(small_api: ApiOpener):
     async with small_api(desktop=desktop) as api:
         for path in ("/api/v1/editor/get_history", "/desktop/debug/is_alive", "/api/v1/nope"):
             answer = await call(api, "GET", path, LISTED)
-            assert told(answer) == {
+            assert cors_headers(answer) == {
                 "allow-origin": LISTED,
                 "allow-credentials": "true",
                 "expose-headers": (
@@ -272,8 +272,8 @@ async def test_only_listed_origins_are_echoed(small_api: ApiOpener):
             assert answer.headers["vary"] == "Origin"
             for origin in ("https://bi.example.com.evil.org", "HTTPS://bi.example.com", "null", None):
                 answer = await call(api, "GET", path, origin)
-                assert (told(answer), answer.headers["vary"]) == ({}, "Origin")
-        assert told(await call(api, "GET", "/metrics", LISTED)) == {}
+                assert (cors_headers(answer), answer.headers["vary"]) == ({}, "Origin")
+        assert cors_headers(await call(api, "GET", "/metrics", LISTED)) == {}
 
 
 @pytest.mark.platform(14)
@@ -282,7 +282,7 @@ async def test_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener)
     async with small_api(desktop=desktop) as api:
         answer = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql/", LISTED, **PREFLIGHT)
         assert answer.status_code == 200
-        assert told(answer) == {
+        assert cors_headers(answer) == {
             "allow-origin": LISTED,
             "allow-credentials": "true",
             "allow-methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
@@ -296,7 +296,7 @@ async def test_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener)
             refused = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql", LISTED, **PREFLIGHT | {name: value})
             assert refused.status_code == 400
         other = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql", "https://evil.org", **PREFLIGHT)
-        assert (other.status_code, told(other)) == (204, {})
+        assert (other.status_code, cors_headers(other)) == (204, {})
 
 
 @pytest.mark.platform(14)
@@ -305,5 +305,5 @@ async def test_wildcard_origin_works_only_without_credentials(small_api: ApiOpen
     desktop = {"cors_enabled": True, "cors_allowed_origins": ["*"], "cors_allow_credentials": False}
     async with small_api(desktop=desktop) as api:
         answer = await call(api, "GET", "/api/v1/editor/get_history", "https://any.org")
-        assert told(answer)["allow-origin"] == "*"
-        assert "allow-credentials" not in told(answer)
+        assert cors_headers(answer)["allow-origin"] == "*"
+        assert "allow-credentials" not in cors_headers(answer)

@@ -50,7 +50,7 @@ class ByTestHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class TokenForwarding:
     """An application whose only engine accepts callers' tokens, and two ways for one user to call it."""
 
     api: Api
@@ -106,13 +106,13 @@ async def passing(settings: Settings) -> AsyncIterator[Api]:
             yield Api(app, services, database, {}, http)
 
 
-async def caller(api: Api) -> Passing:
+async def caller(api: Api) -> TokenForwarding:
     own = await api.user("ana")
-    return Passing(api, Caller(api, own.username, {**own.headers, "x-test-external-token": TOKEN}), own)
+    return TokenForwarding(api, Caller(api, own.username, {**own.headers, "x-test-external-token": TOKEN}), own)
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedToken:
     """A genuine issuer's token, two ways for its user to call, and the engine that receives it."""
 
     server: ScriptedServer
@@ -154,7 +154,7 @@ async def application(
 
 
 @pytest.fixture
-async def setting(application: Api) -> Passing:
+async def setting(application: Api) -> TokenForwarding:
     return await caller(application)
 
 
@@ -169,14 +169,14 @@ def server(listening: ScriptedServer) -> ScriptedServer:
 
 
 @pytest.mark.platform(46)
-async def test_engine_receives_exactly_the_callers_token(setting: Passing, server: ScriptedServer):
+async def test_engine_receives_exactly_the_callers_token(setting: TokenForwarding, server: ScriptedServer):
     body = await setting.with_token.run("guarded", "SELECT 7 AS n")
     assert (await setting.with_token.page(body["history_uuid"]))["data"] == [[7]]
     assert set(server.passwords.logins) == {f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[Issued]:
+async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[IssuedToken]:
     """A user reserved for this test, of an application whose authenticators are all its own."""
     issuer = Issuer()
     async with issuer.serving() as url, ScriptedServer("http").serving() as server:
@@ -185,25 +185,25 @@ async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[Issued]:
         async with open_api(settings) as api:
             own = await api.user("ana")
             token = issuer.token(sub=own.username)
-            yield Issued(server, token, bearing(own, token), own)
+            yield IssuedToken(server, token, bearing(own, token), own)
 
 
 @pytest.mark.platform(46)
-async def test_issuer_token_reaches_the_engine_unchanged(issued: Issued):
+async def test_issuer_token_reaches_the_engine_unchanged(issued: IssuedToken):
     body = await issued.with_token.run("guarded", "SELECT 7 AS n")
     assert (await issued.with_token.page(body["history_uuid"]))["data"] == [[7]]
     assert set(issued.server.passwords.logins) == {f"Bearer {issued.token}"}
 
 
 @pytest.mark.platform(46)
-async def test_own_token_is_refused_and_never_sent_to_the_engine(issued: Issued):
+async def test_own_token_is_refused_and_never_sent_to_the_engine(issued: IssuedToken):
     assert await issued.own_token.refused("editor/execute/guarded", statement="SELECT 7 AS n") == REFUSED
     assert issued.server.passwords.logins == []
 
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T14")
-async def test_token_is_stored_sealed_only_until_the_statement_ends(setting: Passing, server: ScriptedServer):
+async def test_token_is_stored_sealed_only_until_the_statement_ends(setting: TokenForwarding, server: ScriptedServer):
     server.faults["ExecuteStatement"] = Fault.HOLD
     operation = (await setting.with_token.execute("guarded", "SELECT 1"))["history_uuid"]
     await server.until(lambda: server.held == 1)
@@ -217,7 +217,7 @@ async def test_token_is_stored_sealed_only_until_the_statement_ends(setting: Pas
 
 @pytest.mark.platform(46)
 @pytest.mark.parametrize("ending", ["cancel_statement", "close_statement"])
-async def test_token_is_deleted_when_the_statement_is_stopped(setting: Passing, ending: str):
+async def test_token_is_deleted_when_the_statement_is_stopped(setting: TokenForwarding, ending: str):
     operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
     await setting.with_token.running(operation)
     assert len(await setting.stored()) == 1
@@ -227,7 +227,7 @@ async def test_token_is_deleted_when_the_statement_is_stopped(setting: Passing, 
 
 
 @pytest.mark.platform(46)
-async def test_own_token_is_refused_before_anything_is_recorded(setting: Passing, server: ScriptedServer):
+async def test_own_token_is_refused_before_anything_is_recorded(setting: TokenForwarding, server: ScriptedServer):
     ana = setting.own_token
     calls = {
         "editor/execute/guarded": {"statement": "SELECT 1"},
@@ -247,7 +247,7 @@ async def test_own_token_is_refused_before_anything_is_recorded(setting: Passing
 
 
 @pytest.mark.platform(46)
-async def test_metadata_and_sessions_use_their_calls_token(setting: Passing, server: ScriptedServer):
+async def test_metadata_and_sessions_use_their_calls_token(setting: TokenForwarding, server: ScriptedServer):
     ana = setting.with_token
     await ana.run("guarded", "CREATE TABLE shelf (a INT)")
     server.passwords.logins.clear()
@@ -292,7 +292,7 @@ async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
 
 
 @pytest.mark.platform(46)
-async def test_expired_token_is_deleted_and_not_used(setting: Passing, server: ScriptedServer):
+async def test_expired_token_is_deleted_and_not_used(setting: TokenForwarding, server: ScriptedServer):
     old = {"x-test-external-token": f"{TOKEN}b2xk", "x-test-expires-at": str(int(time.time()) - 1)}
     late = Caller(setting.api, "ana", {**setting.with_token.headers, **old})
     body = await late.run("guarded", "SELECT 1")
@@ -310,7 +310,7 @@ async def test_expired_token_is_deleted_and_not_used(setting: Passing, server: S
     await setting.with_token.ended(operation)
 
 
-async def session_that_ends_soon(setting: Passing) -> tuple[dict[str, Any], int]:
+async def session_that_ends_soon(setting: TokenForwarding) -> tuple[dict[str, Any], int]:
     """A session and its token's expiry, which is only as late as a busy machine needs to open the session."""
     for life_s in (2, 8, 32):
         expires_at = int(time.time()) + life_s
@@ -321,7 +321,7 @@ async def session_that_ends_soon(setting: Passing) -> tuple[dict[str, Any], int]
     raise AssertionError(answer)
 
 
-async def test_session_accepts_no_statements_after_its_token_expired(setting: Passing):
+async def test_session_accepts_no_statements_after_its_token_expired(setting: TokenForwarding):
     session, expires_at = await session_that_ends_soon(setting)
     await asyncio.sleep(max(0.0, expires_at - time.time()) + 0.2)
     body = await setting.with_token.run("guarded", "SELECT 1", session_id=session["id"])
@@ -365,7 +365,7 @@ async def test_trino_receives_the_token(tmp_path: Path, database_dsn: str):
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-async def test_token_repeated_by_an_engine_is_masked(setting: Passing):
+async def test_token_repeated_by_an_engine_is_masked(setting: TokenForwarding):
     """The test checks only the engine's response, because the statement is the caller's own text."""
     body = await setting.with_token.run("guarded", f"SELECT error('{TOKEN}')")
     logs = await setting.with_token.on(body["history_uuid"], "get_logs")

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 from scripts.describe_api import described_application
 from tests.api.driving import Api, Caller, verdict
-from tests.api.walk import Walk, steady
+from tests.api.walk import Walk, stable
 from tests.operations import read_operations
 
 PRIVATE = [
@@ -51,7 +51,7 @@ async def test_private_paths_respond_like_public_paths(api: Api, slash: str):
         path for path in map(str, taken) if not path.startswith(("/api/v1", "/api/s", "/api/d", "/desktop"))
     }
     assert len([path for path in taken if path.startswith("/notebook/api/")]) == len(CALLS) - 3
-    assert {key: steady(one) for key, one in private.items()} == {key: steady(one) for key, one in public.items()}
+    assert {key: stable(one) for key, one in private.items()} == {key: stable(one) for key, one in public.items()}
 
 
 @pytest.mark.item(79)

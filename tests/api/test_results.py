@@ -539,8 +539,8 @@ async def test_big_numbers_is_accepted_by_every_call_returning_cells(ana: Caller
             page = await ana.page(operation, start_row=0, **form)
             assert (page["data"][0][0], flags(page["meta"])) == (str(LARGE), AS_TEXT)
             assert [column["type"] for column in page["meta"]] == [column["type"] for column in plain["meta"]]
-        told = await ana.on(operation, "fetch_result_metadata", big_numbers="text")
-        assert flags(told["result"]["meta"]) == AS_TEXT
+        body = await ana.on(operation, "fetch_result_metadata", big_numbers="text")
+        assert flags(body["result"]["meta"]) == AS_TEXT
         refused = await ana.post("editor/fetch_result_data", operationId=operation, big_numbers="words")
         assert verdict(refused) == (400, -1, "invalid_parameter")
         assert refused.json()["message"] == "big_numbers must be 'number' or 'text'."

@@ -110,10 +110,10 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     # In one case out of 256, both are in the same directory.
     beyond = {one for one in (stuck, other) if one[-2:] == stuck[-2:]}
     ended = await command("close_queries", "0")
-    first, *told, last = ended.out.splitlines()
+    first, *lines, last = ended.out.splitlines()
     assert (ended.code, first) == (1, "Closing queries older than 0 days...")
-    assert {line.split()[1] for line in told if line.startswith("Info: ") and "symbolic link" in line} == beyond
-    assert (len(told), last) == (len(beyond), f"{2 - len(beyond)} queries closed. 0 queries already closed.")
+    assert {line.split()[1] for line in lines if line.startswith("Info: ") and "symbolic link" in line} == beyond
+    assert (len(lines), last) == (len(beyond), f"{2 - len(beyond)} queries closed. 0 queries already closed.")
     assert [await ana.state(one) for one in (stuck, other)] == ["closed", "closed"]
     where.unlink()
     aside.rename(where)
@@ -340,8 +340,8 @@ async def _unused_for(served: Api, operation: str, days: int) -> None:
 
 
 async def _session(caller: Caller, connector: str) -> int:
-    told = await caller.post_ok("editor/create_session", session=json.dumps({"type": connector}))
-    return told["session"]["id"]
+    body = await caller.post_ok("editor/create_session", session=json.dumps({"type": connector}))
+    return body["session"]["id"]
 
 
 async def listed(admin: Caller, **query: Any) -> list[dict[str, Any]]:
@@ -435,10 +435,10 @@ async def test_end_of_each_statement_is_audited_once(ana: Caller, admin: Caller,
     good = (await ana.run(POSTGRESQL, "SELECT generate_series(1, 3) AS planted FROM pg_sleep(1)"))["history_uuid"]
     bad = (await ana.run(POSTGRESQL, "SELECT planted FROM nothing_there"))["history_uuid"]
     late = (await ana.run(POSTGRESQL, SLOW, timeout=1))["history_uuid"]
-    told = ends_of(audited, good, bad, late)
-    ends = {event["operation_id"]: event for event in told}
+    events = ends_of(audited, good, bad, late)
+    ends = {event["operation_id"]: event for event in events}
     assert set(ends) == {good, bad, late}
-    assert [event["user"] for event in told] == [ana.username] * 3
+    assert [event["user"] for event in events] == [ana.username] * 3
     assert {key: end["outcome"] for key, end in ends.items()} == {
         good: "ok",
         bad: "engine_error",

@@ -53,10 +53,10 @@ class Walk:
         await self._around()
         return self.answers
 
-    async def whole_of(self, plain: Answers) -> dict[tuple[str, str], Any]:
+    async def stable_responses(self, plain: Answers) -> dict[tuple[str, str], Any]:
         """Make all calls; return the stable parts of the responses to the calls in another walk."""
         answers = await self.whole()
-        return {key: steady(answers[key]) for key in plain}
+        return {key: stable(answers[key]) for key in plain}
 
     async def _tokens(self) -> None:
         name = f"walker{next(_numbers)}"
@@ -174,7 +174,7 @@ def served_calls() -> set[tuple[str, str]]:
     }
 
 
-def steady(answer: httpx.Response) -> Any:
+def stable(answer: httpx.Response) -> Any:
     """The part of the response that is the same for two equal calls."""
     kind = answer.headers["content-type"]
     return kind, _steady(answer.json()) if kind == "application/json" else None

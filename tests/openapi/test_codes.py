@@ -89,9 +89,9 @@ def test_internal_codes_are_omitted_with_all_their_classes():
 def test_failure_examples_use_listed_codes():
     failures = texts().words["failures"]
     codes = {one["code"]: one["http"] for one in error_codes(texts().codes)}
-    for status, told in failures.items():
-        if told["code"]:
-            assert status in codes[told["code"]], status
+    for status, example in failures.items():
+        if example["code"]:
+            assert status in codes[example["code"]], status
 
 
 def test_guide_covers_what_a_client_needs_first():

@@ -92,7 +92,7 @@ def unions() -> Iterator[tuple[str, list[str]]]:
             yield name, [choice["$ref"].rpartition("/")[2] for choice in schema["anyOf"]]
 
 
-def is_taken_for(model: str, body: Any) -> bool:
+def parses_as(model: str, body: Any) -> bool:
     """Return whether a generated client parses `body` as `model`: it compares required keys, constants and
     enumerations."""
     schema = SCHEMAS[model]
@@ -114,7 +114,7 @@ class TestUnions:
             for model in models:
                 if (body := SAMPLES.get(model)) is None:
                     continue
-                taken = next((one for one in models if is_taken_for(one, body)), "none")
+                taken = next((one for one in models if parses_as(one, body)), "none")
                 wrong += [f"{name}: {model} is taken for {taken}"] if taken != model else []
         assert wrong == []
         assert sum("200" in name for name, _ in found) >= 39
@@ -162,13 +162,13 @@ class TestWords:
         assert sorted(word for word in plain["enum"] if word is not None) == sorted(WORDS[name])
 
     def test_times_use_the_time_format(self):
-        told = [
+        unformatted = [
             f"{place} {name}"
             for place, name, field in fields()
             if re.search(r"\bUTC\b", field["description"]) and "without zone" not in field["description"]
             if "date-time" not in {one.get("format") for one in (field, *field.get("anyOf", ()))}
         ]
-        assert told == []
+        assert unformatted == []
 
     def test_sample_times_are_rfc_3339(self):
         times = {name for _, name, field in fields() if "date-time" in json.dumps(field)} - {"lastModified"}
@@ -192,9 +192,9 @@ class TestRequests:
         used = [*bodies, *(SCHEMAS[name] for name in found)]
         known = [field for _, part in parts(used) for field in part.get("properties", {}).values()]
         assert [field for field in known if "default" in field] == []
-        told = [field for field in known if "x-default" in field]
-        assert len(told) > 50
-        assert [field for field in told if not field["description"].endswith("`.")] == []
+        described = [field for field in known if "x-default" in field]
+        assert len(described) > 50
+        assert [field for field in described if not field["description"].endswith("`.")] == []
 
     def test_bodies_have_names(self):
         unnamed = [

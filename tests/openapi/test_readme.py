@@ -48,7 +48,7 @@ def sample() -> Mapping[str, SampleTable]:
     return {table.name: table for table in sample_tables()}
 
 
-async def printed_twice(script: Path, server: ServerProcess) -> str:
+async def output_of_second_run(script: Path, server: ServerProcess) -> str:
     """Run a README shell script twice and return the second output. A shell stops at the first failure."""
     command = ["bash", "-e", "-u", "-o", "pipefail", str(script)]
     await printed(command, server, script.parent)
@@ -96,7 +96,7 @@ def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, 
 async def test_the_shell_sequence_runs_as_printed(server, sample, tmp_path) -> None:
     script = tmp_path / "sequence.sh"
     script.write_text(block("bash"))
-    status, rows, *log, closed = (await printed_twice(script, server)).splitlines()
+    status, rows, *log, closed = (await output_of_second_run(script, server)).splitlines()
 
     expected = sales_by_country(sample)
     assert status == "available"
@@ -114,7 +114,7 @@ async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: Ser
     script.write_text(login() + block("shell", "Files"))
     content = "country,sales\nPortugal,12.50\n"
     (tmp_path / "sales.csv").write_text(content)
-    count, *shown, made, digest, renamed, restored = (await printed_twice(script, server)).splitlines()
+    count, *shown, made, digest, renamed, restored = (await output_of_second_run(script, server)).splitlines()
 
     assert int(count) >= 6
     assert len("\n".join(shown)) <= 201
@@ -130,7 +130,7 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
     script = tmp_path / "tables.sh"
     script.write_text(login() + block("shell", "From a file to a table"))
     (tmp_path / "sales.csv").write_text("country,orders,sales\nPortugal,3,12.50\nChile,5,99.25\n")
-    kind, has_header, columns, *tables = (await printed_twice(script, server)).splitlines()
+    kind, has_header, columns, *tables = (await output_of_second_run(script, server)).splitlines()
 
     assert (kind, has_header) == ("csv", "True")
     assert ast.literal_eval(columns) == [
@@ -147,7 +147,7 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
 async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "sources.sh"
     script.write_text(login() + block("shell", "Data sources"))
-    assert (await printed_twice(script, server)).splitlines() == ["True", "[[42]]", "duckdb", "0", "0", "0"]
+    assert (await output_of_second_run(script, server)).splitlines() == ["True", "[[42]]", "duckdb", "0", "0", "0"]
 
 
 async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> None:

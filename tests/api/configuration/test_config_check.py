@@ -191,9 +191,9 @@ async def test_local_results_on_several_hosts_must_be_shared(read, database_dsn,
         elsewhere = await asyncpg.connect(database_dsn, host="127.0.0.1", port=port)
         found = await lines(settings)
         await elsewhere.close()
-    [told] = [line for line in found if "result_file_storage" in line]
-    assert told.startswith("warning desktop.task_server.result_file_storage: ")
-    assert "2 hosts use the database" in told
+    [finding] = [line for line in found if "result_file_storage" in line]
+    assert finding.startswith("warning desktop.task_server.result_file_storage: ")
+    assert "2 hosts use the database" in finding
 
 
 @asynccontextmanager

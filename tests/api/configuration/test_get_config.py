@@ -35,7 +35,7 @@ groups = "analysts"
 """
 
 
-async def told(caller: Caller) -> dict[str, Any]:
+async def get_config(caller: Caller) -> dict[str, Any]:
     """The response; the caller itself checks its shape against the table."""
     return await caller.post_ok("get_config")
 
@@ -43,7 +43,7 @@ async def told(caller: Caller) -> dict[str, Any]:
 @pytest.mark.platform(82)
 async def test_editor_is_the_main_action_without_interpreters(open_with: Opener) -> None:
     async with open_with() as api:
-        found = await told(await api.user())
+        found = await get_config(await api.user())
     assert tuple(found) == KEYS
     editor = found["app_config"]["editor"]
     assert (editor["interpreters"], editor["interpreter_names"], editor["page"]) == ([], [], "/editor/")
@@ -63,7 +63,7 @@ async def test_editor_is_the_main_action_without_interpreters(open_with: Opener)
 @pytest.mark.platform(82)
 async def test_configured_interpreters_are_listed_in_order_with_their_flags(open_with: Opener) -> None:
     async with open_with(THREE) as api:
-        found = await told(await api.user())
+        found = await get_config(await api.user())
     editor = found["app_config"]["editor"]
     assert editor["interpreter_names"] == ["duck", "lite"]
     first = editor["interpreters"][0]
@@ -89,15 +89,15 @@ async def test_configured_interpreters_are_listed_in_order_with_their_flags(open
 async def test_callers_see_only_interpreters_granted_to_their_groups(open_with: Opener) -> None:
     async with open_with(THREE) as api:
         analyst, admin = await api.user(groups=("analysts",)), await api.user(admin=True)
-        assert "vault" in (await told(analyst))["app_config"]["editor"]["interpreter_names"]
-        assert "vault" in (await told(admin))["app_config"]["editor"]["interpreter_names"]
+        assert "vault" in (await get_config(analyst))["app_config"]["editor"]["interpreter_names"]
+        assert "vault" in (await get_config(admin))["app_config"]["editor"]["interpreter_names"]
 
 
 @pytest.mark.platform(82, 85)
 async def test_wheel_interpreters_come_first_and_unknown_names_are_skipped(open_with: Opener) -> None:
     wheel = '[notebook]\ninterpreters_shown_on_wheel = "nope, LITE, 77"\n'
     async with open_with(wheel + THREE) as api:
-        editor = (await told(await api.user()))["app_config"]["editor"]
+        editor = (await get_config(await api.user()))["app_config"]["editor"]
     assert editor["interpreter_names"] == ["lite", "duck"]
 
 
@@ -106,7 +106,7 @@ async def test_wheel_interpreters_come_first_and_unknown_names_are_skipped(open_
 async def test_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
     toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
     async with open_with(toml) as api:
-        found = await told(await api.user())
+        found = await get_config(await api.user())
     assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == "lite"
     assert found["app_config"]["editor"]["default_sql_interpreter"] == "duck"
 
@@ -134,7 +134,7 @@ async def test_call_without_an_interpreter_uses_the_main_interpreter(open_with, 
     named = THREE.replace("sqlite", 'sqlite"\nname = "Light', 1) + 'name = "Spare"\n'
     async with open_with(f"[notebook]\n{notebook}\n{named}") as api:
         ana = await api.user()
-        found = await told(ana)
+        found = await get_config(ana)
         assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == main
         assert found["app_config"]["editor"]["interpreter_names"][0] == first
         assert await runs_in(ana, "editor/execute") == main
@@ -151,7 +151,7 @@ async def test_dialect_resolves_to_its_first_listed_interpreter(open_with: Opene
     async with open_with(toml) as api:
         ana, analyst = await api.user("ana"), await api.user("analyst", groups=("analysts",))
         for caller, names in ((ana, ["second", "duck", "lite"]), (analyst, ["vault", "second", "duck", "lite"])):
-            assert (await told(caller))["app_config"]["editor"]["interpreter_names"] == names
+            assert (await get_config(caller))["app_config"]["editor"]["interpreter_names"] == names
             assert await runs_in(caller, "editor/execute/sqlite") == names[0]
             assert await runs_in(caller, "editor/execute", snippet='{"type": "SQLite"}') == names[0]
             assert await runs_in(caller, "editor/execute/lite") == "lite"
@@ -163,7 +163,7 @@ async def test_service_and_caller_flags_match_in_both_places(open_with: Opener) 
     async with open_with(toml) as api:
         callers = [await api.user(), await api.user(admin=True), await api.user(groups=("bosses",))]
         await api.database.execute("insert into group_rights select id, 'admin' from groups where name = 'bosses'")
-        answers = [await told(caller) for caller in callers]
+        answers = [await get_config(caller) for caller in callers]
     for found in answers:
         assert found["svc_config"] == found["hue_config"]
         assert set(found["svc_config"]) == FLAGS
@@ -186,7 +186,7 @@ restrict_local_file_extensions = ".zip"
 max_local_file_size_upload_limit = 99
 """
     async with open_with(toml) as api:
-        found = await told(await api.user())
+        found = await get_config(await api.user())
     assert found["storage_browser"] == {
         "enable_chunked_file_upload": True, "enable_new_storage_browser": False,
         "restrict_file_extensions": [".exe", ".bat"], "concurrent_max_connection": 3, "file_upload_chunk_size": 1024,
@@ -215,7 +215,7 @@ resourcemanager_api_url = "http://localhost:2"
 """
     async with open_with(toml + THREE) as api:
         ana = await api.user("ana")
-        browser = (await told(ana))["app_config"]["browser"]
+        browser = (await get_config(ana))["app_config"]["browser"]
         assert browser["interpreter_names"] == ["hdfs", "s3", "file", "tables", "yarn", "importer"]
         assert [entry["page"] for entry in browser["interpreters"]][:3] == [
             f"/filebrowser/view=%2Fuser%2F{ana.username}",
@@ -228,7 +228,7 @@ resourcemanager_api_url = "http://localhost:2"
         }  # fmt: skip
         assert browser["interpreters"][-1]["buttonName"] == "Import"
         await api.database.execute("delete from group_rights where \"right\" in ('filebrowser.s3_access', 'importer')")
-        found = await told(ana)
+        found = await get_config(ana)
     assert found["app_config"]["browser"]["interpreter_names"] == ["hdfs", "file", "tables", "yarn"]
     assert found["importer"]["is_enabled"] is False
 
@@ -237,7 +237,7 @@ resourcemanager_api_url = "http://localhost:2"
 async def test_scheduler_is_listed_only_with_beat(open_with: Opener) -> None:
     toml = "[desktop.task_server]\nenabled = true\nbeat_enabled = true\n"
     async with open_with(toml) as api:
-        found = await told(await api.user())
+        found = await get_config(await api.user())
     scheduler = found["app_config"]["scheduler"]
     assert (scheduler["name"], scheduler["interpreter_names"]) == ("celery-beat", ["celery-beat"])
     assert [entry["type"] for entry in scheduler["interpreters"]] == ["celery-beat"]
@@ -252,8 +252,8 @@ async def test_document_types_come_from_the_callers_own_history(open_with: Opene
         ana, bob = await api.user("ana"), await api.user("bob")
         for dialect in ("lite", "duck", "lite"):
             await ana.run(dialect, "select 1")
-        assert (await told(ana))["documents"] == {"types": ["directory", "query-duckdb", "query-sqlite"]}
-        assert (await told(bob))["documents"] == {"types": ["directory"]}
+        assert (await get_config(ana))["documents"] == {"types": ["directory", "query-duckdb", "query-sqlite"]}
+        assert (await get_config(bob))["documents"] == {"types": ["directory"]}
 
 
 CLUSTER = {"id": "default", "name": "default", "type": "direct", "credentials": {}}

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.api.conftest import make_settings
-from tests.api.connectors.driving import Keeper
+from tests.api.connectors.driving import ConnectorAdmin
 from tests.api.driving import Api, open_api
 from tests.fixtures.database import new_database
 
@@ -28,5 +28,5 @@ async def api(
 
 
 @pytest.fixture
-async def keeper(api: Api) -> Keeper:
-    return await Keeper.of(api)
+async def admin(api: Api) -> ConnectorAdmin:
+    return await ConnectorAdmin.of(api)

@@ -22,13 +22,13 @@ def by_name(connector: Values) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class ConnectorAdmin:
     """An administrator who manages connectors."""
 
     caller: Caller
 
     @classmethod
-    async def of(cls, api: Api) -> "Keeper":
+    async def of(cls, api: Api) -> "ConnectorAdmin":
         return cls(await api.user("root", admin=True))
 
     async def update(self, connector: object) -> httpx.Response:

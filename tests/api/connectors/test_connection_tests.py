@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.connectors.driving import Keeper, listed
+from tests.api.connectors.driving import ConnectorAdmin, listed
 from tests.api.driving import Api, Caller, until
 from tests.fakes import http_driver
 from tests.ports import free_port
@@ -86,8 +86,8 @@ def last(body: dict[str, Any]) -> tuple[str, bool, str]:
 
 
 @pytest.mark.platform(73)
-async def test_live_engine_passes_all_steps_and_reports_its_version(keeper: Keeper, users_url: str) -> None:
-    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
+async def test_live_engine_passes_all_steps_and_reports_its_version(admin: ConnectorAdmin, users_url: str) -> None:
+    body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=users_url)
     assert last(body) == ("statement", True, "")
     assert (len(body["checks"]), body["warnings"], body["status"]) == (4, "", 0)
     assert body["server_version"][0].isdigit()
@@ -95,51 +95,51 @@ async def test_live_engine_passes_all_steps_and_reports_its_version(keeper: Keep
 
 @pytest.mark.platform(73)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_in_process_engines_can_be_tested(keeper: Keeper, dialect: str) -> None:
-    body = await outcome_of(keeper.caller, dialect, dialect, path=":memory:")
+async def test_in_process_engines_can_be_tested(admin: ConnectorAdmin, dialect: str) -> None:
+    body = await outcome_of(admin.caller, dialect, dialect, path=":memory:")
     assert last(body) == ("statement", True, "")
     assert body["server_version"]
 
 
 @pytest.mark.platform(73)
-async def test_port_without_a_server_refuses_the_connection(keeper: Keeper) -> None:
+async def test_port_without_a_server_refuses_the_connection(admin: ConnectorAdmin) -> None:
     url = f"postgresql://svc:hidden@127.0.0.1:{free_port()}/shop"
-    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
+    body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=url)
     assert last(body) == ("connect", False, "refused")
     assert body["warnings"].startswith("Tried - postgresql: ")
     assert body["server_version"] is None
 
 
 @pytest.mark.platform(73)
-async def test_a_refused_login_is_told_as_such(keeper: Keeper, users_url: str) -> None:
+async def test_a_refused_login_is_told_as_such(admin: ConnectorAdmin, users_url: str) -> None:
     wrong = users_url.replace("planted-secret", "mistyped-secret")
-    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=wrong)
+    body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=wrong)
     assert last(body) == ("login", False, "auth")
     assert "mistyped-secret" not in json.dumps(body)
 
 
 @pytest.mark.platform(73)
-async def test_unknown_database_is_reported_in_the_engines_words(keeper: Keeper, users_url: str) -> None:
-    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=f"{users_url}_not")
+async def test_unknown_database_is_reported_in_the_engines_words(admin: ConnectorAdmin, users_url: str) -> None:
+    body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=f"{users_url}_not")
     assert last(body) == ("login", False, "engine")
     assert "does not exist" in body["warnings"]
 
 
 @pytest.mark.platform(73)
-async def test_unknown_host_is_reported_as_dns(keeper: Keeper) -> None:
-    body = await outcome_of(keeper.caller, "mysql", "sqlalchemy", url="mysql://u:p@no-such-host.invalid:3306/x")
+async def test_unknown_host_is_reported_as_dns(admin: ConnectorAdmin) -> None:
+    body = await outcome_of(admin.caller, "mysql", "sqlalchemy", url="mysql://u:p@no-such-host.invalid:3306/x")
     assert last(body) == ("resolve", False, "dns")
 
 
 @pytest.mark.platform(73)
-async def test_server_without_tls_is_reported_as_tls(keeper: Keeper) -> None:
+async def test_server_without_tls_is_reported_as_tls(admin: ConnectorAdmin) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)
         writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
     async with listening(plain) as port:
-        body = await outcome_of(keeper.caller, "trino", "trino", url=f"https://127.0.0.1:{port}")
+        body = await outcome_of(admin.caller, "trino", "trino", url=f"https://127.0.0.1:{port}")
     assert last(body)[1:] == (False, "tls")
 
 
@@ -202,21 +202,21 @@ def _is_given_up(dialect: str, body: dict[str, Any], timeout_s: int) -> bool:
 
 
 @pytest.mark.platform(73)
-async def test_connection_test_stores_nothing(keeper: Keeper, api: Api, users_url: str) -> None:
+async def test_connection_test_stores_nothing(admin: ConnectorAdmin, api: Api, users_url: str) -> None:
     count = "select (select count(*) from connectors) + (select count(*) from statements)"
     before = await api.database.value(count)
-    await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
+    await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=users_url)
     assert await api.database.value(count) == before
 
 
-async def test_stored_connector_is_tested_by_id_with_its_secret(keeper: Keeper, users_url: str) -> None:
-    stored = await keeper.create("Tried by id", "postgresql", "sqlalchemy", url=users_url)
+async def test_stored_connector_is_tested_by_id_with_its_secret(admin: ConnectorAdmin, users_url: str) -> None:
+    stored = await admin.create("Tried by id", "postgresql", "sqlalchemy", url=users_url)
     for given in ({"id": stored["id"]}, stored):
-        response = await keeper.caller.post("connector/instance/test", connector=json.dumps(given))
+        response = await admin.caller.post("connector/instance/test", connector=json.dumps(given))
         assert response.status_code == 200, response.text
         assert response.json()["ok"], response.text
     moved = {**stored, "settings": listed({"url": "postgresql://api_tests:********@127.0.0.1:1/x"})}
-    refused = await keeper.caller.refused("connector/instance/test", connector=json.dumps(moved))
+    refused = await admin.caller.refused("connector/instance/test", connector=json.dumps(moved))
     assert refused == (400, -1, "secret_required")
 
 
@@ -232,18 +232,18 @@ async def test_stored_connector_that_the_policy_now_forbids_is_refused_like_a_ne
     async with small_api(
         desktop={"connector_policy": {**databases, "extra_url_options": {"presto": ("protocol",)}}}
     ) as api:
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         stored = {
-            (await keeper.create(dialect, dialect, "sqlalchemy", url=url))["id"]: (code, "url")
+            (await admin.create(dialect, dialect, "sqlalchemy", url=url))["id"]: (code, "url")
             for dialect, (url, code) in urls.items()
         }
-        sent = await keeper.create("hdfs", "hdfs", "rest", server_url="http://10.9.8.7:9870/webhdfs/v1")
+        sent = await admin.create("hdfs", "hdfs", "rest", server_url="http://10.9.8.7:9870/webhdfs/v1")
         stored[sent["id"]] = ("host_not_allowed", "server_url")
     less = {**databases, "allowed_drivers": ("postgresql", "presto"), "blocked_networks": ("10.9.8.0/24",)}
     async with small_api(desktop={"connector_policy": less}) as api:
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         for connector, (code, setting) in stored.items():
-            response = await keeper.caller.post("connector/instance/test", connector=json.dumps({"id": connector}))
+            response = await admin.caller.post("connector/instance/test", connector=json.dumps({"id": connector}))
             body = response.json()
             assert (response.status_code, body["code"], list(body["errors"])) == (400, code, [setting])
 
@@ -259,26 +259,26 @@ async def test_stored_connector_that_the_policy_now_forbids_is_refused_like_a_ne
         ("hms", "hiveserver2", {}),
     ],
 )
-async def test_types_that_cannot_run_return_501(keeper, dialect, interface, settings):
+async def test_types_that_cannot_run_return_501(admin, dialect, interface, settings):
     given = json.dumps({"dialect": dialect, "interface": interface, "settings": listed(settings)})
-    refused = await keeper.caller.refused("connector/instance/test", connector=given)
+    refused = await admin.caller.refused("connector/instance/test", connector=given)
     assert refused == (501, -1, "interface_not_supported")
 
 
 @pytest.mark.platform(74)
-async def test_driver_that_is_not_installed_returns_501(keeper: Keeper) -> None:
+async def test_driver_that_is_not_installed_returns_501(admin: ConnectorAdmin) -> None:
     given = {
         "dialect": "clickhouse",
         "interface": "sqlalchemy",
         "settings": listed({"url": "clickhouse://127.0.0.1:1"}),
     }
-    refused = await keeper.caller.refused("connector/instance/test", connector=json.dumps(given))
+    refused = await admin.caller.refused("connector/instance/test", connector=json.dumps(given))
     assert refused == (501, -1, "driver_not_installed")
 
 
 @pytest.mark.platform(73)
-async def test_missing_type_is_reported(keeper: Keeper) -> None:
-    response = await keeper.caller.post("connector/instance/test", connector=json.dumps({"settings": []}))
+async def test_missing_type_is_reported(admin: ConnectorAdmin) -> None:
+    response = await admin.caller.post("connector/instance/test", connector=json.dumps({"settings": []}))
     body = response.json()
     seen = (response.status_code, body["code"], set(body["errors"]))
     assert seen == (400, "validation_failed", {"dialect", "interface"})
@@ -294,15 +294,15 @@ async def test_only_administrators_may_test_connections(ana: Caller) -> None:
 @pytest.mark.parametrize(
     "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
 )
-async def test_metadata_service_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
+async def test_metadata_service_addresses_are_refused_in_every_spelling(admin: ConnectorAdmin, host: str) -> None:
     given = {"dialect": "trino", "interface": "trino", "settings": listed({"url": f"http://{host}:80"})}
-    refused = await keeper.caller.refused("connector/instance/test", connector=json.dumps(given))
+    refused = await admin.caller.refused("connector/instance/test", connector=json.dumps(given))
     assert refused == (400, -1, "host_not_allowed")
 
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-async def test_redirects_are_not_followed(keeper: Keeper) -> None:
+async def test_redirects_are_not_followed(admin: ConnectorAdmin) -> None:
     reached: list[str] = []
     async with listening(speaking(200, '{"Path": "/user/x"}', reached)) as target:
 
@@ -313,41 +313,41 @@ async def test_redirects_are_not_followed(keeper: Keeper) -> None:
             await writer.drain()
 
         async with listening(redirecting) as port:
-            body = await outcome_of(keeper.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
+            body = await outcome_of(admin.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
     assert last(body) == ("statement", False, "engine")
     assert reached == []
 
 
-async def test_hdfs_test_requests_the_callers_home(keeper: Keeper) -> None:
+async def test_hdfs_test_requests_the_callers_home(admin: ConnectorAdmin) -> None:
     seen: list[str] = []
     async with listening(speaking(200, '{"Path": "/user/x"}', seen)) as port:
-        body = await outcome_of(keeper.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
+        body = await outcome_of(admin.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
     assert last(body) == ("statement", True, "")
-    assert f"GET /webhdfs/v1?op=GETHOMEDIRECTORY&user.name={keeper.caller.username} " in seen[-1]
+    assert f"GET /webhdfs/v1?op=GETHOMEDIRECTORY&user.name={admin.caller.username} " in seen[-1]
 
 
-async def test_atlas_test_requests_the_version(keeper: Keeper) -> None:
+async def test_atlas_test_requests_the_version(admin: ConnectorAdmin) -> None:
     seen: list[str] = []
     async with listening(speaking(200, '{"Version": "2.3.0"}', seen)) as port:
         body = await outcome_of(
-            keeper.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
+            admin.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
         )
     assert (last(body), body["server_version"]) == (("statement", True, ""), "2.3.0")
     assert "GET /api/atlas/admin/version " in seen[-1]
     assert "Basic dTpwdzE=" in seen[-1]
 
 
-async def test_refused_atlas_login_is_reported(keeper: Keeper) -> None:
+async def test_refused_atlas_login_is_reported(admin: ConnectorAdmin) -> None:
     async with listening(speaking(401, "")) as port:
         body = await outcome_of(
-            keeper.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
+            admin.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
         )
     assert last(body) == ("login", False, "auth")
 
 
-async def test_per_user_logins_are_tested_up_to_the_connection(keeper: Keeper, users_url: str) -> None:
+async def test_per_user_logins_are_tested_up_to_the_connection(admin: ConnectorAdmin, users_url: str) -> None:
     url = users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
-    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
+    body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=url)
     assert last(body) == ("connect", True, "")
     assert "create_session" in body["warnings"]
 
@@ -405,9 +405,9 @@ async def test_driver_redirected_to_a_blocked_address_is_refused(any_driver: Cal
 @pytest.mark.platform(73)
 async def test_duckdb_file_held_by_another_server_is_not_opened(small_api: ApiOpener, tmp_path: Path) -> None:
     async with small_api() as holder:
-        keeper = await Keeper.of(holder)
-        stored = await keeper.create("Held", "duckdb", "duckdb", path="held.db")
-        assert (await keeper.caller.run(stored["id"], "CREATE TABLE t (a int)"))["status"] == 0
+        admin = await ConnectorAdmin.of(holder)
+        stored = await admin.create("Held", "duckdb", "duckdb", path="held.db")
+        assert (await admin.caller.run(stored["id"], "CREATE TABLE t (a int)"))["status"] == 0
         async with small_api() as other:
             before = await other.database.fetch("select connector, owner from engine_owners order by connector")
             services = other.services
@@ -427,9 +427,9 @@ async def test_duckdb_file_held_by_another_server_is_not_opened(small_api: ApiOp
         assert (outcome.reason, outcome.warnings) == ("", "")
 
 
-async def test_unverified_certificates_cause_a_warning(keeper: Keeper) -> None:
+async def test_unverified_certificates_cause_a_warning(admin: ConnectorAdmin) -> None:
     async with listening(speaking(500, "")) as port:
-        body = await outcome_of(keeper.caller, "trino", "trino", url=f"http://127.0.0.1:{port}", ssl_validate=False)
+        body = await outcome_of(admin.caller, "trino", "trino", url=f"http://127.0.0.1:{port}", ssl_validate=False)
     assert "Certificates are not verified" in body["warnings"]
 
 

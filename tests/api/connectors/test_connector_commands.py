@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.api.connectors.driving import ConnectorAdmin, by_name, listed
 from tests.api.driving import Api, Caller
 from tests.unit.cli.test_commands import CommandOutput, command_in
 
@@ -43,8 +43,8 @@ def command(tmp_path: Path, environ: dict[str, str]) -> Command:
 async def test_connectors_are_listed_exported_without_secrets_and_reimported(
     served: Api, command: Command, tmp_path: Path, users_url: str
 ) -> None:
-    keeper = await Keeper.of(served)
-    made = await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
+    admin = await ConnectorAdmin.of(served)
+    made = await admin.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     shown = await command("connector", "list")
     header = "ID\tNAME\tDIALECT\tINTERFACE\tSTATE\tGROUPS\n"
     assert shown == CommandOutput(0, f"{header}1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
@@ -59,14 +59,14 @@ async def test_connectors_are_listed_exported_without_secrets_and_reimported(
     file.write_text(json.dumps([*connectors, new]))
     imported = await command("connector", "import", str(file))
     assert (imported.code, imported.out) == (0, "Changed 1 Shop\nCreated 2 Memory\n")
-    assert (await keeper.shown("1"))["description"] == "Imported"
+    assert (await admin.shown("1"))["description"] == "Imported"
     ana = await served.user("ana")
     assert (await ana.result("1", "SELECT 1"))["data"] == [[1]]
     assert (await ana.result("2", "SELECT 2"))["data"] == [[2]]
 
 
 async def test_import_follows_the_update_rules_and_reports_failures(served, command, tmp_path):
-    keeper = await Keeper.of(served)
+    admin = await ConnectorAdmin.of(served)
     file = tmp_path / "connectors.json"
     moved = {"nice_name": "Moved", "dialect": "mysql", "interface": "sqlalchemy"}
     bad = [
@@ -80,7 +80,7 @@ async def test_import_follows_the_update_rules_and_reports_failures(served, comm
     ended = await command("connector", "import", str(file))
     assert (ended.code, ended.out) == (1, "Created 1 Good\n")
     assert len([line for line in ended.err.splitlines() if "queryserver.audit" not in line]) == 4
-    assert [one["nice_name"] for one in await keeper.instances()] == ["Good"]
+    assert [one["nice_name"] for one in await admin.instances()] == ["Good"]
     again = json.loads((await command("connector", "import", str(file), "--json")).out)
     seen = [one.get("error") for one in again]
     assert seen == ["secret_required", "driver_not_allowed", "connector_not_found", "name_taken", "invalid_parameter"]
@@ -90,8 +90,8 @@ async def test_import_follows_the_update_rules_and_reports_failures(served, comm
 
 @pytest.mark.security("T9")
 async def test_former_keys_are_not_needed_after_rotation(served, command, tmp_path, environ, users_url):
-    keeper = await Keeper.of(served)
-    await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
+    admin = await ConnectorAdmin.of(served)
+    await admin.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     ana = await served.user("ana")
     properties = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
     session = {"type": "login", "properties": properties}
@@ -132,8 +132,8 @@ def tables(url: str = "https://lake", **more: Mapping[str, Any]) -> dict[str, An
 @pytest.mark.platform(76)
 async def test_install_without_tables_adds_two_in_memory_databases(small_api: ApiOpener) -> None:
     async with small_api() as api:
-        keeper = await Keeper.of(api)
-        first = await install(keeper.caller)
+        admin = await ConnectorAdmin.of(api)
+        first = await install(admin.caller)
         assert first == {
             "status": 0,
             "message": "Added connectors: DuckDB (in memory) (duckdb), SQLite (in memory) (sqlite)",
@@ -141,11 +141,11 @@ async def test_install_without_tables_adds_two_in_memory_databases(small_api: Ap
             "updated": [],
             "unchanged": [],
         }
-        before = await keeper.instances()
-        second = await install(keeper.caller)
+        before = await admin.instances()
+        second = await install(admin.caller)
         text = "Already installed connectors: DuckDB (in memory) (duckdb), SQLite (in memory) (sqlite)"
         assert second == {"status": 0, "message": text, "added": [], "updated": [], "unchanged": ["1", "2"]}
-        assert await keeper.instances() == before
+        assert await admin.instances() == before
         assert (await (await api.user("ana")).result("2", "SELECT 1 AS one"))["data"] == [[1]]
 
 
@@ -153,16 +153,16 @@ async def test_install_without_tables_adds_two_in_memory_databases(small_api: Ap
 async def test_install_updates_changed_settings_and_keeps_edited_connectors(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
-        keeper = await Keeper.of(api)
-        first = await install(keeper.caller)
+        admin = await ConnectorAdmin.of(api)
+        first = await install(admin.caller)
         assert first["message"] == "Added connectors: Lake (trino), local (duckdb)"
-        local = await keeper.shown("2")
+        local = await admin.shown("2")
         assert (local["nice_name"], local["groups"]) == ("local", ["analysts"])
-        assert (await keeper.shown("1"))["groups"] == ["default"]
+        assert (await admin.shown("1"))["groups"] == ["default"]
     shop = {"nice_name": "Shop", "dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": "mysql://u:p@h/d"}}
     async with small_api(desktop=tables("https://other", shop=shop)) as api:
-        keeper = await Keeper.of(api)
-        second = await install(keeper.caller)
+        admin = await ConnectorAdmin.of(api)
+        second = await install(admin.caller)
         assert second == {
             "status": 0,
             "message": "Added connectors: Shop (mysql). Updated connectors: Lake (trino). "
@@ -171,14 +171,14 @@ async def test_install_updates_changed_settings_and_keeps_edited_connectors(smal
             "updated": ["1"],
             "unchanged": ["2"],
         }
-        lake = await keeper.shown("1")
+        lake = await admin.shown("1")
         assert (by_name(lake)["url"], lake["version"]) == ("https://other", 2)
-        await keeper.send({"id": "1", "settings": listed({"url": "https://mine"})})
+        await admin.send({"id": "1", "settings": listed({"url": "https://mine"})})
     async with small_api(desktop=tables("https://third")) as api:
-        keeper = await Keeper.of(api)
-        third = await install(keeper.caller)
+        admin = await ConnectorAdmin.of(api)
+        third = await install(admin.caller)
         assert (third["updated"], third["unchanged"]) == ([], ["1", "2"])
-        assert by_name(await keeper.shown("1"))["url"] == "https://mine"
+        assert by_name(await admin.shown("1"))["url"] == "https://mine"
 
 
 @pytest.mark.platform(76)
@@ -188,9 +188,9 @@ async def test_install_updates_a_changed_password(small_api: ApiOpener) -> None:
         return {"connectors": {"shop": table}}
 
     async with small_api(desktop=shop("one")) as api:
-        assert (await install((await Keeper.of(api)).caller))["added"] == ["1"]
+        assert (await install((await ConnectorAdmin.of(api)).caller))["added"] == ["1"]
     async with small_api(desktop=shop("two")) as api:
-        caller = (await Keeper.of(api)).caller
+        caller = (await ConnectorAdmin.of(api)).caller
         assert (await install(caller))["updated"] == ["1"]
         assert (await install(caller))["unchanged"] == ["1"]
 
@@ -199,11 +199,11 @@ async def test_install_updates_a_changed_password(small_api: ApiOpener) -> None:
 async def test_install_keeps_an_unrelated_connector_with_the_same_name(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
-        keeper = await Keeper.of(api)
-        mine = await keeper.create("LAKE", "sqlite", "sqlite")
-        done = await install(keeper.caller)
+        admin = await ConnectorAdmin.of(api)
+        mine = await admin.create("LAKE", "sqlite", "sqlite")
+        done = await install(admin.caller)
         assert (done["unchanged"], done["updated"]) == ([mine["id"]], [])
-        assert await keeper.shown(mine["id"]) == mine
+        assert await admin.shown(mine["id"]) == mine
 
 
 @pytest.mark.platform(76)
@@ -216,11 +216,11 @@ async def test_one_invalid_table_prevents_the_whole_install(small_api: ApiOpener
     }
     async with small_api(desktop=tables(**bad)) as api:
         await api.user("ana", groups=("analysts",))
-        keeper = await Keeper.of(api)
-        response = await keeper.caller.post("connector/examples/install")
+        admin = await ConnectorAdmin.of(api)
+        response = await admin.caller.post("connector/examples/install")
         assert (response.status_code, response.json()["code"]) == (400, "validation_failed")
         assert set(response.json()["errors"]) == set(bad)
-        assert await keeper.instances() == []
+        assert await admin.instances() == []
 
 
 @pytest.mark.platform(76)
@@ -228,9 +228,9 @@ async def test_unknown_group_prevents_the_whole_install(small_api: ApiOpener) ->
     bad = {"last": {"dialect": "sqlite", "interface": "sqlite", "groups": ("nosuch",)}}
     async with small_api(desktop=tables(**bad)) as api:
         await api.user("ana", groups=("analysts",))
-        keeper = await Keeper.of(api)
-        response = await keeper.caller.post("connector/examples/install")
+        admin = await ConnectorAdmin.of(api)
+        response = await admin.caller.post("connector/examples/install")
         assert (response.status_code, response.json()["code"]) == (400, "validation_failed")
         assert set(response.json()["errors"]) == {"last"}
         assert "nosuch" in response.json()["errors"]["last"][0]
-        assert await keeper.instances() == []
+        assert await admin.instances() == []

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.connectors.driving import Keeper, listed
+from tests.api.connectors.driving import ConnectorAdmin, listed
 from tests.api.driving import Api, Caller, until
 from tests.fixtures.database import execute
 
@@ -30,11 +30,11 @@ _WHO = "SELECT current_setting('application_name') AS who"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Two servers on one database; `keeper` calls the first server, `ana` calls both."""
+    """Two servers on one database; `admin` calls the first server, `ana` calls both."""
 
     first: Api
     second: Api
-    keeper: Keeper
+    admin: ConnectorAdmin
     ana: Caller
     users_url: str
     users: Database
@@ -61,7 +61,7 @@ class Servers:
     async def new(self, name: str, **more: Any) -> dict[str, Any]:
         """Create a PostgreSQL connector whose connections are identified by that name."""
         settings = listed({"url": self.url(name)})
-        return await self.keeper.send(
+        return await self.admin.send(
             {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
         )
 
@@ -86,7 +86,7 @@ async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers
         small_api() as second,
         open_database(users_url, DatabaseSettings(pool_max=1, connect_timeout_s=60)) as users,
     ):
-        yield Servers(first, second, await Keeper.of(first), await first.user("ana"), users_url, users)
+        yield Servers(first, second, await ConnectorAdmin.of(first), await first.user("ana"), users_url, users)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ async def test_change_applies_to_the_next_call_and_running_statements_continue(s
         under_way = (await servers.there.execute(made["id"], _HELD_UP))["history_uuid"]
         await servers.there.running(under_way)
         new = f"{name}-new"
-        await servers.keeper.send({**made, "settings": listed({"url": servers.url(new)})})
+        await servers.admin.send({**made, "settings": listed({"url": servers.url(new)})})
         assert await rows(servers.there, made["id"], _WHO) == [[new]]
         assert await rows(servers.ana, made["id"], _WHO) == [[new]]
         assert await servers.connections(name) == 1
@@ -146,7 +146,7 @@ async def test_open_session_continues_with_its_original_settings(servers: Server
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
-    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
     found = await servers.there.run(made["id"], _WHO, session_id=session)
     assert (await servers.there.page(found["history_uuid"]))["data"] == [[name]]
     assert await servers.connections(name) == 1
@@ -160,7 +160,7 @@ async def test_sessions_and_statements_survive_a_change_to_a_type_that_cannot_ru
     servers: Servers, name: str
 ) -> None:
     there, settings = servers.there, listed({"url": servers.url(name)})
-    made = await servers.keeper.send(
+    made = await servers.admin.send(
         {"nice_name": name, "dialect": "sql", "interface": "sqlalchemy", "settings": settings}
     )
     opened = await there.post_json("editor/create_session", session={"type": made["id"]})
@@ -169,17 +169,17 @@ async def test_sessions_and_statements_survive_a_change_to_a_type_that_cannot_ru
         under_way = (await there.execute(made["id"], _HELD_UP, session_id=session))["history_uuid"]
         await there.running(under_way)
         lacking = listed({"url": "clickhouse://localhost:1"})
-        changed = await servers.keeper.send({"id": made["id"], "settings": lacking})
+        changed = await servers.admin.send({"id": made["id"], "settings": lacking})
         assert changed["is_runnable"] is False
         refused = await there.post(f"editor/execute/{made['id']}", statement=_WHO)
         assert (refused.status_code, refused.json()["code"]) == (501, "driver_not_installed")
     await there.ended(under_way)
     assert (await there.page(under_way))["data"][0][1] == name
     back = listed({"url": servers.url(f"{name}-new")})
-    await servers.keeper.send({"id": made["id"], "settings": back})
+    await servers.admin.send({"id": made["id"], "settings": back})
     found = await there.run(made["id"], _WHO, session_id=session)
     assert (await there.page(found["history_uuid"]))["data"] == [[name]]
-    assert (await servers.keeper.delete(made["id"])).status_code == 200
+    assert (await servers.admin.delete(made["id"])).status_code == 200
     await servers.drained(name)
 
 
@@ -197,7 +197,7 @@ async def test_session_is_still_served_after_its_server_lost_the_driver(servers,
         return build(connector)
 
     monkeypatch.setattr(engines, "_build", lacking)
-    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
     refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
     assert refused.json()["code"] == "driver_not_installed"
     assert await rows(servers.ana, made["id"], _WHO) == [[f"{name}-new"]]
@@ -217,7 +217,7 @@ async def _is_unheard(_: object) -> None:
 async def test_revoked_connector_and_its_results_are_gone_for_the_next_call(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     done = (await servers.there.run(made["id"], _WHO))["history_uuid"]
-    await servers.keeper.send({"id": made["id"], "groups": []})
+    await servers.admin.send({"id": made["id"], "groups": []})
     assert made["id"] not in await offered(servers.there)
     seen = await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1")
     assert seen == (404, -1, "dialect_not_found")
@@ -225,7 +225,7 @@ async def test_revoked_connector_and_its_results_are_gone_for_the_next_call(serv
     for call in ("fetch_result_data", "check_status"):
         refused = await servers.there.post(f"editor/{call}", operationId=done)
         assert refused.status_code in {403, 404}, refused.text
-    await servers.keeper.send({"id": made["id"], "groups": ["default"]})
+    await servers.admin.send({"id": made["id"], "groups": ["default"]})
     assert (await servers.there.page(done))["data"] == [[name]]
 
 
@@ -236,10 +236,10 @@ async def test_delete_does_not_wait_for_statements_and_keeps_history(servers: Se
     session = opened.json()["session"]["id"]
     async with servers.held_up():
         under_way = (await servers.there.execute(made["id"], _HELD_UP))["history_uuid"]
-        refused = await servers.keeper.delete(made["id"])
+        refused = await servers.admin.delete(made["id"])
         assert (refused.status_code, refused.json()["code"], refused.json()["running"]) == (409, "connector_in_use", 1)
     await servers.there.ended(under_way)
-    deleted = await servers.keeper.delete(made["id"])
+    deleted = await servers.admin.delete(made["id"])
     assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
     seen = await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1")
     assert seen == (404, -1, "dialect_not_found")
@@ -257,7 +257,7 @@ async def test_delete_does_not_wait_for_statements_and_keeps_history(servers: Se
 async def test_statement_submitted_during_connector_deletion_ends(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     late = (await servers.ana.run(made["id"], _WHO))["history_uuid"]
-    assert (await servers.keeper.delete(made["id"])).status_code == 200
+    assert (await servers.admin.delete(made["id"])).status_code == 200
     # Pretend that the statement was recorded between the deletion's count and its commit.
     await servers.first.database.execute(
         "update statements set state = 'waiting', ended_at = null, sent_at = null, owner = null, lease_until = null"
@@ -272,15 +272,15 @@ async def test_statement_submitted_during_connector_deletion_ends(servers: Serve
 
 @pytest.mark.platform(74, 84)
 async def test_type_that_cannot_run_is_stored_but_accepts_no_statements(servers: Servers, name: str) -> None:
-    made = await servers.keeper.create(name, "ksql", "ksql", url="http://localhost:8088")
-    lacking = await servers.keeper.create(f"{name}-lacking", "clickhouse", "sqlalchemy", url="clickhouse://localhost:1")
+    made = await servers.admin.create(name, "ksql", "ksql", url="http://localhost:8088")
+    lacking = await servers.admin.create(f"{name}-lacking", "clickhouse", "sqlalchemy", url="clickhouse://localhost:1")
     listed_there = await offered(servers.there)
     assert made["id"] not in listed_there
     assert lacking["id"] not in listed_there
     for one, code in ((made, "interface_not_supported"), (lacking, "driver_not_installed")):
         response = await servers.there.post(f"editor/execute/{one['id']}", statement="SELECT 1")
         assert (response.status_code, response.json()["code"]) == (501, code)
-    await servers.keeper.send({"id": made["id"], "groups": []})
+    await servers.admin.send({"id": made["id"], "groups": []})
     assert (await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1"))[0] == 404
 
 
@@ -293,23 +293,23 @@ async def test_changed_connector_does_not_show_metadata_of_the_old_address(serve
     assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
     await execute(servers.users_url, f"DROP TABLE {table}")
     assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked)), "nothing was kept"
-    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
     assert table not in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
 
 
 @pytest.mark.security("T9")
 async def test_user_logins_are_never_sent_to_a_new_address(servers: Servers, name: str) -> None:
     url = servers.url(name).replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
-    made = await servers.keeper.send(
+    made = await servers.admin.send(
         {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
     )
     login = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
     session = {"type": made["id"], "properties": login}
     assert (await servers.ana.post_json("editor/create_session", session=session)).status_code == 200
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
-    renamed = await servers.keeper.send({"id": made["id"], "nice_name": f"{name}-renamed"})
+    renamed = await servers.admin.send({"id": made["id"], "nice_name": f"{name}-renamed"})
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
-    await servers.keeper.send({**renamed, "settings": listed({"url": url.replace("127.0.0.1", "localhost")})})
+    await servers.admin.send({**renamed, "settings": listed({"url": url.replace("127.0.0.1", "localhost")})})
     refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
     assert refused.json()["code"] == "credentials_required"
 

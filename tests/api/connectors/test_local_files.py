@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.connectors.driving import Keeper, listed
+from tests.api.connectors.driving import ConnectorAdmin, listed
 from tests.api.driving import Caller
 
 _numbers = count(1)
@@ -19,20 +19,20 @@ _PLANTED = "planted-outside"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileServer:
     """A server, its administrator, and its database directory."""
 
-    keeper: Keeper
+    admin: ConnectorAdmin
     databases: Path
 
     @property
     def caller(self) -> Caller:
         """The administrator, who may use the connectors created here."""
-        return self.keeper.caller
+        return self.admin.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
         name = f"Files {next(_numbers)}"
-        return (await self.keeper.create(name, dialect, dialect, path=path, **settings))["id"]
+        return (await self.admin.create(name, dialect, dialect, path=path, **settings))["id"]
 
     async def fails(self, connector: str, statement: str) -> str:
         """Run a statement that must fail; return its message."""
@@ -58,9 +58,9 @@ def names_in(directory: Path) -> list[str]:
 
 
 @pytest.fixture
-async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
+async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[FileServer]:
     async with small_api(lease_timeout_s=3) as api:
-        yield Place(await Keeper.of(api), tmp_path / "databases")
+        yield FileServer(await ConnectorAdmin.of(api), tmp_path / "databases")
 
 
 @pytest.mark.platform(77)
@@ -83,8 +83,8 @@ async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
         "no-such-folder/x.db",
     ],
 )
-async def test_paths_outside_the_directory_are_not_stored(keeper: Keeper, dialect: str, path: str) -> None:
-    status, code, errors = await keeper.refused(
+async def test_paths_outside_the_directory_are_not_stored(admin: ConnectorAdmin, dialect: str, path: str) -> None:
+    status, code, errors = await admin.refused(
         {
             "nice_name": "Elsewhere",
             "dialect": dialect,
@@ -97,7 +97,7 @@ async def test_paths_outside_the_directory_are_not_stored(keeper: Keeper, dialec
 
 @pytest.mark.platform(77)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_links_are_not_followed(place: Place, directory: Path, dialect: str) -> None:
+async def test_links_are_not_followed(place: FileServer, directory: Path, dialect: str) -> None:
     (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
     (place.databases / f"{dialect}-dir").symlink_to(directory)
     for path in (f"{dialect}.linked", f"{dialect}-dir/new.db"):
@@ -163,7 +163,7 @@ async def test_statements_cannot_reach_another_file(place, directory, dialect, s
 
 @pytest.mark.platform(73)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_connection_test_creates_no_file(place: Place, dialect: str) -> None:
+async def test_connection_test_creates_no_file(place: FileServer, dialect: str) -> None:
     file = f"unborn.{dialect}"
     given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}
     body = await place.caller.post_ok("connector/instance/test", connector=json.dumps(given))
@@ -176,7 +176,7 @@ async def test_connection_test_creates_no_file(place: Place, dialect: str) -> No
     assert (body["ok"], body["warnings"]) == (True, "")
 
 
-async def test_connectors_sharing_a_duckdb_file_see_the_same_tables(place: Place) -> None:
+async def test_connectors_sharing_a_duckdb_file_see_the_same_tables(place: FileServer) -> None:
     one, other = await place.new("duckdb", "shared.db"), await place.new("duckdb", "shared.db")
     assert (await place.caller.run(one, "CREATE TABLE t AS SELECT range AS a FROM range(10)"))["status"] == 0
     assert await place.rows(other, "SELECT count(*) FROM t") == [[10]]
@@ -186,7 +186,7 @@ async def test_connectors_sharing_a_duckdb_file_see_the_same_tables(place: Place
     assert await place.rows(one, "SELECT count(*) FROM t") == [[18]]
 
 
-async def test_connectors_sharing_a_duckdb_file_with_different_settings_alternate(place: Place) -> None:
+async def test_connectors_sharing_a_duckdb_file_with_different_settings_alternate(place: FileServer) -> None:
     writer = await place.new("duckdb", "turns.db")
     reader = await place.new("duckdb", "turns.db", read_only=True)
     assert (await place.caller.run(writer, "CREATE TABLE t (a int)"))["status"] == 0
@@ -205,15 +205,15 @@ async def test_connectors_sharing_a_duckdb_file_with_different_settings_alternat
     assert (await place.caller.page(waiting))["data"] == [[3]]
 
 
-async def test_changed_duckdb_connector_opens_the_new_file_while_the_old_file_is_in_use(place: Place) -> None:
+async def test_changed_duckdb_connector_opens_the_new_file_while_the_old_file_is_in_use(place: FileServer) -> None:
     connector = await place.new("duckdb", "old.db")
     assert (await place.caller.run(connector, "CREATE TABLE t AS SELECT 1 AS a"))["status"] == 0
     session = (await place.caller.post_json("editor/create_session", session={"type": connector})).json()["session"][
         "id"
     ]
-    shown = await place.keeper.shown(connector)
+    shown = await place.admin.shown(connector)
     shown["settings"] = [{**one, "value": "new.db"} if one["name"] == "path" else one for one in shown["settings"]]
-    await place.keeper.send(shown)
+    await place.admin.send(shown)
     await place.fails(connector, "SELECT * FROM t")
     assert (await place.caller.run(connector, "CREATE TABLE n AS SELECT 2 AS a"))["status"] == 0
     kept = await place.caller.run(connector, "SELECT * FROM t", session_id=session)

@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.api.connectors.driving import ConnectorAdmin, by_name, listed
 from tests.api.driving import Api
 
 from queryserver.platform.logs import AUDIT_LOGGER
@@ -30,7 +30,7 @@ async def dump(dsn: str) -> str:
         await connection.close()
 
 
-class Overheard:
+class RecordedResponses:
     """Records every response of an application as text, including headers."""
 
     def __init__(self, api: Api) -> None:
@@ -57,8 +57,8 @@ async def test_planted_passwords_never_appear_in_responses_logs_errors_or_tables
     }
     policy = {"local_database_dir": tmp_path / "databases", "extra_url_options": {"druid": ("session_token",)}}
     async with small_api(desktop={"connectors": examples, "connector_policy": policy}) as api:
-        heard = Overheard(api)
-        keeper = await Keeper.of(api)
+        heard = RecordedResponses(api)
+        admin = await ConnectorAdmin.of(api)
         settings: Mapping[str, Mapping[str, Any]] = {
             "mysql sqlalchemy": {"url": "mysql://svc:planted-in-url@127.0.0.1:1/shop"},
             "postgresql sqlalchemy": {"url": "postgresql://svc:planted-in-url@127.0.0.1:1/shop"},
@@ -72,13 +72,13 @@ async def test_planted_passwords_never_appear_in_responses_logs_errors_or_tables
         for pair, values in settings.items():
             dialect, interface = pair.split()
             body = {"nice_name": pair, "settings": listed(values)}
-            await keeper.caller.post(f"connector/instance/new/{dialect}/{interface}", connector=json.dumps(body))
-            made = await keeper.save(nice_name=pair, dialect=dialect, interface=interface, settings=values)
-            await keeper.caller.post("connector/instance/test", connector=json.dumps({"id": made["id"]}))
-            await keeper.caller.post("connector/instance/test", connector=json.dumps(made))
-            await keeper.send(made)
-            await keeper.caller.post(f"editor/execute/{made['id']}", statement="SELECT 1", wait=10)
-            await keeper.caller.post("editor/autocomplete", snippet=json.dumps({"type": made["id"]}))
+            await admin.caller.post(f"connector/instance/new/{dialect}/{interface}", connector=json.dumps(body))
+            made = await admin.save(nice_name=pair, dialect=dialect, interface=interface, settings=values)
+            await admin.caller.post("connector/instance/test", connector=json.dumps({"id": made["id"]}))
+            await admin.caller.post("connector/instance/test", connector=json.dumps(made))
+            await admin.send(made)
+            await admin.caller.post(f"editor/execute/{made['id']}", statement="SELECT 1", wait=10)
+            await admin.caller.post("editor/autocomplete", snippet=json.dumps({"type": made["id"]}))
         for url in (
             "mysql://svc:planted-refused@169.254.169.254/d",
             "mysql://svc:planted-refused@h:port/d",
@@ -95,38 +95,38 @@ async def test_planted_passwords_never_appear_in_responses_logs_errors_or_tables
                 "interface": "sqlalchemy",
                 "settings": listed({"url": url}),
             }
-            assert (await keeper.refused(body))[0] == 400, url
+            assert (await admin.refused(body))[0] == 400, url
         wrong = {"server_port": "planted-refused", "password": "planted-refused", "use_sasl": "planted-refused"}
         body = {"nice_name": "R", "dialect": "hive", "interface": "hiveserver2", "settings": listed(wrong)}
-        assert (await keeper.refused(body))[0] == 400
+        assert (await admin.refused(body))[0] == 400
         unused = {"url": "bigquery://p/d", "credentials_json": '{"key": "planted-key"}'}
         body = {"nice_name": "B", "dialect": "bigquery", "interface": "sqlalchemy", "settings": listed(unused)}
-        status, code, errors = await keeper.refused(body)
+        status, code, errors = await admin.refused(body)
         assert (status, code, list(errors)) == (400, "validation_failed", ["credentials_json"])
-        await keeper.caller.post("connector/examples/install")
-        await keeper.instances()
-        await keeper.caller.post("get_config")
-        await keeper.caller.get("check_config")
-        told = "\n".join(heard.texts)
+        await admin.caller.post("connector/examples/install")
+        await admin.instances()
+        await admin.caller.post("get_config")
+        await admin.caller.get("check_config")
+        responses = "\n".join(heard.texts)
         kept = await dump(api.services.settings.desktop.database.dsn or "")
     audit.removeHandler(caplog.handler)
     logged = (
         "\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records) + capsys.readouterr().out
     )
     assert "connector.create" in logged
-    assert _MASK in told
+    assert _MASK in responses
     assert _MASK in kept
-    for name, text in (("answers", told), ("tables", kept), ("log", logged)):
+    for name, text in (("answers", responses), ("tables", kept), ("log", logged)):
         assert not [one for one in _PLANTED if one in text], name
 
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_masked_connector_sent_back_keeps_its_secret(api: Api, keeper: Keeper, users_url: str) -> None:
+async def test_masked_connector_sent_back_keeps_its_secret(api: Api, admin: ConnectorAdmin, users_url: str) -> None:
     ana = await api.user("ana")
-    made = await keeper.create("Masked", "postgresql", "sqlalchemy", url=users_url)
+    made = await admin.create("Masked", "postgresql", "sqlalchemy", url=users_url)
     assert by_name(made)["url"] == users_url.replace("planted-secret", _MASK)
-    again = await keeper.send({**made, "description": "Edited"})
+    again = await admin.send({**made, "description": "Edited"})
     assert (again["version"], by_name(again)) == (2, by_name(made))
     assert (await ana.result(made["id"], "SELECT 1"))["data"] == [[1]]
 
@@ -143,27 +143,29 @@ async def test_masked_connector_sent_back_keeps_its_secret(api: Api, keeper: Kee
         ("mysql://svc@one:3306/d", f"mysql://svc:{_MASK}@one:3306/d"),
     ],
 )
-async def test_stored_secret_is_never_sent_to_another_destination(keeper: Keeper, before: str, after: str) -> None:
-    made = await keeper.create(f"Moved {before} {after}"[:100], "mysql", "sqlalchemy", url=before)
-    status, code, errors = await keeper.refused({"id": made["id"], "settings": listed({"url": after})})
+async def test_stored_secret_is_never_sent_to_another_destination(
+    admin: ConnectorAdmin, before: str, after: str
+) -> None:
+    made = await admin.create(f"Moved {before} {after}"[:100], "mysql", "sqlalchemy", url=before)
+    status, code, errors = await admin.refused({"id": made["id"], "settings": listed({"url": after})})
     assert (status, code, list(errors)) == (400, "secret_required", ["url"])
-    assert await keeper.shown(made["id"]) == made
-    await keeper.send({"id": made["id"], "settings": listed({"url": after.replace(_MASK, "again")})})
+    assert await admin.shown(made["id"]) == made
+    await admin.send({"id": made["id"], "settings": listed({"url": after.replace(_MASK, "again")})})
 
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_single_settings_say_where_a_secret_goes_too(keeper: Keeper) -> None:
+async def test_single_settings_say_where_a_secret_goes_too(admin: ConnectorAdmin) -> None:
     values = {"server_host": "one", "username": "svc", "password": "x", "auth_mechanism": "LDAP"}
-    made = await keeper.create("Single", "hive", "hiveserver2", **values)
+    made = await admin.create("Single", "hive", "hiveserver2", **values)
     masked = {**values, "password": _MASK}
-    await keeper.send({"id": made["id"], "settings": listed({**masked, "database": "other"})})
+    await admin.send({"id": made["id"], "settings": listed({**masked, "database": "other"})})
     for change in ({"server_host": "two"}, {"server_port": 10001}, {"username": "root"}):
         sent = {"id": made["id"], "settings": listed({**masked, **change})}
-        assert (await keeper.refused(sent))[:2] == (400, "secret_required")
-    cleared = await keeper.send({"id": made["id"], "settings": listed({**values, "password": ""})})
+        assert (await admin.refused(sent))[:2] == (400, "secret_required")
+    cleared = await admin.send({"id": made["id"], "settings": listed({**values, "password": ""})})
     assert by_name(cleared)["password"] == ""
-    assert (await keeper.refused({"id": made["id"], "settings": listed(masked)}))[:2] == (400, "secret_required")
+    assert (await admin.refused({"id": made["id"], "settings": listed(masked)}))[:2] == (400, "secret_required")
 
 
 _REFUSED = (
@@ -222,7 +224,7 @@ def encoded(name: str) -> str:
     return "".join(f"%{ord(one):02x}" for one in name)
 
 
-def spelled(name: str) -> set[str]:
+def spellings(name: str) -> set[str]:
     """Spellings of a name that drivers treat as equal."""
     return {name, mixed(name), name.upper(), name.replace("_", "-")}
 
@@ -230,12 +232,12 @@ def spelled(name: str) -> set[str]:
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
 @pytest.mark.parametrize("option", _REFUSED)
-async def test_forbidden_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
-    spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
+async def test_forbidden_options_are_refused_in_every_spelling(admin: ConnectorAdmin, option: str) -> None:
+    options = {*spellings(option), encoded(option), encoded(mixed(option))}
     for scheme in _SCHEMES:
-        for name in spellings:
+        for name in options:
             for query in (f"{name}=x", f"charset=utf8&{name}=x" if scheme == "mysql" else name):
-                refused = await keeper.refused(connector(f"{scheme}://h/d?{query}"))
+                refused = await admin.refused(connector(f"{scheme}://h/d?{query}"))
                 assert refused[:2] == (400, "option_not_allowed"), (scheme, query)
                 assert list(refused[2]) == ["url"]
 
@@ -243,16 +245,16 @@ async def test_forbidden_options_are_refused_in_every_spelling(keeper: Keeper, o
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
 async def test_forbidden_options_cannot_be_allowed_by_the_policy(small_api: ApiOpener, tmp_path: Path) -> None:
-    names = sorted(name for option in _REFUSED for name in spelled(option))
+    names = sorted(name for option in _REFUSED for name in spellings(option))
     policy = {
         "local_database_dir": tmp_path / "databases",
         "extra_url_options": dict.fromkeys(_SCHEMES, (*names, "harmless")),
     }
     async with small_api(desktop={"connector_policy": policy}) as api:
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         for scheme in _SCHEMES:
-            assert (await keeper.update(connector(f"{scheme}://h/d?harmless=x"))).status_code in {200, 409}
-            status, code, errors = await keeper.refused(connector(f"{scheme}://h/d?{'&'.join(names)}"))
+            assert (await admin.update(connector(f"{scheme}://h/d?harmless=x"))).status_code in {200, 409}
+            status, code, errors = await admin.refused(connector(f"{scheme}://h/d?{'&'.join(names)}"))
             assert (status, code) == (400, "option_not_allowed")
             assert errors == {"url": [f"The option {name} is not allowed." for name in names]}
 
@@ -282,37 +284,37 @@ async def test_forbidden_options_cannot_be_allowed_by_the_policy(small_api: ApiO
         "name://projectName/datasetName",
     ],
 )
-async def test_drivers_outside_the_list_are_refused(keeper: Keeper, url: str) -> None:
-    status, code, errors = await keeper.refused(connector(url))
+async def test_drivers_outside_the_list_are_refused(admin: ConnectorAdmin, url: str) -> None:
+    status, code, errors = await admin.refused(connector(url))
     assert (status, code, list(errors)) == (400, "driver_not_allowed", ["url"])
-    assert (await keeper.refused(connector(url, "sql")))[:2] == (400, "driver_not_allowed")
+    assert (await admin.refused(connector(url, "sql")))[:2] == (400, "driver_not_allowed")
 
 
 @pytest.mark.security("T7")
 @pytest.mark.parametrize(
     "url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"]
 )
-async def test_malformed_urls_are_refused(keeper: Keeper, url: str) -> None:
-    status, _, errors = await keeper.refused(connector(url))
+async def test_malformed_urls_are_refused(admin: ConnectorAdmin, url: str) -> None:
+    status, _, errors = await admin.refused(connector(url))
     assert (status, list(errors)) == (400, ["url"])
 
 
 @pytest.mark.security("T7")
-async def test_driver_alias_is_accepted(keeper: Keeper) -> None:
-    made = await keeper.create("Alias", "postgresql", "sqlalchemy", url="POSTGRES://u:p@h/d?sslmode=require")
+async def test_driver_alias_is_accepted(admin: ConnectorAdmin) -> None:
+    made = await admin.create("Alias", "postgresql", "sqlalchemy", url="POSTGRES://u:p@h/d?sslmode=require")
     assert by_name(made)["url"] == "POSTGRES://u:********@h/d?sslmode=require"
     assert made["is_runnable"] is True
 
 
-async def test_unsupported_tunnels_and_impersonation_are_refused(keeper: Keeper) -> None:
+async def test_unsupported_tunnels_and_impersonation_are_refused(admin: ConnectorAdmin) -> None:
     sent = connector("mysql://h/d")
-    status, code, errors = await keeper.refused({**sent, "settings": listed({"url": "mysql://h/d", "has_ssh": "yes"})})
+    status, code, errors = await admin.refused({**sent, "settings": listed({"url": "mysql://h/d", "has_ssh": "yes"})})
     assert (status, code, list(errors)) == (400, "validation_failed", ["has_ssh"])
     presto = {
         **connector("presto://h/d", "presto"),
         "settings": listed({"url": "presto://h/d", "has_impersonation": 1}),
     }
-    assert list((await keeper.refused(presto))[2]) == ["has_impersonation"]
+    assert list((await admin.refused(presto))[2]) == ["has_impersonation"]
 
 
 _BLOCKED = (
@@ -341,7 +343,7 @@ _BLOCKED = (
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("host", _BLOCKED)
-async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
+async def test_blocked_addresses_are_refused_in_every_spelling(admin: ConnectorAdmin, host: str) -> None:
     calls: list[tuple[str, str, str, str]] = [
         ("mysql", "sqlalchemy", "url", f"mysql://u:p@{host}:3306/d"),
         ("postgresql", "sqlalchemy", "url", f"postgresql://{host}/d"),
@@ -356,14 +358,14 @@ async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, h
     ]
     for dialect, interface, name, value in calls:
         sent = {"nice_name": "Blocked", "dialect": dialect, "interface": interface, "settings": listed({name: value})}
-        status, code, errors = await keeper.refused(sent)
+        status, code, errors = await admin.refused(sent)
         assert (status, code, list(errors)) == (400, "host_not_allowed", [name]), value
 
 
 @pytest.mark.security("T8")
-async def test_all_problems_are_reported_and_the_first_kind_sets_the_code(keeper: Keeper) -> None:
+async def test_all_problems_are_reported_and_the_first_kind_sets_the_code(admin: ConnectorAdmin) -> None:
     settings = listed({"url": "exotic://169.254.169.254/d?host=x", "has_ssh": True})
-    status, code, errors = await keeper.refused({**connector(""), "settings": settings})
+    status, code, errors = await admin.refused({**connector(""), "settings": settings})
     assert (status, code) == (400, "driver_not_allowed")
     assert set(errors) == {"url", "has_ssh"}
     assert len(errors["url"]) == 3
@@ -373,15 +375,17 @@ async def test_all_problems_are_reported_and_the_first_kind_sets_the_code(keeper
 @pytest.mark.security("T7")
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
-async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dialect: str, path: str) -> None:
+async def test_embedded_databases_stay_below_their_directory(admin: ConnectorAdmin, dialect: str, path: str) -> None:
     sent = {"nice_name": "Out", "dialect": dialect, "interface": dialect, "settings": listed({"path": path})}
-    status, code, errors = await keeper.refused(sent)
+    status, code, errors = await admin.refused(sent)
     assert (status, code, list(errors)) == (400, "validation_failed", ["path"])
 
 
 @pytest.mark.security("T9")
 @pytest.mark.parametrize("reserved", ["/", "?", "#"])
-async def test_password_without_percent_encoding_is_refused_and_not_revealed(keeper: Keeper, reserved: str) -> None:
-    response = await keeper.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
+async def test_password_without_percent_encoding_is_refused_and_not_revealed(
+    admin: ConnectorAdmin, reserved: str
+) -> None:
+    response = await admin.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
     assert response.status_code == 400
     assert "planted" not in response.text

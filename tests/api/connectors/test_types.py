@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
-from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.api.connectors.driving import ConnectorAdmin, by_name, listed
 from tests.api.driving import Caller, open_api
 
 from queryserver.connectors.types import TYPES, ConnectorType
@@ -101,25 +101,25 @@ async def test_hidden_dialects_are_not_listed(small_api: ApiOpener) -> None:
 
 @pytest.mark.platform(64)
 @pytest.mark.parametrize("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
-async def test_template_of_every_type_can_be_stored_once_named(keeper: Keeper, row: ConnectorType) -> None:
-    sent = await template(keeper.caller, row.dialect, row.interface)
+async def test_template_of_every_type_can_be_stored_once_named(admin: ConnectorAdmin, row: ConnectorType) -> None:
+    sent = await template(admin.caller, row.dialect, row.interface)
     assert sent["id"] is None
     assert sent["name"] == ""
     assert sent["dialect_properties"] == sent["properties"]
     sent["nice_name"] = f"All {row.dialect} {row.interface}"
     if row.dialect == "sql" and row.interface == "sqlalchemy":
-        assert (await keeper.refused(sent))[:2] == (400, "driver_not_allowed")
+        assert (await admin.refused(sent))[:2] == (400, "driver_not_allowed")
         sent["settings"][0]["value"] = "clickhouse://localhost:8123"
-    stored = await keeper.send(sent)
+    stored = await admin.send(sent)
     assert stored["id"].isdecimal()
     assert (stored["dialect"], stored["interface"], stored["category"]) == (row.dialect, row.interface, row.category)
     assert [one["name"] for one in stored["settings"]] == [one["name"] for one in sent["settings"]]
     assert stored["dialect_properties"] == sent["properties"]
     assert stored["description"] == row.description
-    assert await keeper.shown(stored["id"]) == stored
-    again = await keeper.send(stored)
+    assert await admin.shown(stored["id"]) == stored
+    again = await admin.send(stored)
     assert again == {**stored, "version": 2, "last_modified": again["last_modified"]}
-    assert (await keeper.delete(stored["id"])).status_code == 200
+    assert (await admin.delete(stored["id"])).status_code == 200
 
 
 @pytest.mark.platform(65)
@@ -129,28 +129,28 @@ async def test_settings_sections_provide_hive_and_impala_defaults(tmp_path, data
     of_hive = {"query_timeout_s": 0, "session_timeout_s": 0, "close_queries": True}
     of_impala = {"query_timeout_s": 77, "session_timeout_s": 88, "close_queries": False}
     async with open_api(make_settings(tmp_path, database_dsn, users_url).model_copy(update=sections)) as api:
-        keeper = await Keeper.of(api)
-        types = [one for group in (await types_of(keeper.caller))["connectors"] for one in group["values"]]
+        admin = await ConnectorAdmin.of(api)
+        types = [one for group in (await types_of(admin.caller))["connectors"] for one in group["values"]]
         for dialect, usual in (("hive", of_hive), ("hplsql", of_hive), ("impala", of_impala)):
             (listed_type,) = (one for one in types if (one["dialect"], one["interface"]) == (dialect, "hiveserver2"))
-            made = await keeper.create(f"Usual {dialect}", dialect, "hiveserver2")
-            new = await template(keeper.caller, dialect, "hiveserver2")
-            for one in (listed_type, new, made, await keeper.shown(made["id"])):
+            made = await admin.create(f"Usual {dialect}", dialect, "hiveserver2")
+            new = await template(admin.caller, dialect, "hiveserver2")
+            for one in (listed_type, new, made, await admin.shown(made["id"])):
                 assert {name: by_name(one)[name] for name in usual} == usual
             connector = api.services.connectors.find(made["id"])
             assert connector is not None
             assert connector.close_queries is usual["close_queries"]
-            back = await keeper.send({"id": made["id"], "settings": listed({"query_timeout_s": 5})})
+            back = await admin.send({"id": made["id"], "settings": listed({"query_timeout_s": 5})})
             assert {name: by_name(back)[name] for name in usual} == {**usual, "query_timeout_s": 5}
-            said = await keeper.create(
+            said = await admin.create(
                 f"Own {dialect}", dialect, "hiveserver2", close_queries=False, query_timeout_s=600
             )
             assert (by_name(said)["close_queries"], by_name(said)["query_timeout_s"]) == (False, 600)
 
 
 @pytest.mark.platform(65)
-async def test_new_merges_values_over_the_defaults_and_stores_nothing(ana: Caller, keeper: Keeper) -> None:
-    before = await keeper.instances()
+async def test_new_merges_values_over_the_defaults_and_stores_nothing(ana: Caller, admin: ConnectorAdmin) -> None:
+    before = await admin.instances()
     given = {"nice_name": "Lake", "description": "Ours", "settings": listed({"url": "https://t", "ssl_validate": "no"})}
     made = await template(ana, "trino", "trino", **given, id="7", version=3, groups=["x"])
     assert (made["nice_name"], made["description"], made["id"]) == ("Lake", "Ours", None)
@@ -161,7 +161,7 @@ async def test_new_merges_values_over_the_defaults_and_stores_nothing(ana: Calle
     }
     native = await ana.post_json("connector/instance/new/trino/trino/", connector=given)
     assert native.json()["connector"] == made
-    assert await keeper.instances() == before
+    assert await admin.instances() == before
 
 
 @pytest.mark.platform(69, 70)
@@ -174,17 +174,17 @@ async def test_new_merges_values_over_the_defaults_and_stores_nothing(ana: Calle
     ],
 )
 async def test_secret_merged_into_a_template_is_not_returned_and_must_be_sent_again(
-    keeper: Keeper, row: str, given: dict[str, str], secret: dict[str, str]
+    admin: ConnectorAdmin, row: str, given: dict[str, str], secret: dict[str, str]
 ) -> None:
-    before = await keeper.instances()
-    made = await template(keeper.caller, *row.split(), nice_name=f"Laid {row}", settings=listed(given))
+    before = await admin.instances()
+    made = await template(admin.caller, *row.split(), nice_name=f"Laid {row}", settings=listed(given))
     assert {name: by_name(made)[name] for name in given} == {**given, **secret}
     assert "planted" not in json.dumps(made)
-    status, code, errors = await keeper.refused(made)
+    status, code, errors = await admin.refused(made)
     assert (status, code, list(errors)) == (400, "secret_required", list(secret))
-    assert await keeper.instances() == before
+    assert await admin.instances() == before
     clear = {**by_name(made), **given}
-    assert {name: by_name(await keeper.send({**made, "settings": listed(clear)}))[name] for name in secret} == secret
+    assert {name: by_name(await admin.send({**made, "settings": listed(clear)}))[name] for name in secret} == secret
 
 
 @pytest.mark.platform(65)

@@ -54,18 +54,18 @@ async def ids(api: Api) -> dict[str, int]:
     return {account.username: account.id for account in await AccountRepository(api.database).all()}
 
 
-async def told(caller: Caller, path: str, **query: Any) -> dict[str, Any]:
+async def get_ok(caller: Caller, path: str, **query: Any) -> dict[str, Any]:
     response = await caller.get(f"iam/{path}", **query)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 async def listed(caller: Caller, **query: Any) -> list[str]:
-    return [user["username"] for user in (await told(caller, "get_users", **query))["users"]]
+    return [user["username"] for user in (await get_ok(caller, "get_users", **query))["users"]]
 
 
 async def completed(caller: Caller, **query: Any) -> tuple[list[str], list[str]]:
-    body = await told(caller, "users/autocomplete", **query)
+    body = await get_ok(caller, "users/autocomplete", **query)
     return [user["username"] for user in body["users"]], [group["name"] for group in body["groups"]]
 
 
@@ -92,7 +92,7 @@ async def test_administrator_by_group_may_list_users(admin: Caller) -> None:
     ana = await admin.api.user("ana", groups=("admins",))
     assert (await ana.get("iam/get_users")).status_code == 403
     await groups.grant("admins", "admin")
-    assert (await told(ana, "get_users", username=ana.username))["users"][0]["superuser"] is True
+    assert (await get_ok(ana, "get_users", username=ana.username))["users"][0]["superuser"] is True
     await groups.ungrant("admins", "admin")
     assert (await ana.get("iam/get_users")).status_code == 403
 
@@ -101,7 +101,7 @@ async def test_administrator_by_group_may_list_users(admin: Caller) -> None:
 async def test_users_are_filtered_by_name_state_and_groups(admin: Caller) -> None:
     await people(admin.api, "ana", "bob", groups=("b", "a"))
     await people(admin.api, "cy", "ana.x", disabled=True)
-    everybody = await told(admin, "get_users")
+    everybody = await get_ok(admin, "get_users")
     assert everybody["users"][0] == {
         "id": (await ids(admin.api))["ana"],
         "username": "ana",
@@ -126,11 +126,11 @@ async def test_service_accounts_are_marked_and_listed(admin: Caller) -> None:
     await people(admin.api, "ana", "bob", groups=("a",))
     nightly = NewAccount(Username("nightly", "nightly"), groups=("a",), is_service_account=True)
     await AccountRepository(admin.api.database).create(nightly, default_group="default")
-    everybody = (await told(admin, "get_users"))["users"]
+    everybody = (await get_ok(admin, "get_users"))["users"]
     assert [user["username"] for user in everybody if user["is_service_account"]] == ["nightly"]
     assert await listed(admin, is_service_account="true") == ["nightly"]
     assert await listed(admin, is_service_account="false", groups="a") == ["ana", "bob"]
-    assert (await told(admin, "get_users", is_service_account="yes", limit=1))["count"] == 1
+    assert (await get_ok(admin, "get_users", is_service_account="yes", limit=1))["count"] == 1
     assert await listed(admin, is_service_account="true", is_active="false") == []
 
 
@@ -177,7 +177,7 @@ async def test_page_sizes_are_capped_at_the_maximum(anyone: Caller, call: str, s
 @pytest.mark.platform(78)
 async def test_pages_contain_every_user_once_with_the_total_count(admin: Caller) -> None:
     await people(admin.api, *(f"user{number}" for number in range(24)))
-    pages = [await told(admin, "get_users", page=page, limit=10) for page in (1, 2, 3, 4, 2**62)]
+    pages = [await get_ok(admin, "get_users", page=page, limit=10) for page in (1, 2, 3, 4, 2**62)]
     names = [[user["username"] for user in page["users"]] for page in pages]
     assert [len(page) for page in names] == [10, 10, 5, 0, 0]
     assert [*chain(*names)] == await listed(admin)
@@ -191,7 +191,9 @@ async def test_pages_contain_every_user_once_with_the_total_count(admin: Caller)
 async def test_users_are_returned_by_ids(admin: Caller) -> None:
     await people(admin.api, "ana", "bob+x@y.z")
     known = await ids(admin.api)
-    body = await told(admin, "users", userids=json.dumps([known["bob+x@y.z"], 10**15, known["ana"], known["ana"], -1]))
+    body = await get_ok(
+        admin, "users", userids=json.dumps([known["bob+x@y.z"], 10**15, known["ana"], known["ana"], -1])
+    )
     assert body["users"][0] == {
         "id": known["ana"],
         "username": "ana",
@@ -203,8 +205,8 @@ async def test_users_are_returned_by_ids(admin: Caller) -> None:
     }
     assert [user["username"] for user in body["users"]] == ["ana", "bob+x@y.z"]
     assert body["users"][1]["editURL"] == "/useradmin/users/edit/bob%2Bx%40y.z"
-    assert await told(admin, "users") == {"users": [], "status": 0}
-    assert await told(admin, "users", userids="[]") == {"users": [], "status": 0}
+    assert await get_ok(admin, "users") == {"users": [], "status": 0}
+    assert await get_ok(admin, "users", userids="[]") == {"users": [], "status": 0}
 
 
 @pytest.mark.platform(79)
@@ -234,7 +236,7 @@ async def test_invalid_id_lists_are_refused(anyone: Caller, userids: str, code: 
 @pytest.mark.platform(79)
 async def test_1000_ids_are_accepted(admin: Caller) -> None:
     own = (await ids(admin.api))["root"]
-    assert len((await told(admin, "users", userids=json.dumps([own] * 1000)))["users"]) == 1
+    assert len((await get_ok(admin, "users", userids=json.dumps([own] * 1000)))["users"]) == 1
 
 
 @pytest.mark.platform(79)
@@ -244,7 +246,7 @@ async def test_last_login_is_a_time_without_zone(admin: Caller) -> None:
     number = (await ids(admin.api))["ana"]
     before = datetime.now(UTC).replace(tzinfo=None)
     assert (await admin.api.stranger.post("token/auth", username="ana", password=password)).status_code == 200
-    [ana] = (await told(admin, "users", userids=f"[{number}]"))["users"]
+    [ana] = (await get_ok(admin, "users", userids=f"[{number}]"))["users"]
     assert abs((datetime.fromisoformat(ana["last_login"]) - before).total_seconds()) < 60
     for stored, shown in (
         (datetime(2026, 1, 5, 9, 10, 11, 123_456, UTC), "2026-01-05T09:10:11.123"),
@@ -252,7 +254,7 @@ async def test_last_login_is_a_time_without_zone(admin: Caller) -> None:
         (datetime(2026, 1, 5, 9, 10, 11, 999, UTC), "2026-01-05T09:10:11"),
     ):
         await admin.api.database.execute("update users set last_login = $1 where id = $2", stored, number)
-        assert (await told(admin, "users", userids=f"[{number}]"))["users"][0]["last_login"] == shown
+        assert (await get_ok(admin, "users", userids=f"[{number}]"))["users"][0]["last_login"] == shown
 
 
 @pytest.mark.platform(80)
@@ -282,9 +284,9 @@ async def test_autocomplete_omits_the_caller_unless_requested(admin: Caller) -> 
 @pytest.mark.platform(80)
 async def test_autocomplete_includes_group_memberships_on_request(admin: Caller) -> None:
     await people(admin.api, "ana", groups=("z", "a"))
-    [ana] = (await told(admin, "users/autocomplete"))["users"]
+    [ana] = (await get_ok(admin, "users/autocomplete"))["users"]
     assert "groups" not in ana
-    body = await told(admin, "users/autocomplete", extend_user="true")
+    body = await get_ok(admin, "users/autocomplete", extend_user="true")
     assert [group["name"] for group in body["users"][0]["groups"]] == ["a", "default", "z"]
     assert body["users"][0]["groups"] == body["groups"]
 
@@ -341,9 +343,9 @@ async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -
         lambda: [UserSummary(n, f"user{n}", ("default",), True, False, False) for n in range(10001)]
     )
     assert await at_best(held_up_s, below_s=0.8 * in_one_piece_s) == 2 * 10001
-    body = await told(admin, "get_users")
+    body = await get_ok(admin, "get_users")
     assert (body["count"], len(body["users"]), body["users"][1]["groups"]) == (10001, 10001, ["default"])
-    assert (await told(admin, "get_users", page=10, limit=1000))["count"] == 10001
+    assert (await get_ok(admin, "get_users", page=10, limit=1000))["count"] == 10001
     assert await completed(admin, filter="user9999") == (["user9999"], [])
 
 

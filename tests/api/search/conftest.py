@@ -57,7 +57,7 @@ def stock(engine: FakeCatalogEngine) -> None:
     }
 
 
-async def look(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
+async def browse(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
     """Make the editor request databases and tables, and wait until the index contains them."""
     await caller.post_ok("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
     for database, names in databases.items():

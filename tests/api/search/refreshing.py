@@ -17,7 +17,7 @@ from queryserver.search.repository import MetadataIndexRecords
 SERVICE = User(0, "index", is_admin=True)
 
 
-class Alone:
+class SingleConnectorServer:
     """A server that knows a single connector."""
 
     def __init__(self, connectors: Connectors, connector: Connector) -> None:
@@ -36,7 +36,7 @@ def another(
     return IndexRefresh(
         owner=owner,
         records=records or MetadataIndexRecords(api.database),
-        connectors=Alone(api.services.connectors, shelf_of(api)),
+        connectors=SingleConnectorServer(api.services.connectors, shelf_of(api)),
         lookups=api.services.metadata.lookups,
         metrics=api.services.metrics,
         limits=RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits}),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.api.driving import Api, Caller, open_api
-from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.api.search.conftest import CALL, browse, described, found, stock
 from tests.api.storage.conftest import storage_settings
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
@@ -405,9 +405,9 @@ async def test_scopes_of_one_connector_are_claimed_one_at_a_time(api, records, a
 async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.content["web"]["wide"] = described("web", "wide", *(f"c{number:03}" for number in range(501)))
-    await look(ana, web=["sample_07"])
+    await browse(ana, web=["sample_07"])
     assert not (await ana.post_ok(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
-    await look(ana, web=["wide"])
+    await browse(ana, web=["wide"])
     assert (await ana.post_ok(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
     assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
 

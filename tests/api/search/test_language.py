@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, Caller
-from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.api.search.conftest import CALL, browse, described, found, stock
 
 from queryserver.identity.model import User
 from queryserver.search.documents import DocumentSource
@@ -20,7 +20,7 @@ SQL = '["sql"]'
 @pytest.fixture
 async def stocked(api: Api, ana: Caller) -> Caller:
     stock(api.shelf)
-    await look(ana, web=["sample_07", "sample_08", "resample"], shop=["orders"])
+    await browse(ana, web=["sample_07", "sample_08", "resample"], shop=["orders"])
     return ana
 
 
@@ -94,7 +94,7 @@ async def test_prefix_narrows_only_facets(stocked: Caller) -> None:
 @pytest.mark.platform(93)
 async def test_pages_contain_every_match_once(api: Api, ana: Caller) -> None:
     api.shelf.content = {"many": {f"item_{number:02}": described("many", f"item_{number:02}") for number in range(35)}}
-    await look(ana, many=[])
+    await browse(ana, many=[])
     pages = [await found(ana, "item", sources=SQL, limit=10, offset=start) for start in range(0, 40, 10)]
     assert [len(page) for page in pages] == [10, 10, 10, 5]
     assert [name for page in pages for name in page] == [f"many.item_{number:02}" for number in range(35)]
@@ -116,7 +116,7 @@ async def test_page_size_is_capped_at_the_maximum(ana: Caller, fields: dict[str,
 @pytest.mark.security("T31")
 async def test_em_is_the_only_markup(api: Api, ana: Caller) -> None:
     api.shelf.content = {"web": {"<b>x": described("web", "<b>x", comment='<script>"&')}}
-    await look(ana, web=[])
+    await browse(ana, web=[])
     body = await ana.post_ok(CALL, query_s="b", sources=SQL, limit=1)
     assert body["results"][0]["hue_name"] == "we<em>b</em>.&lt;<em>b</em>&gt;x" or body["results"][0]["name"] == "web"
     body = await ana.post_ok(CALL, query_s="type:table <b>", sources=SQL)
@@ -138,7 +138,7 @@ FIELDS: dict[str, Any] = {
 @pytest.mark.platform(2)
 async def test_searches_are_equivalent_in_every_encoding(api: Api, ana: Caller) -> None:
     stock(api.shelf)
-    await look(ana, web=["sample_07", "sample_08"], shop=["orders"])
+    await browse(ana, web=["sample_07", "sample_08"], shop=["orders"])
     texts = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in FIELDS.items()}
     form = (await ana.post(CALL, **texts)).json()
     assert len(form["results"]) == 3
@@ -231,7 +231,7 @@ async def test_excerpt_shows_the_match_at_any_distance(ana: Caller) -> None:
 @pytest.mark.parametrize("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
 async def test_documents_and_objects_appear_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
     stock(api.shelf)
-    await look(ana, web=["sample_07"])
+    await browse(ana, web=["sample_07"])
     await ana.run("duckdb", "SELECT 1 AS sample")
     body = await ana.post_ok(CALL, query_s="sample_07", **({} if sources is None else {"sources": sources}))
     assert list(body["sources"]) == ["documents", "sql", "hdfs", "s3"]
@@ -244,7 +244,7 @@ async def test_documents_and_objects_appear_in_one_list(api: Api, ana: Caller, s
 
 async def test_only_documents_are_found_without_the_right(api: Api, ana: Caller) -> None:
     stock(api.shelf)
-    await look(ana, web=[])
+    await browse(ana, web=[])
     await api.database.execute("update group_rights set \"right\" = 'meta' where \"right\" = 'metadata'")
     try:
         body = await ana.post_ok(CALL, query_s="sample")
@@ -260,7 +260,7 @@ async def test_only_documents_are_found_without_the_right(api: Api, ana: Caller)
 
 async def test_dialect_sources_limit_the_sql_search(api: Api, ana: Caller) -> None:
     stock(api.shelf)
-    await look(ana, web=[])
+    await browse(ana, web=[])
     assert await found(ana, "sample_07", sources='["shelf"]') == ["web.sample_07"]
     assert await found(ana, "sample_07", sources='["hive"]') == []
     assert await ana.refused(CALL, sources='["cellar"]') == (400, -1, "invalid_parameter")
@@ -269,7 +269,7 @@ async def test_dialect_sources_limit_the_sql_search(api: Api, ana: Caller) -> No
 
 async def test_json_bodies_accept_native_arrays(api: Api, ana: Caller) -> None:
     stock(api.shelf)
-    await look(ana, web=[])
+    await browse(ana, web=[])
     response = await ana.post_json(CALL, query_s='"sample_07"', sources=["sql"], field_facets=["type"], limit="2")
     assert response.json()["facets"] == {"type": {"TABLE": 1}}
 
@@ -311,7 +311,7 @@ async def test_connectors_that_are_not_granted_are_not_searched(api: Api, ana: C
     carl = await api.user("carl", groups=("analysts",))
     engine = api.services.connectors.engine(api.services.connectors.find("vault"))
     engine.content = {"deep": {"gold": described("deep", "gold", "bars")}}
-    await look(carl, "vault", deep=["gold"])
+    await browse(carl, "vault", deep=["gold"])
     assert await found(carl, "gold") == ["deep.gold", "deep.gold.bars"]
     assert await found(ana, "gold") == []
     await api.database.execute(
@@ -325,7 +325,7 @@ async def test_connectors_that_are_not_granted_are_not_searched(api: Api, ana: C
 async def test_rows_of_an_impersonating_connector_are_private_to_the_caller(api, ana, bob):
     api.shelf.act_as_caller(True)
     stock(api.shelf)
-    await look(ana, web=["sample_07"])
+    await browse(ana, web=["sample_07"])
     assert len(await found(ana, "sample_07", sources=SQL)) == 3
     # The search makes the index read what bob sees, but the slow read does not complete within it.
     api.shelf.look_s = 2.0
@@ -337,7 +337,7 @@ async def test_rows_of_an_impersonating_connector_are_private_to_the_caller(api,
 
 async def test_refreshed_objects_are_found_by_their_new_columns(api: Api, ana: Caller) -> None:
     stock(api.shelf)
-    await look(ana, web=["sample_07"])
+    await browse(ana, web=["sample_07"])
     assert await found(ana, "wages") == []
     api.shelf.content["web"]["sample_07"] = described("web", "sample_07", "wages")
     await ana.post_ok("editor/autocomplete/web/sample_07", snippet='{"type": "shelf"}', refresh="true")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.api.driving import Api, Caller, until
-from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.api.search.conftest import CALL, browse, described, found, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 from tests.tasks import tasks_begun
@@ -75,7 +75,7 @@ async def test_rows_of_a_former_address_are_ignored(api: Api, ana: Caller) -> No
     await refreshed(api, another(api))
     await api.database.execute("update metadata_scopes set address = 'elsewhere'")
     assert await found(ana, "sample", sources=SQL) == []
-    await look(ana, shop=[])
+    await browse(ana, shop=[])
     assert await found(ana, "type:table", sources=SQL) == ["shop.orders"]
 
 
@@ -171,7 +171,7 @@ async def test_no_further_unlisted_database_is_requested_after_a_timeout(api: Ap
     late = EngineTimeout("Too late.")
     with faulty(api.shelf, {"database shop": late, "database web": late}, unlisted=["shop", "web"]):
         await refreshed(api, another(api))
-    assert sum(look.startswith("database ") for look in api.shelf.looks) == 1
+    assert sum(read.startswith("database ") for read in api.shelf.looks) == 1
     assert await found(ana, "type:table", sources=SQL) == TABLES_OF_STOCK
 
 
@@ -198,7 +198,7 @@ async def test_failing_database_requests_share_one_time_limit(api: Api, ana: Cal
     hasty = replace(shelf, limits=replace(shelf.limits, metadata_timeout=timedelta(seconds=1.5)))
     with faulty(api.shelf, down, unlisted=names, fails_after_s=0.3):
         await refreshed(api, another(api), connector=hasty)
-    assert sum(look.startswith("database ") for look in api.shelf.looks) <= 6
+    assert sum(read.startswith("database ") for read in api.shelf.looks) <= 6
     assert (await ana.post_ok(CALL, query_s="type:table", sources=SQL))["totalMatched"] == 12
 
 
@@ -227,26 +227,26 @@ async def test_incomplete_refreshes_obey_the_limit(api: Api, ana: Caller) -> Non
     """Omitted tables are reported, and are indexed after a refresh that completes."""
     bounded = another(api, max_tables=600)
 
-    async def told() -> tuple[int, bool]:
+    async def matched_and_truncated() -> tuple[int, bool]:
         body = await ana.post_ok(CALL, query_s="type:table", sources=SQL)
         return body["totalMatched"], body["sources"]["sql"]["truncated"]
 
-    async def told_after_a_refresh() -> tuple[int, bool]:
+    async def matched_and_truncated_after_refresh() -> tuple[int, bool]:
         await refreshed(api, bounded)
-        return await told()
+        return await matched_and_truncated()
 
     days: list[tuple[int, bool]] = []
     with faulty(api.shelf, {"tables late": EngineTimeout("Too late.")}):
         for day in range(4):  # each day has more tables than are written in one batch
             names = [f"d{day}t{number}" for number in range(510)]
             api.shelf.content = {"daily": {name: described("daily", name) for name in names}, "late": {}}
-            days.append(await told_after_a_refresh())
+            days.append(await matched_and_truncated_after_refresh())
     assert days == [(510, False), (1020, False), (1200, True), (1200, True)]
     api.shelf.content = {"new": {f"t{number}": described("new", f"t{number}") for number in range(600)}}
-    assert await told_after_a_refresh() == (0, True)
+    assert await matched_and_truncated_after_refresh() == (0, True)
     # There is room now, so the next read happens immediately instead of after the interval.
     await another(api, max_tables=600, interval=timedelta(hours=1)).refresh(SERVICE, shelf_of(api), shelf_key(api))
-    assert await told() == (600, False)
+    assert await matched_and_truncated() == (600, False)
 
 
 async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> None:

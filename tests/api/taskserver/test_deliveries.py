@@ -23,7 +23,7 @@ Fleets = Callable[..., Any]
 
 
 @asynccontextmanager
-async def hurried(fleet: Fleet) -> AsyncIterator[None]:
+async def immediate_retries(fleet: Fleet) -> AsyncIterator[None]:
     """Within the context, failed deliveries are retried immediately."""
 
     async def hurry() -> None:
@@ -115,7 +115,7 @@ async def test_email_is_tried_five_times_but_only_once_after_a_permanent_refusal
     fleets: Fleets, desktop: Desktop, mailbox: Mailbox
 ):
     mailbox.answers = ["451 later"] * 2
-    async with fleets(desktop=desktop(mailbox)) as fleet, hurried(fleet):
+    async with fleets(desktop=desktop(mailbox)) as fleet, immediate_retries(fleet):
         made = await fleet.schedule("later", notify={"to": ["a@example.org"]})
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
@@ -201,7 +201,7 @@ async def test_webhook_signature_is_verifiable_and_failed_calls_are_repeated(
     fleets: Fleets, desktop: Desktop, receiver: Receiver
 ):
     receiver.answers = [500, 302]
-    async with fleets(desktop=desktop()) as fleet, hurried(fleet):
+    async with fleets(desktop=desktop()) as fleet, immediate_retries(fleet):
         made = await fleet.schedule("calls", notify={"url": receiver.url})
         assert made["notify"]["url"] == receiver.url
         await fleet.due(made["id"])
@@ -312,7 +312,7 @@ async def test_slow_receiver_occupies_one_delivery_slot(fleets: Fleets, desktop:
 async def test_refused_mail_login_is_retried(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     refusing = desktop(mailbox)
     refusing["smtp"] |= {"user": "qs", "password": "wrong"}
-    async with fleets(desktop=refusing) as fleet, hurried(fleet):
+    async with fleets(desktop=refusing) as fleet, immediate_retries(fleet):
         made = await fleet.schedule("login", notify={"to": ["a@example.org"]})
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)

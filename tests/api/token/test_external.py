@@ -424,26 +424,26 @@ async def test_stale_keys_are_not_used(clock: Clock, jwt_opener: JwtOpener, issu
 GROUPED = "tests.fakes.plug_ins.GroupedUserAuth"
 DOOR = "tests.fakes.plug_ins.Door"
 ANA = NewAccount(Username("ana", "ana"))
-Told = tuple[str, str, str]
+Refusal = tuple[str, str, str]
 T = TypeVar("T")
 
 
 @pytest.fixture
-def changes() -> Iterator[list[Told]]:
+def changes() -> Iterator[list[Refusal]]:
     """Audited changes of users and groups, as operation, actor and object, without logins.
 
     Statement events are also excluded because statements of earlier tests may still end.
     """
-    told: list[Told] = []
+    refusals: list[Refusal] = []
 
     def hear(record: logging.LogRecord) -> None:
         fields = getattr(record, FIELDS)
         if record.getMessage() != "login" and not record.getMessage().startswith("statement."):
             assert (fields["outcome"], fields["by"]) == ("ok", "server")
-            told.append((record.getMessage(), fields["user"], fields["subject"]))
+            refusals.append((record.getMessage(), fields["user"], fields["subject"]))
 
     with told_of_audit_events(hear):
-        yield told
+        yield refusals
 
 
 async def arrive(api: Api, name: str, groups: str = "") -> httpx.Response:
@@ -453,14 +453,14 @@ async def arrive(api: Api, name: str, groups: str = "") -> httpx.Response:
     return response
 
 
-async def test_user_created_on_first_call_is_audited_once(opener: Opener, changes: list[Told]) -> None:
+async def test_user_created_on_first_call_is_audited_once(opener: Opener, changes: list[Refusal]) -> None:
     async with opener(api_auth=(GROUPED, "jwt")) as api:
         await asyncio.gather(*(arrive(api, "ana") for _ in range(5)))
         await arrive(api, "ana")
     assert changes == [("user.create", "ana", "ana")]
 
 
-async def test_membership_changes_are_audited(opener: Opener, changes: list[Told]) -> None:
+async def test_membership_changes_are_audited(opener: Opener, changes: list[Refusal]) -> None:
     async with opener(api_auth=(GROUPED, "jwt")) as api:
         for group in ("analysts", "writers"):
             await AccountRepository(api.database).ensure_group(group, ())
@@ -471,7 +471,7 @@ async def test_membership_changes_are_audited(opener: Opener, changes: list[Told
         assert changes == [("group.add_member", "ana", "writers ana"), ("group.remove_member", "ana", "analysts ana")]
 
 
-async def test_users_of_an_external_issuer_are_audited(opener: Opener, changes: list[Told]) -> None:
+async def test_users_of_an_external_issuer_are_audited(opener: Opener, changes: list[Refusal]) -> None:
     issuer = Issuer()
     rules = {"issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
     async with issuer.serving() as url, opener(jwt={"key_server_url": (url,), **rules}) as api:
@@ -479,7 +479,7 @@ async def test_users_of_an_external_issuer_are_audited(opener: Opener, changes: 
     assert changes == [("user.create", "eve", "eve")]
 
 
-async def test_first_administrator_is_audited(opener: Opener, changes: list[Told]) -> None:
+async def test_first_administrator_is_audited(opener: Opener, changes: list[Refusal]) -> None:
     async with opener(first_login_becomes_admin=True) as api:
         await log_in(api, "Ana")
         assert changes == [("user.create", "ana", "ana"), ("user.make_admin", "ana", "ana")]
@@ -493,14 +493,14 @@ async def test_login_that_promotes_a_user_to_administrator_is_audited(opener, ch
         assert changes == [("user.make_admin", "bob", "bob")]
 
 
-async def test_users_created_by_a_plug_in_backend_are_audited(opener: Opener, changes: list[Told]) -> None:
+async def test_users_created_by_a_plug_in_backend_are_audited(opener: Opener, changes: list[Refusal]) -> None:
     async with opener(backend=(DOOR,)) as api:
         await AccountRepository(api.database).ensure_group("analysts", ())
         await log_in(api, "Ana", "let me in")
     assert changes == [("user.create", "ana", "ana"), ("group.add_member", "ana", "analysts ana")]
 
 
-async def test_administrator_of_the_embedded_mode_is_audited(opener: Opener, changes: list[Told]) -> None:
+async def test_administrator_of_the_embedded_mode_is_audited(opener: Opener, changes: list[Refusal]) -> None:
     async with opener() as api:
         for _ in range(2):
             await ensure_administrator(accounts(api), PASSWORD, lambda _: None)

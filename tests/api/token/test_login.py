@@ -69,7 +69,7 @@ async def test_numbers_are_accepted_as_text(tokens: Api) -> None:
 REFUSED = {"detail": "No active account found with the given credentials"}
 
 
-def told_in_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
+def stable_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
     """Header names and values, without headers that differ between any two responses."""
     return frozenset((name, value) for name, value in response.headers.items() if name not in {"date", "x-request-id"})
 
@@ -102,7 +102,7 @@ async def test_refused_logins_look_the_same_and_cost_the_same_hash(tokens, monke
         made.clear()
         refused = await tokens.stranger.post("token/auth", username=name, password=password)
         assert (refused.status_code, refused.json()) == (401, REFUSED)
-        headers.add(told_in_headers(refused))
+        headers.add(stable_headers(refused))
         costs[name, password] = list(made)
     assert len(costs["ana", "wrong password"]) == 1
     assert costs == dict.fromkeys(costs, costs["ana", "wrong password"])

@@ -354,7 +354,7 @@ OURS, SYNC = 'Bearer realm="api"', 'Sync realm="GET"'
 SYNC_CLASS = "tests.fakes.plug_ins.Sync"
 
 
-class Knowing:
+class HeaderAuthenticator:
     """Authenticates the user named by `X-Known`."""
 
     async def authenticate(self, request: Any) -> Any:
@@ -364,7 +364,7 @@ class Knowing:
         return AuthenticatedUser(name) if name else None
 
 
-class Broken(Knowing):
+class Broken(HeaderAuthenticator):
     def authenticate_header(self, request: Any) -> str:
         raise RAISED[request.headers.get("X-Raise", "bug")]
 
@@ -378,12 +378,12 @@ RAISED: dict[str, BaseException] = {
 }
 
 
-class BrokenAsync(Knowing):
+class BrokenAsync(HeaderAuthenticator):
     async def authenticate_header(self, request: Any) -> str:
         raise KeyError(request.headers.get("X-Raise"))
 
 
-class Hanging(Knowing):
+class BlockingAuthenticator(HeaderAuthenticator):
     """Blocks its thread until `opened` is set."""
 
     opened = threading.Event()
@@ -393,36 +393,36 @@ class Hanging(Knowing):
         del request
         self.inside.append(type(self).__name__)
         self.opened.wait()
-        return "Hanging"
+        return "BlockingAuthenticator"
 
 
-class HangingToo(Hanging):
+class SecondBlockingAuthenticator(BlockingAuthenticator):
     pass
 
 
-class HangingAsync(Knowing):
+class AsyncBlockingAuthenticator(HeaderAuthenticator):
     async def authenticate_header(self, request: Any) -> str:
         del request
         await asyncio.sleep(3600)
-        return "HangingAsync"
+        return "AsyncBlockingAuthenticator"
 
 
 @pytest.fixture
 def closed_gate() -> Iterator[None]:
-    Hanging.opened.clear()
-    Hanging.inside.clear()
+    BlockingAuthenticator.opened.clear()
+    BlockingAuthenticator.inside.clear()
     yield
-    Hanging.opened.set()
+    BlockingAuthenticator.opened.set()
 
 
-def named(*classes: type[Knowing]) -> tuple[str, ...]:
+def named(*classes: type[HeaderAuthenticator]) -> tuple[str, ...]:
     return tuple(f"{__name__}.{one.__name__}" for one in classes)
 
 
 async def refused(api: Api, token: str, **headers: str) -> list[str]:
     """The challenges in the 401 response to a bad token."""
-    told = {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    response = await Caller(api, "", told).get("editor/get_history")
+    sent = {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    response = await Caller(api, "", sent).get("editor/get_history")
     assert (response.status_code, response.json()) == (401, not_valid()), headers
     assert "planted" not in response.text
     return response.headers.get_list("www-authenticate")
@@ -449,18 +449,20 @@ async def test_failing_challenge_is_left_out_of_the_401(opener: Opener) -> None:
 async def test_hanging_challenges_are_left_out_and_block_neither_each_other_nor_calls(opener, monkeypatch):
     # The limit suffices for challenges that do not hang, even on a busy machine.
     monkeypatch.setattr("queryserver.identity.build._CHALLENGE_LIMIT_S", 4.0)
-    names = named(Hanging, HangingAsync, HangingToo)
+    names = named(BlockingAuthenticator, AsyncBlockingAuthenticator, SecondBlockingAuthenticator)
     async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
         with capture_logs() as lines:
             began = asyncio.get_running_loop().time()
             every = await asyncio.gather(*(refused(api, f"opaque{number}") for number in range(12)))
             took_s = asyncio.get_running_loop().time() - began
         assert every == [[OURS, SYNC]] * 12
-        assert took_s < 3 * 4.0, "they are asked at the same time"
+        assert took_s < 3 * 4.0, "challenges are requested in parallel"
         left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge left out"]
         assert sorted(left_out) == sorted([(name, "TimeoutError") for name in names] * 12)
         # Two threads per class; the other threads remain available for calls.
-        assert sorted(Hanging.inside) == ["Hanging"] * 2 + ["HangingToo"] * 2
+        assert (
+            sorted(BlockingAuthenticator.inside) == ["BlockingAuthenticator"] * 2 + ["SecondBlockingAuthenticator"] * 2
+        )
         known = await Caller(api, "", {"X-Sync": "ana"}).get("editor/get_history")
         assert known.status_code == 200
 
@@ -491,7 +493,7 @@ async def test_class_misusing_the_event_loop_fails_only_its_own_call(with_limit,
         assert (await call(api)).status_code == 401
 
 
-class Held:
+class BlockingLogin:
     """A login backend, and an authenticator for calls with `X-Held`, that blocks its thread until `opened` is set."""
 
     opened = threading.Event()
@@ -510,16 +512,16 @@ class Held:
 @pytest.fixture
 def opened() -> Iterator[threading.Event]:
     """The event that releases all blocked threads; it is set at the end so that no thread outlives its test."""
-    Held.opened.clear()
-    yield Held.opened
-    Held.opened.set()
+    BlockingLogin.opened.clear()
+    yield BlockingLogin.opened
+    BlockingLogin.opened.set()
 
 
 @pytest.mark.usefixtures("opened")
 async def test_hanging_class_returns_500_within_the_limit(with_limit: Callable[[float], None], opener: Opener) -> None:
     # The limit suffices for the call that does not hang, even on a busy machine.
     with_limit(2)
-    async with opener(api_auth=(f"{__name__}.Held", "jwt")) as api:
+    async with opener(api_auth=(f"{__name__}.BlockingLogin", "jwt")) as api:
         with capture_logs():
             answers = await asyncio.gather(*(call(api, X_Held="yes") for _ in range(3)))
         assert {answer.status_code for answer in answers} == {500}
@@ -530,14 +532,14 @@ async def test_slow_logins_do_not_block_other_calls(monkeypatch, with_limit, ope
     with_limit(60)
     monkeypatch.setattr("queryserver.identity.logins._BACKEND_LIMIT_S", 60)
     free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
-    names = {"backend": (f"{__name__}.Held",), "api_auth": (f"{HERE}.Sync",)}
+    names = {"backend": (f"{__name__}.BlockingLogin",), "api_auth": (f"{HERE}.Sync",)}
     async with opener(**names, **free) as api:
         logins = [
             asyncio.create_task(api.stranger.post("token/auth", username=f"eve{number}", password="x"))
             for number in range(THREADS + 4)
         ]
         for _ in range(THREADS):
-            assert await asyncio.to_thread(Held.inside.acquire, timeout=25)
+            assert await asyncio.to_thread(BlockingLogin.inside.acquire, timeout=25)
         # A call that waited for the login threads would end with them or return 500.
         assert (await call(api, X_Sync="ana")).status_code == 200
         assert not any(login.done() for login in logins)

@@ -18,7 +18,7 @@ TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 
 
 @pytest.fixture(autouse=True)
-def untold() -> Iterator[None]:
+def forget_warnings() -> Iterator[None]:
     """Clear the record of issued warnings, as in a new process."""
     module._warn_once.cache_clear()
     yield
