@@ -18,7 +18,7 @@ from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.errors import ConnectionLost
 from queryserver.engines.hiveserver2.protocol.messages import CLOSE_SESSION
 from queryserver.engines.hiveserver2.protocol.structs import TCloseSessionReq, THandleIdentifier, TSessionHandle
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Member
@@ -178,12 +178,12 @@ async def test_connection_established_for_a_left_session_is_closed() -> None:
         await server.until(lambda: server.connections == 2)
         released = wire.release()
         server.door.set()
-        with pytest.raises(WireLost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await second
         assert not caught.value.sent
         assert released == [opener]
         await opener.disconnect()
-        with pytest.raises(WireLost):
+        with pytest.raises(ConnectionLost):
             await first
         server.let_go.set()
         await server.until(lambda: not server.connections)
@@ -196,7 +196,7 @@ async def test_released_wire_makes_no_calls() -> None:
         wire = Wire(await another(), another, TO_THE_END)
         (opener,) = wire.release()
         for call in (wire.call, wire.call_opener):
-            with pytest.raises(WireLost):
+            with pytest.raises(ConnectionLost):
                 await call(CLOSE_SESSION, UNKNOWN, limit_s=1)
         assert await opener.clean()
         assert (server.service.seen, server.connections) == ([], 1)
@@ -213,7 +213,7 @@ async def test_call_time_limit_applies_to_its_connection_too() -> None:
         first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=MAX_S))
         await server.until(lambda: server.held == 1)
         server.door.clear()
-        with pytest.raises(WireLost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await wire.call(CLOSE_SESSION, UNKNOWN, limit_s=0.2)
         assert not caught.value.sent
         await opener.disconnect()

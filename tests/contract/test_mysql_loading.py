@@ -97,14 +97,14 @@ def escape(text: str) -> str:
 
 def test_row_beyond_largest_packet_is_refused() -> None:
     """Otherwise the server would only close the connection."""
-    writer = RowWriter(escape, largest_bytes=1024 * 1024)
+    writer = RowWriter(escape, max_row_bytes=1024 * 1024)
     assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')".encode()] * 3
     with pytest.raises(StatementRejected, match="max_allowed_packet"):
         writer.write(pa.record_batch({"s": ["x", "x" * 1024 * 1024]}))
 
 
 def test_rows_are_written_as_insert_literals() -> None:
-    writer = RowWriter(escape, largest_bytes=16 * 1024 * 1024)
+    writer = RowWriter(escape, max_row_bytes=16 * 1024 * 1024)
     numbers = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, None])})
     assert writer.write(numbers) == [b"('1','1')", b"(NULL,'0')", b"('3',NULL)"]
     assert writer.write(numbers.slice(0, 0)) == []

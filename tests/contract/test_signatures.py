@@ -115,7 +115,7 @@ ADAPTERS = (
     Adapter(CatalogEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
-    Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
+    Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "HiveFamilyCatalog"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
     Adapter(Storage, "queryserver.files.stores.local.storage", "LocalStorage"),
     Adapter(RenamingStorage, "queryserver.files.stores.local.storage", "LocalStorage"),

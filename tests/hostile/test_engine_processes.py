@@ -174,7 +174,7 @@ async def test_idle_session_is_lost_with_its_process_without_delaying_its_user(
                 break
     else:
         pytest.fail("the user is admitted again and again")
-    assert engine._connections._processes.losses_of(engine._connections, engine._file)._records.keys() == {ANA.id}
+    assert engine._connections._processes.losses_for(engine._connections, engine._file)._records.keys() == {ANA.id}
 
 
 async def test_cancel_never_reaches_next_statement(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
@@ -253,7 +253,7 @@ async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelle
 
 
 async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:
-    monkeypatch.setattr("queryserver.engines.process.pool._TURN_S", 1.0)
+    monkeypatch.setattr("queryserver.engines.process.pool._MAX_TURN_WAIT_S", 1.0)
     processes = duckdb_processes()
     processes._max_users = 2
     engine = DuckdbEngine(processes=processes)

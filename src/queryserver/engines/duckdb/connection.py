@@ -44,7 +44,7 @@ from queryserver.engines.duckdb.values import (
     require_shallow,
     result_type,
 )
-from queryserver.engines.process.calls import CalledResults
+from queryserver.engines.process.calls import RemoteResults
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import Column
@@ -105,7 +105,7 @@ class DuckdbConnection:
         watch: StorageWatch | None = None,
         has_ended: Callable[[], bool] = lambda: False,
         files: "Callable[[Callable[[], None]], SessionFileAccess] | None" = None,
-        results: CalledResults | None = None,
+        results: RemoteResults | None = None,
     ) -> None:
         """`has_ended` is called after an internal error and returns whether the error has invalidated the database for
         all connections.

@@ -16,7 +16,7 @@ from queryserver.engines.catalog_queries import literal
 from queryserver.engines.duckdb.file_claims import FileStatement
 from queryserver.engines.duckdb.guard import Token
 from queryserver.engines.external_data import StoredFile
-from queryserver.engines.process.calls import CalledFiles
+from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
@@ -215,7 +215,7 @@ class CopyTargetFile:
     `close` does not commit it, because DuckDB also closes the files of failed statements.
     """
 
-    def __init__(self, files: CalledFiles, path: str, create_parent: Callable[[str], None]) -> None:
+    def __init__(self, files: RemoteFiles, path: str, create_parent: Callable[[str], None]) -> None:
         self.path = path
         self.size_bytes = 0
         self.is_closed = False

@@ -23,7 +23,7 @@ from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.duckdb.session_files import SessionFileAccess
 from queryserver.engines.duckdb.temporary_files import ProcessDirectory, TemporaryFilesLimit
 from queryserver.engines.loader import column_definitions, publishing_steps
-from queryserver.engines.process.calls import CalledFiles, CalledResults
+from queryserver.engines.process.calls import RemoteFiles, RemoteResults
 from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.host import ServerCalls, confine_process, run_process
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
@@ -116,8 +116,8 @@ class DuckdbDatabase:
         options: SessionOptions,
         *,
         is_private: bool,
-        files: CalledFiles | None = None,
-        results: CalledResults | None = None,
+        files: RemoteFiles | None = None,
+        results: RemoteResults | None = None,
     ) -> DuckdbConnection:
         """Open a connection for one session with its `files` and `results`.
 
@@ -250,7 +250,7 @@ class HostedDuckdb:
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DuckdbConnection:  # noqa: ARG002
         database = self._shared or self._open(None)
-        files, results = CalledFiles(self._calls, session), CalledResults(self._calls, session)
+        files, results = RemoteFiles(self._calls, session), RemoteResults(self._calls, session)
         return database.connect(options, is_private=self._shared is None, files=files, results=results)
 
     def writer(self, connection: DriverConnection) -> TableWriter:

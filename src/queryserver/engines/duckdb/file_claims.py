@@ -23,7 +23,7 @@ from secrets import token_hex
 from queryserver import errors
 from queryserver.engines.duckdb.read_ahead import FileContent, ReadBuffers
 from queryserver.engines.external_data import StoredFile
-from queryserver.engines.process.calls import CalledFiles
+from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
@@ -55,7 +55,7 @@ class CallbackFailed(Exception):
 class FileStatement:
     """One statement of a session, from its start to its last row. The session's thread runs it inside `active`."""
 
-    def __init__(self, claims: "FileClaims", files: CalledFiles, stop: Stop) -> None:
+    def __init__(self, claims: "FileClaims", files: RemoteFiles, stop: Stop) -> None:
         self.files = files
         self.failure: QueryServerError | None = None
         """The error with which another statement has stopped this statement."""
@@ -134,7 +134,7 @@ class FileClaims:
     def thread_statement(self, statement: FileStatement | None) -> None:
         self._here.statement = statement
 
-    def begin(self, files: CalledFiles, stop: Stop) -> FileStatement:
+    def begin(self, files: RemoteFiles, stop: Stop) -> FileStatement:
         """Register a statement that starts now. The caller must end it."""
         statement = FileStatement(self, files, stop)
         with self._changed:

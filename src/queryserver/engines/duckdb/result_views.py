@@ -15,7 +15,7 @@ import duckdb
 from queryserver import errors
 from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.guard import Token
-from queryserver.engines.process.calls import CalledResults
+from queryserver.engines.process.calls import RemoteResults
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ResultRefused, StatementRejected
 
@@ -34,7 +34,7 @@ _CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive"
 class ResultViews:
     """Registers the results that one connection's statements read. The statements run one after another."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, results: CalledResults) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, results: RemoteResults) -> None:
         self._connection = connection
         self._results = results
         self._tables: dict[str, StoredResultTable] = {}

@@ -16,7 +16,7 @@ from queryserver.engines.duckdb.copy_targets import TARGET_SCHEME, CopyTarget, c
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
 from queryserver.engines.duckdb.guard import Token, tokenize
-from queryserver.engines.process.calls import CalledFiles
+from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
 from queryserver.formats.arrow import with_members
@@ -32,7 +32,7 @@ _SQLSTATES = {"permission_denied": "42501"}
 class SessionFileAccess:
     """Runs one statement after another, in one thread at a time. Another session may stop the running statement."""
 
-    def __init__(self, systems: FileSystems, files: CalledFiles, interrupt: Callable[[], None]) -> None:
+    def __init__(self, systems: FileSystems, files: RemoteFiles, interrupt: Callable[[], None]) -> None:
         self._systems = systems
         self._files = files
         self._interrupt = interrupt

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow import types
 
 from queryserver import errors
-from queryserver.engines.process.calls import CalledResult
+from queryserver.engines.process.calls import RemoteResult
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.arrow import is_binary, is_text, is_text_union, member_types, text_union_value_type
 from queryserver.formats.columns import Column
@@ -91,7 +91,7 @@ class _MemorySource:
 class _Pieces:
     """The bytes of one result's pieces. Callable from any thread."""
 
-    def __init__(self, result: CalledResult) -> None:
+    def __init__(self, result: RemoteResult) -> None:
         self._result = result
         self._are_files: bool | None = None
         self._files = dict[int, _FileSource]()
@@ -159,7 +159,7 @@ def _read_schema_message(read: Callable[[int, int], bytes]) -> bytes:
 class StoredResultTable:
     """Presents an open result's rows; `dataset` is passed to DuckDB. Call `close` when no scan is running."""
 
-    def __init__(self, result: CalledResult) -> None:
+    def __init__(self, result: RemoteResult) -> None:
         """Read the schema of each piece. Raises domain errors."""
         self.failure: QueryServerError | None = None
         """A failed scan's error, of which DuckDB reports only the text."""

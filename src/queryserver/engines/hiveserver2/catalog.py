@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Row, backquoted, escaped_literal, read_rows
-from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
+from queryserver.engines.hiveserver2.descriptions import cell, has_map, known_text, real_number, whole_number
 from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.sql.types import SqlType, parse_type
 
@@ -54,7 +54,7 @@ def nested_values(
     return values
 
 
-def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
+def nested_sample_query(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
     """Build a query for the distinct values with NULL last, or for the maximum or minimum.
 
     Without `groups_maps`, the engine cannot compare maps, so their JSON texts are compared. Maps have no maximum or
@@ -74,14 +74,14 @@ def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_
     return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
-_NEWEST = 3  # number of partitions that a sample reads before the others
+_FIRST_SAMPLED_PARTITIONS = 3  # number of partitions that a sample reads before the others
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 Partition = tuple[str, ...]
 """Partition values in column order; additional cells are ignored."""
 
 
-def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
+def newest_partitions(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
     """Return the partitions with the greatest values, in descending order. Numeric values compare as numbers.
 
     Partitions that lack a value in any column are skipped.
@@ -93,10 +93,10 @@ def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColu
     cut = [one[: len(columns)] for one in partitions if len(one) >= len(columns)]
     complete = [one for one in cut if not {"__HIVE_DEFAULT_PARTITION__", "NULL"}.intersection(one)]
     complete.sort(key=lambda one: [order(*pair) for pair in zip(one, columns, strict=True)], reverse=True)
-    return complete[:_NEWEST]
+    return complete[:_FIRST_SAMPLED_PARTITIONS]
 
 
-def newest_first(
+def newest_first_query(
     table: str, names: Sequence[str], columns: Sequence[protocol.TableColumn], wanted: Sequence[Partition]
 ) -> str:
     """Build a query for rows of the wanted partitions first, followed by rows of the others.
@@ -133,14 +133,14 @@ def _is_number(value: str, column: protocol.TableColumn) -> bool:
 
 
 _STATISTICS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("min", "max"), known),
-    **dict.fromkeys(("num_nulls", "distinct_count", "max_col_len", "num_trues", "num_falses"), whole),
-    "avg_col_len": real,
+    **dict.fromkeys(("min", "max"), known_text),
+    **dict.fromkeys(("num_nulls", "distinct_count", "max_col_len", "num_trues", "num_falses"), whole_number),
+    "avg_col_len": real_number,
 }
 NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics of this column.")
 
 
-class FamilyCatalog(ABC):
+class HiveFamilyCatalog(ABC):
     """Implements `Catalog`. A subclass per engine handles differences in statements and output formats.
 
     All three engines store database and table names in lower case and ignore case when they match names.
@@ -194,7 +194,7 @@ class FamilyCatalog(ABC):
             return await self._builtin_functions()
         name = (await self.database(database)).name
         with metadata_errors(database):
-            return await self._own_functions(name)
+            return await self._user_functions(name)
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         name_of_database = None if database is None else await self._name(database)
@@ -208,7 +208,7 @@ class FamilyCatalog(ABC):
         if column is not None:
             described = table.column(column) or protocol.TableColumn(column, "")
             return self._sample_of_values(source, described, nested, kind)
-        names = self._shown_columns(table)
+        names = self._selectable_columns(table)
         if not names:
             raise errors.NotSupported(f"The columns of {table.name} cannot be shown as rows.")
         keys = [column for column in table.columns if column.partition_key]
@@ -217,8 +217,8 @@ class FamilyCatalog(ABC):
             # The engine cannot list the partitions of some tables, such as tables in other catalogs.
             with suppress(errors.StatementRejected):
                 partitions = await self._partitions(source)
-        if wanted := newest(partitions, keys):
-            return newest_first(source, names, keys, wanted)
+        if wanted := newest_partitions(partitions, keys):
+            return newest_first_query(source, names, keys, wanted)
         # The query lists the columns, because Hive prefixes column names with the table name for `*`.
         return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {protocol.SAMPLE_ROWS}"
 
@@ -249,7 +249,7 @@ class FamilyCatalog(ABC):
     async def _builtin_functions(self) -> list[protocol.FunctionDescription]: ...
 
     @abstractmethod
-    async def _own_functions(self, database: str) -> list[protocol.FunctionDescription]: ...
+    async def _user_functions(self, database: str) -> list[protocol.FunctionDescription]: ...
 
     @abstractmethod
     async def _function(self, database: str | None, name: str) -> protocol.FunctionDescription | None: ...
@@ -266,9 +266,9 @@ class FamilyCatalog(ABC):
     def _sample_of_values(
         self, source: str, column: protocol.TableColumn, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        return sample_of_values(nested_values(source, column, nested), kind, groups_maps=self.groups_maps)
+        return nested_sample_query(nested_values(source, column, nested), kind, groups_maps=self.groups_maps)
 
-    def _shown_columns(self, table: protocol.TableDescription) -> list[str]:
+    def _selectable_columns(self, table: protocol.TableDescription) -> list[str]:
         return [column.name for column in table.columns]
 
     def _is_quotable(self, name: str) -> bool:

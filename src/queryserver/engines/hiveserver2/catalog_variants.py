@@ -8,26 +8,26 @@ from queryserver import errors
 from queryserver.engines.catalog_queries import Row, backquoted
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
-    FamilyCatalog,
+    HiveFamilyCatalog,
     Partition,
     literal,
+    nested_sample_query,
     nested_values,
-    sample_of_values,
 )
 from queryserver.engines.hiveserver2.descriptions import (
     Layout,
     cell,
     file_format,
     is_complex,
-    known,
+    known_text,
     read_layout,
-    real,
+    real_number,
     rows_can_change,
     statistics,
     table_kind,
     unescaped,
     utc_text,
-    whole,
+    whole_number,
 )
 from queryserver.engines.protocol import (
     ColumnStatistics,
@@ -43,7 +43,7 @@ from queryserver.engines.protocol import (
 from queryserver.sql.types import parse_type
 
 
-class HiveCatalog(FamilyCatalog):
+class HiveCatalog(HiveFamilyCatalog):
     """Implements `Catalog` for Hive, which escapes texts like Java string literals."""
 
     def _text(self, value: object) -> str:
@@ -83,7 +83,7 @@ class HiveCatalog(FamilyCatalog):
         names = await self._names("SHOW FUNCTIONS")
         return _builtin(name for name in names if "." not in name.strip("."))
 
-    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+    async def _user_functions(self, database: str) -> list[FunctionDescription]:
         names, start = await self._names("SHOW FUNCTIONS"), f"{database}."
         own = [name.removeprefix(start) for name in names if name.startswith(start)]
         return await self._described_functions(database, own)
@@ -119,7 +119,7 @@ def described(database: str, table: str, layout: Layout, *, has_constraints: boo
         kind=kind,
         comment=layout.parameters.get("comment", ""),
         support_updates=not kind.is_view and rows_can_change(format_name, layout.parameters),
-        location=known(layout.details.get("Location", "")) or "",
+        location=known_text(layout.details.get("Location", "")) or "",
         owner=layout.details.get("Owner", ""),
         create_time=utc_text(layout.details.get("CreateTime", "")),
         format=format_name,
@@ -132,7 +132,7 @@ def described(database: str, table: str, layout: Layout, *, has_constraints: boo
 _BUILTINS = "_impala_builtins"
 
 
-class ImpalaCatalog(FamilyCatalog):
+class ImpalaCatalog(HiveFamilyCatalog):
     # Between backticks, a backslash escapes the next character, and a doubled backtick ends one name and starts
     # another name.
     unquotable = "`\\"
@@ -188,21 +188,21 @@ class ImpalaCatalog(FamilyCatalog):
         cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
         distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]
         # Fixed-width types always have sizes, even if the column has not been analyzed.
-        if whole(distinct) is None and whole(nulls) is None:
+        if whole_number(distinct) is None and whole_number(nulls) is None:
             return NO_STATISTICS
         return ColumnStatistics(
-            distinct_count=whole(distinct),
-            num_nulls=whole(nulls),
-            max_col_len=whole(longest),
-            avg_col_len=real(average),
-            num_trues=whole(trues),
-            num_falses=whole(falses),
+            distinct_count=whole_number(distinct),
+            num_nulls=whole_number(nulls),
+            max_col_len=whole_number(longest),
+            avg_col_len=real_number(average),
+            num_trues=whole_number(trues),
+            num_falses=whole_number(falses),
         )
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
         return _functions(await self._read(f"SHOW FUNCTIONS IN {_BUILTINS}"))
 
-    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+    async def _user_functions(self, database: str) -> list[FunctionDescription]:
         return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
@@ -227,9 +227,9 @@ class ImpalaCatalog(FamilyCatalog):
         values = nested_values(source, column, nested, joins=True)
         if is_complex(values.type):
             raise errors.NotSupported(f"Impala cannot compare the values of {values.name}.")
-        return sample_of_values(values, kind, groups_maps=self.groups_maps)
+        return nested_sample_query(values, kind, groups_maps=self.groups_maps)
 
-    def _shown_columns(self, table: TableDescription) -> list[str]:
+    def _selectable_columns(self, table: TableDescription) -> list[str]:
         """Return the columns that `*` selects. Complex types are omitted."""
         return [
             column.name
@@ -260,7 +260,7 @@ def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
 _NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
 
 
-class SparkCatalog(FamilyCatalog):
+class SparkCatalog(HiveFamilyCatalog):
     groups_maps = False
     describe_column = "EXTENDED"
 
@@ -313,7 +313,7 @@ class SparkCatalog(FamilyCatalog):
     async def _builtin_functions(self) -> list[FunctionDescription]:
         return _builtin(await self._names("SHOW SYSTEM FUNCTIONS"))
 
-    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+    async def _user_functions(self, database: str) -> list[FunctionDescription]:
         names = await self._names(f"SHOW USER FUNCTIONS IN {backquoted(database)}")
         return await self._described_functions(database, [name.rpartition(".")[2] for name in names if "." in name])
 

@@ -19,8 +19,8 @@ from queryserver.engines.hiveserver2 import transports
 from queryserver.engines.hiveserver2.errors import (
     LOST_IN_TRANSIT,
     NOT_SENT,
+    ConnectionLost,
     LoginRefused,
-    WireLost,
     check,
     connect_errors,
 )
@@ -67,26 +67,27 @@ class Hs2Connection:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Send a call and wait for its reply. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
+        """Send a call and wait for its reply.
 
-        `largest_cell` is a limit in bytes. If an overlong reply has a larger cell, CellFound is raised instead of
-        Overlong, and the connection is no longer usable.
+        `largest_cell` is a limit in bytes. If a reply that is too large contains a larger cell, CellTooLarge is raised
+        instead of ReplyTooLarge, and the connection is no longer usable. Also raises ConnectionLost, LoginRefused,
+        ServerRefused, ServerException.
         """
         self._waiting += 1
         try:
             async with asyncio.timeout(limit_s):
                 await self._turn.acquire()
         except TimeoutError:
-            raise WireLost(sent=False) from None
+            raise ConnectionLost(sent=False) from None
         finally:
             self._waiting -= 1
         task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
-        task.add_done_callback(self._end_turn)
+        task.add_done_callback(self._finish_exchange)
         # With `wait`, a task cancelled by `disconnect` can be distinguished from a cancelled caller.
         await asyncio.wait({task})
         if task.cancelled():
-            raise WireLost(sent=True)
+            raise ConnectionLost(sent=True)
         reply = task.result()
         check(reply.status)
         return reply
@@ -105,24 +106,24 @@ class Hs2Connection:
         self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float, largest_cell: int | None
     ) -> ReplyT:
         if self.is_closed():
-            raise WireLost(sent=False)
+            raise ConnectionLost(sent=False)
         self._sequence = self._sequence % 0x7FFFFFFF + 1
         raw = encode_call(method, request, self._sequence)
         decode = partial(decode_reply, method, sequence=self._sequence)
         try:
             async with asyncio.timeout(limit_s):
-                return await self._transport.exchange(raw, transports.Expected(decode, self._max_bytes, largest_cell))
-        except (LoginRefused, ServerException, transports.Overlong):
+                return await self._transport.exchange(raw, transports.ReplySpec(decode, self._max_bytes, largest_cell))
+        except (LoginRefused, ServerException, transports.ReplyTooLarge):
             raise
         except LOST_IN_TRANSIT as error:
             self._broken = True
             is_sent = not isinstance(error, NOT_SENT)
-            raise WireLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
+            raise ConnectionLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
         except BaseException:  # including cancellation, because part of the reply is unread
             self._broken = True
             raise
 
-    def _end_turn(self, task: asyncio.Task[ReplyT]) -> None:
+    def _finish_exchange(self, task: asyncio.Task[ReplyT]) -> None:
         self._turn.release()
         if self._exchange is task:
             # An idle connection must not keep the reply in memory, which may take 40 MiB.
@@ -162,21 +163,19 @@ class Wire:
         """
         try:
             async with asyncio.timeout(limit_s):
-                connection = self._idle() or await self._another()
+                connection = self._idle() or await self._open_another()
         except TimeoutError:
-            raise WireLost(sent=False) from None
+            raise ConnectionLost(sent=False) from None
         self._check_not_released()
         return await connection.call(method, request, limit_s=limit_s, largest_cell=largest_cell)
 
-    async def call_until_answered(
-        self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
-    ) -> ReplyT:
+    async def call_with_retries(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
         """Make an idempotent call. After network failures, retry it on new connections for at most `limits.retry_s`."""
         retries: Retries | None = None
         while True:
             try:
                 return await self.call(method, request, limit_s=limit_s)
-            except WireLost as error:
+            except ConnectionLost as error:
                 retries = retries or Retries(self.limits.retry_s)
                 if error.is_refused or self.is_released or not await retries.pause():
                     raise
@@ -195,7 +194,7 @@ class Wire:
     def _idle(self) -> Hs2Connection | None:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
-    async def _another(self) -> Hs2Connection:
+    async def _open_another(self) -> Hs2Connection:
         """Open a new connection, or return an existing one at the connection limit or if opening fails."""
         async with self._growing:
             self._check_not_released()
@@ -209,11 +208,11 @@ class Wire:
             except EngineError as error:
                 if not living:
                     is_refused = not isinstance(error, EngineUnavailable)
-                    raise WireLost(sent=False, is_refused=is_refused) from None
+                    raise ConnectionLost(sent=False, is_refused=is_refused) from None
                 return living[-1]
             if self.is_released:
                 await connection.disconnect()
-                raise WireLost(sent=False)
+                raise ConnectionLost(sent=False)
             self._connections.append(connection)
             # Broken connections still have an open socket.
             for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
@@ -222,9 +221,9 @@ class Wire:
             return connection
 
     def _check_not_released(self) -> None:
-        """Raise WireLost after `release`, because the connections may already serve another session."""
+        """Raise ConnectionLost after `release`, because the connections may already serve another session."""
         if self.is_released:
-            raise WireLost(sent=False)
+            raise ConnectionLost(sent=False)
 
 
 class HttpTransport:
@@ -258,7 +257,7 @@ class HttpTransport:
     def is_closed(self) -> bool:
         return self._closed
 
-    async def exchange(self, call: bytes, expected: transports.Expected[transports.AnswerT]) -> transports.AnswerT:
+    async def exchange(self, call: bytes, expected: transports.ReplySpec[transports.AnswerT]) -> transports.AnswerT:
         async with self._client.stream("POST", self._url, content=call) as response:
             if response.status_code in {401, 403}:
                 raise LoginRefused
@@ -275,22 +274,22 @@ class HttpTransport:
             await self._client.aclose()
 
 
-async def _body(response: httpx.Response, expected: transports.Expected[transports.AnswerT]) -> bytes:
-    """Read the whole body. Raises Overlong, CellFound, MalformedMessage."""
+async def _body(response: httpx.Response, expected: transports.ReplySpec[transports.AnswerT]) -> bytes:
+    """Read the whole body. Raises ReplyTooLarge, CellTooLarge, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise MalformedMessage("the answer is compressed, which was not accepted")
     body, skimmer = bytearray(), None
     async for piece in response.aiter_raw():
         if skimmer is not None:
-            await transports.skim(skimmer, piece)
+            await transports.skip_in_steps(skimmer, piece)
             continue
         body += piece
         if len(body) > expected.max_bytes:
-            skimmer = transports.Skimmer(expected.largest_cell)
-            await transports.skim(skimmer, body)
+            skimmer = transports.MessageSkipper(expected.largest_cell)
+            await transports.skip_in_steps(skimmer, body)
             body.clear()
     if skimmer is not None:
-        raise transports.Overlong(skimmer.size)
+        raise transports.ReplyTooLarge(skimmer.size)
     return bytes(body)
 
 
@@ -405,7 +404,7 @@ async def _logged_in(
     address: Hs2Address, login: Hs2Login, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> transports.Transport:
     if address.mechanism is Mechanism.NOSASL:
-        return transports.BareTransport(reader, writer)
+        return transports.UnframedTransport(reader, writer)
     if address.mechanism is Mechanism.GSSAPI:
         ticket = Gssapi(address.kerberos_service, address.kerberos_host or login.member.host)
         await negotiate(reader, writer, "GSSAPI", ticket.step)

@@ -54,19 +54,19 @@ def utc_text(java_date: str) -> str:
     return local.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def known(text: str) -> str | None:
+def known_text(text: str) -> str | None:
     """Return the text of a statistic; None if it is unknown, which engines write as an empty text, `NULL` or `-1`."""
     return None if text in {"", "NULL", "-1"} else text
 
 
-def whole(text: str) -> int | None:
-    value = real(text)
+def whole_number(text: str) -> int | None:
+    value = real_number(text)
     return None if value is None else int(value)
 
 
-def real(text: str) -> float | None:
+def real_number(text: str) -> float | None:
     try:
-        return float(text) if known(text) is not None else None
+        return float(text) if known_text(text) is not None else None
     except ValueError:
         return None
 
@@ -110,7 +110,9 @@ def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
 
 
 def statistics(parameters: Mapping[str, str]) -> dict[str, str]:
-    values = {name: known(parameters.get(name, "")) for name in ("numRows", "totalSize", "numFiles", "rawDataSize")}
+    values = {
+        name: known_text(parameters.get(name, "")) for name in ("numRows", "totalSize", "numFiles", "rawDataSize")
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -164,11 +166,11 @@ def read_layout(rows: Iterable[Row], clean: Callable[[str], str] = str) -> Layou
         elif first.endswith(":") and not second:
             section = first.rstrip(":").lower()
         else:
-            _put(layout, section, (first, second, third), clean)
+            _add_row(layout, section, (first, second, third), clean)
     return layout
 
 
-def _put(layout: Layout, section: str, row: tuple[str, str, str], clean: Callable[[str], str]) -> None:
+def _add_row(layout: Layout, section: str, row: tuple[str, str, str], clean: Callable[[str], str]) -> None:
     first, second, third = row
     if section in {"", "# partition information"}:
         if first:
@@ -181,7 +183,7 @@ def _put(layout: Layout, section: str, row: tuple[str, str, str], clean: Callabl
         if second:
             layout.parameters[clean(second)] = clean(third)
     elif section in _CONSTRAINTS:
-        _put_constraint(layout, section, clean(first), clean(second))
+        _add_constraint(layout, section, clean(first), clean(second))
     elif first.endswith(":") and section != "storage desc params":
         layout.details.setdefault(first.rstrip(":"), clean(second))
 
@@ -190,7 +192,7 @@ _CONSTRAINTS = frozenset({"# primary key", "# foreign keys", "# not null constra
 _COLUMN, _PARENT, _DEFAULT = "Column Name:", "Parent Column Name:", "Default Value:"
 
 
-def _put_constraint(layout: Layout, section: str, first: str, second: str) -> None:
+def _add_constraint(layout: Layout, section: str, first: str, second: str) -> None:
     if section == "# foreign keys":
         if first.startswith(_PARENT) and second.startswith(_COLUMN):
             layout.foreign_keys.append(ForeignKey(second.removeprefix(_COLUMN), first.removeprefix(_PARENT)))

@@ -13,11 +13,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries, connect_first
-from queryserver.engines.hiveserver2.catalog import FamilyCatalog
+from queryserver.engines.hiveserver2.catalog import HiveFamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
-from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, ServerRefused, WireLost, call_errors
-from queryserver.engines.hiveserver2.loader import LOADING, Hs2Loader
+from queryserver.engines.hiveserver2.errors import (
+    CALL_FAILURES,
+    EXPIRED,
+    ConnectionLost,
+    Purpose,
+    ServerRefused,
+    call_errors,
+)
+from queryserver.engines.hiveserver2.loader import LOADER_DIALECTS, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
@@ -30,7 +37,7 @@ from queryserver.sql.parameters import NO_PARAMETERS
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
-_CATALOGS: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
+_CATALOGS: Mapping[str, type[HiveFamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
 _WRITER_THREADS = 2
 _MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
@@ -198,8 +205,8 @@ def session_configuration(
     database = options.database or address.database
     if database:
         configuration[_DATABASE_KEY] = variant.database_name(database)
-    if proxied := address.proxied(user, options):
-        configuration[variant.proxy_user_key] = proxied
+    if proxy_user := address.proxy_user(user, options):
+        configuration[variant.proxy_user_key] = proxy_user
     return configuration
 
 
@@ -265,7 +272,7 @@ class Hs2Engine:
         try:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation_handle)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown if the server no longer knows the operation
-                await wire.call_until_answered(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
+                await wire.call_with_retries(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
             session = Hs2Session(wire, resumed.session_handle, member, self._variant)
             yield session, session.adopt(resumed.operation_handle, rows_read=rows_read)
         finally:
@@ -279,7 +286,7 @@ class Hs2Engine:
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:
         """Open a session for imports. Raises StatementDenied if the engine does not support them."""
-        dialect = LOADING.get(self._variant.dialect)
+        dialect = LOADER_DIALECTS.get(self._variant.dialect)
         if dialect is None:
             raise errors.StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
         database = options.database or self._address.database
@@ -351,7 +358,7 @@ class Hs2Engine:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
                     with suppress(ServerRefused):  # the session no longer exists, but the connection stays usable
                         await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
-            except (errors.EngineUnavailable, WireLost):
+            except (errors.EngineUnavailable, ConnectionLost):
                 continue
             except (errors.EngineError, *CALL_FAILURES):
                 return  # the server was reached, so there is nothing left to do

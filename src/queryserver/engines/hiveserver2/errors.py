@@ -1,6 +1,6 @@
 """Translates HiveServer2 call failures to domain errors, and removes server internals from messages.
 
-- WireLost: the connection broke or could not be opened. `sent` is set if the server may have received the call.
+- ConnectionLost: the connection broke or could not be opened. `sent` is set if the server may have received the call.
 - LoginRefused: the server refused the login.
 - ServerRefused: the server replied with an error status.
 """
@@ -19,7 +19,7 @@ from queryserver.engines.connections import connection_failure_message
 from queryserver.engines.engine_messages import HIVE, IMPALA, SPARK, find_location
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
-from queryserver.engines.hiveserver2.transports import Overlong
+from queryserver.engines.hiveserver2.transports import ReplyTooLarge
 
 MAX_LINE_CHARACTERS = 64 * 1024
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"
@@ -98,7 +98,7 @@ class LogFilter:
         return f"Cause: {shown}"
 
 
-class WireLost(Exception):
+class ConnectionLost(Exception):
     """The connection was lost before the reply.
 
     `sent` is set if the server may have received the call, and `timed_out` if the server may still be processing it.
@@ -134,7 +134,7 @@ class Purpose(Enum):
 
 
 # Everything that a call can raise, including for an error status in its reply.
-CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException, Overlong)
+CALL_FAILURES = (ConnectionLost, LoginRefused, ServerRefused, ServerException, ReplyTooLarge)
 
 # Transports raise these errors when a connection is no longer usable. After NOT_SENT errors, the server has not
 # received the call.
@@ -168,7 +168,7 @@ def connect_errors() -> Generator[None]:
         yield
     except LoginRefused as error:
         raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
-    except (*LOST_IN_TRANSIT, WireLost) as error:
+    except (*LOST_IN_TRANSIT, ConnectionLost) as error:
         raise errors.EngineUnavailable(connection_failure_message("the engine", error)) from error
 
 
@@ -177,7 +177,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
     """Translate call failures to domain errors, depending on the call's purpose."""
     try:
         yield
-    except WireLost as error:
+    except ConnectionLost as error:
         if purpose is Purpose.OPEN:
             raise errors.EngineUnavailable(connection_failure_message("the engine", error)) from error
         if purpose is Purpose.SUBMIT and not error.sent:
@@ -189,7 +189,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         raise domain_error(str(error), purpose, error.status.status_code) from error
     except ServerException as error:
         raise domain_error(clean_message(error.message), purpose) from error
-    except Overlong as error:
+    except ReplyTooLarge as error:
         raise errors.OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from queryserver.engines.connections import Retries, cancel_tasks
 from queryserver.engines.hiveserver2.connection import Wire
-from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
+from queryserver.engines.hiveserver2.errors import EXPIRED, ConnectionLost, Purpose, ServerRefused, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
-from queryserver.engines.hiveserver2.transports import CellFound, Overlong
+from queryserver.engines.hiveserver2.transports import CellTooLarge, ReplyTooLarge
 from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, slice_batch
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.arrow import kernels
@@ -138,7 +138,7 @@ _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES
 """After a larger batch there is no read-ahead, so that each statement keeps only one such batch in memory."""
 
-_NOT_AGAIN = "Results have expired: the engine does not give the rows again that it gave before."
+_ROWS_LOST = "Results have expired: the engine does not give the rows again that it gave before."
 
 _Fetched = tuple[pa.RecordBatch, bool]
 """A batch, and whether more batches may follow."""
@@ -169,14 +169,14 @@ class Fetcher:
     ) -> None:
         self._wire = wire
         self._can_repeat = can_repeat
-        self.may_have_moved = again  # another process may have fetched rows
+        self.cursor_may_have_moved = again  # another process may have fetched rows
         self._handle = handle
         self._has_reliable_more_rows = has_reliable_more_rows
         self._read_before = skip  # number of rows read so far, counted from the first row of the result
-        self._passed = 0  # rows returned by the server since its cursor was last at the start
+        self._rows_since_start = 0  # rows returned by the server since its cursor was last at the start
         self._orientation = structs.TFetchOrientation.NEXT
         self._rows = _FIRST_ROWS
-        self._most_rows = _MAX_ROWS
+        self._max_rows = _MAX_ROWS
         self._ahead: asyncio.Task[_Fetched] | None = None
         self._peeked: _Fetched | None = None
         self._is_repeatable: bool | None = None
@@ -195,7 +195,7 @@ class Fetcher:
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield the rows in batches. Raises EngineError."""
         fetched, self._peeked = self._peeked, None
-        batch, more = fetched or await self._arrived(self._request())
+        batch, more = fetched or await self._wait_for(self._request())
         while more:
             ahead = self._request() if batch.nbytes <= _HUGE_BYTES else None
             left = deque(slice_batch(batch))
@@ -203,7 +203,7 @@ class Fetcher:
             del batch
             while left:
                 yield left.popleft()
-            batch, more = await self._arrived(ahead or self._request())
+            batch, more = await self._wait_for(ahead or self._request())
         self.is_exhausted = True
         for piece in slice_batch(batch):
             yield piece
@@ -220,7 +220,7 @@ class Fetcher:
         self._ahead = asyncio.create_task(self._fetch(), name="rows ahead")
         return self._ahead
 
-    async def _arrived(self, ahead: asyncio.Task[_Fetched]) -> _Fetched:
+    async def _wait_for(self, ahead: asyncio.Task[_Fetched]) -> _Fetched:
         await asyncio.wait({ahead})  # unlike `await`, does not cancel the caller if the request is cancelled
         if ahead.cancelled():
             raise OutcomeUnknown(EXPIRED)
@@ -238,13 +238,13 @@ class Fetcher:
         caller waiting forever.
         """
         retries: Retries | None = None
-        if self.may_have_moved:
+        if self.cursor_may_have_moved:
             await asyncio.sleep(self._longest_s)
             await self._rewind()
         while True:
             try:
                 reply = await self._call()
-            except WireLost as error:
+            except ConnectionLost as error:
                 retries = retries or Retries(self._wire.limits.retry_s)
                 # After a timeout, the server may still be processing the call.
                 is_over = error.timed_out or error.is_refused or self._wire.is_released
@@ -253,12 +253,12 @@ class Fetcher:
                 if error.sent:
                     await self._rewind()
                 continue
-            except Overlong as error:
+            except ReplyTooLarge as error:
                 if self._rows == 1:
                     limit = ROW_SIZE_FACTOR * self._wire.cell_max_bytes
-                    raise RowTooLarge(limit_bytes=limit, row=self._passed) from error
+                    raise RowTooLarge(limit_bytes=limit, row=self._rows_since_start) from error
                 # Retry with fewer rows per fetch, from the start.
-                self._most_rows = self._rows = max(min(self._rows * BATCH_BYTES // error.size, self._rows // 2), 1)
+                self._max_rows = self._rows = max(min(self._rows * BATCH_BYTES // error.size, self._rows // 2), 1)
                 await self._rewind()
                 continue
             batch, more = self._new_rows(reply)
@@ -277,17 +277,17 @@ class Fetcher:
         try:
             reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.fetch_s, largest_cell=limit)
             self._longest_s = max(self._longest_s, time.monotonic() - begun)
-        except WireLost as error:
+        except ConnectionLost as error:
             if error.sent:
                 self._longest_s = max(self._longest_s, time.monotonic() - begun)
             raise
-        except CellFound as error:
+        except CellTooLarge as error:
             names = [one.column.name for one in self.columns]
             name = names[error.column] if error.column < len(names) else None
-            raise cell_too_large(limit_bytes=limit, row=self._passed + error.row, column=name) from error
+            raise cell_too_large(limit_bytes=limit, row=self._rows_since_start + error.row, column=name) from error
         except ServerRefused as error:
-            if self._passed < self._read_before:
-                raise OutcomeUnknown(f"{_NOT_AGAIN} {error}") from error
+            if self._rows_since_start < self._read_before:
+                raise OutcomeUnknown(f"{_ROWS_LOST} {error}") from error
             raise
         return reply
 
@@ -299,19 +299,19 @@ class Fetcher:
         try:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:
-            raise WireLost(sent=True) from error
+            raise ConnectionLost(sent=True) from error
         if batch.num_rows:  # at this row width, the next fetch should fill one batch
             fitting = BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)
             by_cells = _MAX_CELLS // max(len(self.columns), 1)
-            self._rows = max(min(fitting, by_cells, self._rows * _GROWTH, self._most_rows), 1)
+            self._rows = max(min(fitting, by_cells, self._rows * _GROWTH, self._max_rows), 1)
         more = bool(reply.has_more_rows) or (batch.num_rows > 0 and not self._has_reliable_more_rows)
-        dropped = min(max(self._read_before - self._passed, 0), batch.num_rows)
-        self._passed += batch.num_rows
-        if not more and self._passed < self._read_before:
+        dropped = min(max(self._read_before - self._rows_since_start, 0), batch.num_rows)
+        self._rows_since_start += batch.num_rows
+        if not more and self._rows_since_start < self._read_before:
             raise OutcomeUnknown(
                 "Results have expired: the engine gave fewer rows after the connection broke than before."
             )
-        self._read_before = max(self._read_before, self._passed)
+        self._read_before = max(self._read_before, self._rows_since_start)
         return batch.slice(dropped), more
 
     async def _rewind(self) -> None:
@@ -319,10 +319,10 @@ class Fetcher:
         if self._is_repeatable is None:
             self._is_repeatable = await self._can_repeat()
         if not self._is_repeatable:
-            raise OutcomeUnknown(_NOT_AGAIN)
-        self.may_have_moved = False
+            raise OutcomeUnknown(_ROWS_LOST)
+        self.cursor_may_have_moved = False
         self._orientation = structs.TFetchOrientation.FIRST
-        self._passed = 0
+        self._rows_since_start = 0
 
 
 async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool) -> list[str]:
@@ -336,7 +336,7 @@ async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool
             )
             try:
                 reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
-            except Overlong as error:
+            except ReplyTooLarge as error:
                 return [*lines, f"{error.size} bytes of the log were left out."]
             columns = (reply.results.columns if reply.results is not None else None) or []
             values = columns[0].string_val.values if columns and columns[0].string_val else []

@@ -26,7 +26,7 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(ch
 
 
 @dataclass(frozen=True, slots=True)
-class LoadingDialect:
+class LoaderDialect:
     """The differences between Hive and Spark that matter for loading."""
 
     create: str  # appended to the column list of CREATE TABLE
@@ -38,7 +38,7 @@ class LoadingDialect:
 
 # Unlike text files, both formats preserve line breaks, empty texts and NULLs. Hive's Parquet writer fails for column
 # names with spaces or parentheses, but its ORC writer accepts them.
-HIVE_LOADING = LoadingDialect(
+HIVE_LOADING = LoaderDialect(
     "STORED AS ORC",
     "TABLE(VALUES {})",
     refused=",:;.",
@@ -46,7 +46,7 @@ HIVE_LOADING = LoadingDialect(
     # Collecting column statistics would take a second job per INSERT.
     settings=("SET hive.stats.column.autogather=false",),
 )
-SPARK_LOADING = LoadingDialect(
+SPARK_LOADING = LoaderDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
@@ -56,10 +56,10 @@ SPARK_LOADING = LoadingDialect(
     ),
 )  # fmt: skip
 
-LOADING: Mapping[str, LoadingDialect] = MappingProxyType({"hive": HIVE_LOADING, "sparksql": SPARK_LOADING})
+LOADER_DIALECTS: Mapping[str, LoaderDialect] = MappingProxyType({"hive": HIVE_LOADING, "sparksql": SPARK_LOADING})
 
 
-def constant(text: str | None) -> str:
+def string_literal(text: str | None) -> str:
     r"""Write a text as a string literal for Hive and Spark; None becomes NULL.
 
     Characters that could end the literal or be substituted before parsing are escaped, e.g. as `\u0027`.
@@ -67,9 +67,9 @@ def constant(text: str | None) -> str:
     return "NULL" if text is None else f"'{text.translate(_ESCAPES)}'"
 
 
-def spark_constant(text: str | None) -> str:
+def spark_string_literal(text: str | None) -> str:
     """Write a text as a literal for Spark. Parsing many escapes takes quadratic time, so such texts are in hex."""
-    plain = constant(text)
+    plain = string_literal(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
@@ -82,7 +82,7 @@ class Hs2Loader(StatementLoader):
     max_statement_bytes = 512 * 1024
 
     def __init__(
-        self, session: EngineSession, executor: Executor, dialect: LoadingDialect, database: str, *, read_only: bool
+        self, session: EngineSession, executor: Executor, dialect: LoaderDialect, database: str, *, read_only: bool
     ) -> None:
         super().__init__(session, executor, read_only=read_only)
         self._dialect = dialect
@@ -142,7 +142,7 @@ class Hs2Loader(StatementLoader):
         return types
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:  # noqa: ARG002 text fits every type
-        constant_of = spark_constant if self._dialect is SPARK_LOADING else constant
+        constant_of = spark_string_literal if self._dialect is SPARK_LOADING else string_literal
 
         def write(batch: pa.RecordBatch) -> WrittenRows:
             cells = [map(constant_of, cell_texts(column).to_pylist()) for column in batch.columns]

@@ -28,7 +28,7 @@ from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnk
 from queryserver.formats.columns import Column, ResultType
 
 _MAX_LOG_CHARACTERS = 8 * 1024 * 1024
-_AT_ONCE = 32 * 1024  # filtering this many characters (at least one line) blocks the event loop for some 20 ms
+_STEP_CHARACTERS = 32 * 1024  # filtering this many characters (at least one line) blocks the event loop for some 20 ms
 
 
 class OperationLog:
@@ -82,7 +82,7 @@ class OperationLog:
                 shown.append(clean)
                 self._characters += len(clean)
             filtered += min(len(line), MAX_LINE_CHARACTERS)
-            if filtered >= _AT_ONCE:
+            if filtered >= _STEP_CHARACTERS:
                 filtered = 0
                 await asyncio.sleep(0)
         self.lines, self._is_full = shown, is_full
@@ -96,7 +96,7 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
+def ran_tasks(reply: structs.TGetOperationStatusResp) -> bool:
     """Return whether the statement ran tasks (Hive), which means that its rows are stored in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
@@ -104,7 +104,7 @@ def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
         return False
 
 
-async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
+async def retains_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
     """Read a setting to check whether the session keeps the rows of its results; False if it cannot be read.
 
     Always True for servers without such a setting. They report an error if they cannot return rows again.
@@ -122,14 +122,14 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     """Return the cells of SET's result: either one cell `name=value`, or a name and a value."""
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
-    started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
+    started = await wire.call_with_retries(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
     if started.operation_handle is None:
         return []
     handle = started.operation_handle
     first, rows = structs.TFetchOrientation.FIRST, structs.FetchType.ROWS
     fetch = structs.TFetchResultsReq(operation_handle=handle, orientation=first, max_rows=10, fetch_type=rows)
     try:
-        reply = await wire.call_until_answered(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
+        reply = await wire.call_with_retries(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
     finally:
         with suppress(*CALL_FAILURES):
             close = structs.TOperationReq(operation_handle=handle)
@@ -232,7 +232,7 @@ class Hs2Operation:
             # The server can no longer cancel a FINISHED statement, only close it.
             self._cancel_requested = True
             self._status = OperationStatus(OperationState.CANCELED)
-            await self._free()
+            await self._close_at_server()
             # If the network is down, fetches would otherwise be retried.
             await self._fetcher.close()
 
@@ -240,7 +240,7 @@ class Hs2Operation:
         """Free the statement's resources at the server; cancel the statement if it is running. Idempotent."""
         if self.is_running and not self._cancel_requested:
             await self.cancel()
-        await self._free()
+        await self._close_at_server()
         await self.leave()
 
     async def leave(self) -> None:
@@ -258,11 +258,11 @@ class Hs2Operation:
 
     async def _send_cancel(self) -> None:
         with suppress(*CALL_FAILURES):
-            await self._wire.call_until_answered(
+            await self._wire.call_with_retries(
                 messages.CANCEL_OPERATION, self._request, limit_s=self._wire.limits.execute_s
             )
 
-    async def _free(self) -> None:
+    async def _close_at_server(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -284,16 +284,16 @@ class Hs2Operation:
     async def _poll(self) -> bool:
         """Update status and progress; return True once the statement has ended."""
         request = structs.TGetOperationStatusReq(operation_handle=self.handle, get_progress_update=True)
-        reply = await self._wire.call_until_answered(
+        reply = await self._wire.call_with_retries(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
         )
         state = reply.operation_state
         if state not in _STATES:
-            self._had_tasks = has_tasks(reply)
+            self._had_tasks = ran_tasks(reply)
             await self._end(reply)
             return True
         # Rows are fetched only after the statement has ended, so no other process can have moved the cursor.
-        self._fetcher.may_have_moved = False
+        self._fetcher.cursor_may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
             progress = max(await self._summary_percentage() or 0, before or 0)
@@ -319,7 +319,7 @@ class Hs2Operation:
 
     async def _can_repeat(self) -> bool:
         """Return whether the server can return the rows again from the start."""
-        return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
+        return self._had_tasks or await retains_rows(self._wire, self._session, self._variant)
 
     async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
         state = reply.operation_state
@@ -357,7 +357,7 @@ class Hs2Operation:
 
     async def _describe(self) -> bool:
         """Read the columns; return False if there is no result set after all."""
-        reply = await self._wire.call_until_answered(
+        reply = await self._wire.call_with_retries(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )
         described = reply.schema.columns if reply.schema is not None else []

@@ -37,7 +37,7 @@ AnswerT = TypeVar("AnswerT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
-class CellFound(Exception):
+class CellTooLarge(Exception):
     """A cell exceeds the limit. `column` and `row` count from 0; `row` is relative to the message."""
 
     def __init__(self, *, column: int, row: int) -> None:
@@ -46,7 +46,7 @@ class CellFound(Exception):
         self.row = row
 
 
-class Skimmer:
+class MessageSkipper:
     """Skips one message. `largest_cell` is the cell size limit in bytes; None means no limit."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Skimmer:
         self.size = 0  # bytes of the message received so far
 
     def feed(self, piece: bytes | bytearray) -> bool:
-        """Process the next bytes; return True once the message is complete. Raises CellFound, MalformedMessage."""
+        """Process the next bytes; return True once the message is complete. Raises CellTooLarge, MalformedMessage."""
         self.size += len(piece)
         at = 0
         while at < len(piece):
@@ -113,7 +113,7 @@ class Skimmer:
             path = self._path
             is_cell = len(path) == len(_CELLS) + 4 and tuple(path[:3]) == _CELLS and path[5] == 1
             if self._largest_cell is not None and length > self._largest_cell and is_cell:
-                raise CellFound(column=path[3], row=path[6])
+                raise CellTooLarge(column=path[3], row=path[6])
             yield -length
         elif kind == TType.STRUCT:
             yield from self._struct(depth)
@@ -139,7 +139,7 @@ class Skimmer:
             self._path.pop()
 
 
-class Overlong(Exception):
+class ReplyTooLarge(Exception):
     """A reply of `size` bytes exceeded the limit. It was read completely, so the connection is still usable."""
 
     def __init__(self, size: int) -> None:
@@ -148,11 +148,11 @@ class Overlong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected(Generic[AnswerT_co]):
+class ReplySpec(Generic[AnswerT_co]):
     """Specifies how a transport handles a reply.
 
     `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `max_bytes` is not stored, but
-    skipped by a Skimmer with `largest_cell`.
+    skipped by a MessageSkipper with `largest_cell`.
     """
 
     decode: Callable[[bytes], AnswerT_co]
@@ -167,8 +167,8 @@ class Transport(Protocol):
         """Return whether either side has closed the connection."""
         ...
 
-    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
-        """Send a call and decode its reply. Raises Overlong, CellFound, and stream or HTTP errors."""
+    async def exchange(self, call: bytes, expected: ReplySpec[AnswerT]) -> AnswerT:
+        """Send a call and decode its reply. Raises ReplyTooLarge, CellTooLarge, and stream or HTTP errors."""
         ...
 
     async def close(self) -> None:
@@ -204,7 +204,7 @@ class StreamTransport:
 class FramedTransport(StreamTransport):
     """Precedes each message with its length in four bytes."""
 
-    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
+    async def exchange(self, call: bytes, expected: ReplySpec[AnswerT]) -> AnswerT:
         self._writer.write(_FRAME_LENGTH.pack(len(call)) + call)
         await self._writer.drain()
         (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
@@ -212,20 +212,20 @@ class FramedTransport(StreamTransport):
             raise MalformedMessage("the answer is too long")
         if length <= expected.max_bytes:
             return expected.decode(await self._reader.readexactly(length))
-        skimmer = Skimmer(expected.largest_cell)
+        skimmer = MessageSkipper(expected.largest_cell)
         while skimmer.size < length:
-            await skim(skimmer, await self._more(min(length - skimmer.size, READ_BYTES)))
-        raise Overlong(length)
+            await skip_in_steps(skimmer, await self._more(min(length - skimmer.size, READ_BYTES)))
+        raise ReplyTooLarge(length)
 
 
-class BareTransport(StreamTransport):
+class UnframedTransport(StreamTransport):
     """Exchanges messages without a length prefix. A message is complete if it can be decoded.
 
     A small reply usually arrives in one read. A larger reply is decoded again only after the server has paused for an
     interval that grows with the decoding time, so all attempts together take a fraction of the transfer time.
     """
 
-    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
+    async def exchange(self, call: bytes, expected: ReplySpec[AnswerT]) -> AnswerT:
         self._writer.write(call)
         await self._writer.drain()
         buffer = bytearray(await self._more())
@@ -243,15 +243,15 @@ class BareTransport(StreamTransport):
                     async with asyncio.timeout(quiet_s):
                         piece = await self._more()
                     buffer += piece
-        skimmer = Skimmer(expected.largest_cell)
-        is_whole = await skim(skimmer, buffer)
+        skimmer = MessageSkipper(expected.largest_cell)
+        is_whole = await skip_in_steps(skimmer, buffer)
         buffer.clear()
         while not is_whole:
-            is_whole = await skim(skimmer, await self._more())
-        raise Overlong(skimmer.size)
+            is_whole = await skip_in_steps(skimmer, await self._more())
+        raise ReplyTooLarge(skimmer.size)
 
 
-async def skim(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
+async def skip_in_steps(skimmer: MessageSkipper, piece: bytes | bytearray) -> bool:
     """Feed the skimmer in small steps, so that many small values do not block the event loop."""
     is_whole = False
     for start in range(0, len(piece), _SKIM_BYTES):

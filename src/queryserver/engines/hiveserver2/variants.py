@@ -197,7 +197,7 @@ class Hs2Address:
             raise CredentialsRequired("This data source needs a user and a password.")
         return Hs2Login(member, self.username or user.username, self.password)
 
-    def proxied(self, user: User, options: SessionOptions) -> str | None:
+    def proxy_user(self, user: User, options: SessionOptions) -> str | None:
         """Return the user to impersonate; None if the login's own user should run statements."""
         acts = self.impersonation and options.credentials is None and bool(self.username)
         return user.username if acts and user.username != self.username else None

@@ -76,7 +76,7 @@ class MysqlCatalog(queries.SessionCatalog):
 SELECT table_type, table_comment, table_rows, data_length + index_length,
        CAST(UNIX_TIMESTAMP(create_time) AS SIGNED), {", ".join(_PROPERTIES)}
   FROM information_schema.tables
- WHERE {_of(schema, name)}""")
+ WHERE {_table_condition(schema, name)}""")
         if not found:
             raise errors.TableNotFound(schema, table)
         kind, comment, rows, size, created_s, *properties = found[0]
@@ -85,7 +85,7 @@ SELECT table_type, table_comment, table_rows, data_length + index_length,
         keys = await self._rows(f"""
 SELECT column_name, referenced_table_schema, referenced_table_name, referenced_column_name
   FROM information_schema.key_column_usage
- WHERE {_of(schema, name)} AND referenced_table_name IS NOT NULL
+ WHERE {_table_condition(schema, name)} AND referenced_table_name IS NOT NULL
  ORDER BY constraint_name, ordinal_position""")
         created = None if created_s is None else datetime.fromtimestamp(created_s, UTC)
         return protocol.TableDescription(
@@ -120,7 +120,8 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             ((distinct,),) = await queries.read_rows(
                 self._session,
                 "SELECT max(cardinality) FROM information_schema.statistics"
-                f" WHERE {_of(table.database, table.name)} AND column_name = {literal(column)} AND seq_in_index = 1",
+                f" WHERE {_table_condition(table.database, table.name)}"
+                f" AND column_name = {literal(column)} AND seq_in_index = 1",
             )
         if distinct is None:
             return protocol.ColumnStatistics(
@@ -179,13 +180,13 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
     async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
         expressions = await self._rows(
             "SELECT DISTINCT partition_expression FROM information_schema.partitions"
-            f" WHERE {_of(schema, table)} AND partition_expression IS NOT NULL"
+            f" WHERE {_table_condition(schema, table)} AND partition_expression IS NOT NULL"
         )
         partition_keys = {part.strip().strip("`") for (expression,) in expressions for part in expression.split(",")}
         rows = await self._rows(f"""
 SELECT column_name, column_type, column_comment, is_nullable, column_default, extra, column_key
   FROM information_schema.columns
- WHERE {_of(schema, table)}
+ WHERE {_table_condition(schema, table)}
  ORDER BY ordinal_position""")
         return tuple(
             protocol.TableColumn(
@@ -275,7 +276,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
         return []
 
 
-def _of(database: str, table: str) -> str:
+def _table_condition(database: str, table: str) -> str:
     return f"table_schema = {literal(database)} AND table_name = {literal(table)}"
 
 

@@ -37,7 +37,7 @@ from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.scanner import first_word
 
-INTERRUPTED = 1317
+QUERY_INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED, the error number for a statement stopped by KILL QUERY."""
 
 LOGIN_REFUSED = 2059
@@ -48,7 +48,7 @@ DRIVER_ERRORS = (driver.MySQLError, OSError, RuntimeError)
 
 # Refused logins: 1045 access denied, 1130 host not allowed, 1251 authentication protocol, 1698 access denied without
 # password, 1820 and 1862 password expired, 3118 and 4151 account locked.
-_REFUSED_LOGIN = frozenset({1045, 1130, 1251, 1698, 1820, 1862, LOGIN_REFUSED, 3118, 4151})
+_LOGIN_ERRORS = frozenset({1045, 1130, 1251, 1698, 1820, 1862, LOGIN_REFUSED, 3118, 4151})
 # Server not ready: 1040 and 1203 too many connections, 1053 shutdown, 1226 resource limit, 1129 host blocked.
 _NOT_READY = frozenset({1040, 1053, 1129, 1203, 1226})
 _WANTS_TLS = 3159
@@ -60,7 +60,7 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
 # Errors during preparation that do not imply that the statement cannot be prepared.
-_NO_REFUSAL = frozenset({INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
+_OTHER_PREPARE_ERRORS = frozenset({QUERY_INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
 _NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
@@ -74,13 +74,13 @@ def connect_errors() -> Generator[None]:
     except DRIVER_ERRORS as error:
         number = number_of(error)
         kind: type[errors.EngineError] = errors.StatementRejected
-        if number in _REFUSED_LOGIN:
+        if number in _LOGIN_ERRORS:
             kind = errors.CredentialsRequired
         elif number == _WANTS_TLS:
             kind = errors.EngineUnavailable
-        elif number in _NOT_READY or _is_of_the_driver(error):
+        elif number in _NOT_READY or _is_driver_error(error):
             raise errors.EngineUnavailable(connection_failure_message("MySQL", error)) from error
-        raise kind(_text_of(error)) from error
+        raise kind(_server_message(error)) from error
 
 
 @contextmanager
@@ -110,14 +110,14 @@ def number_of(error: BaseException | None) -> int:
 def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     number = number_of(error)
     if number in _TIME_LIMITS:
-        return errors.EngineTimeout(_text_of(error))
+        return errors.EngineTimeout(_server_message(error))
     if isinstance(error, RuntimeError):
         return errors.StatementRejected("LOAD DATA LOCAL is not allowed: this service has no files for the server.")
-    if number in _CONNECTION_LOST or _is_of_the_driver(error):
+    if number in _CONNECTION_LOST or _is_driver_error(error):
         if started:
             return errors.OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
         return errors.SessionLost("The MySQL session is gone; the statement was not started.")
-    text = _text_of(error)
+    text = _server_message(error)
     known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
     return known.at(find_location(text, NEAR_POSITIONS)).classed(_sqlstate_of(error))
 
@@ -135,13 +135,13 @@ def _sqlstate_of(error: Exception) -> str | None:
     return next((state for kind, state in _SQLSTATES.items() if isinstance(error, kind)), None)
 
 
-def _is_of_the_driver(error: Exception) -> bool:
+def _is_driver_error(error: Exception) -> bool:
     """Whether the driver raised the error itself, because the connection is broken or its stream is out of sync."""
     number = number_of(error)
-    return number == 0 or (number in _CLIENT_NUMBERS and number not in _REFUSED_LOGIN)
+    return number == 0 or (number in _CLIENT_NUMBERS and number not in _LOGIN_ERRORS)
 
 
-def _text_of(error: Exception) -> str:
+def _server_message(error: Exception) -> str:
     """Return the server's message without the client's address."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return _CLIENT_HOST.sub("'", text) or "MySQL gave no reason."
@@ -150,7 +150,7 @@ def _text_of(error: Exception) -> str:
 _READS_AS_LITERALS = "SELECT @@character_set_client = 'utf8mb4' AND @@collation_connection = COLLATION(_utf8mb4 X'61')"
 _CLEAN_UP_S = 5
 _PACKET_HEADER_BYTES = 4
-_BEGINNING_BYTES = 4096
+_ROW_START_BYTES = 4096
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
@@ -216,14 +216,14 @@ class MysqlConnection(RawConnection):
         try:
             self._prepared = await self.prepare(text)
         except driver.MySQLError as error:
-            if _is_of_the_driver(error) or number_of(error) in _NO_REFUSAL:
+            if _is_driver_error(error) or number_of(error) in _OTHER_PREPARE_ERRORS:
                 raise
             return False
         return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.values_in_order))
 
     async def start_prepared(self, statement: BoundStatement) -> None:
         """Run the last prepared statement like `start`. The driver's own method would read all rows at once."""
-        await self.execute_prepared(self._prepared, prepared.packed(statement.values_in_order), self._cursor)
+        await self.execute_prepared(self._prepared, prepared.encode_values(statement.values_in_order), self._cursor)
         self._specs = row_specs(self.fields)
         if not self._specs:
             await self._drop_further_results()
@@ -321,7 +321,7 @@ class MysqlConnection(RawConnection):
     async def _check_row(self, need: int, limit: int) -> None:
         if need > limit and self._packet_bytes == 0 and self.fields:
             # The first bytes of a row include the lengths of its first values.
-            row = await self.received(min(need, _BEGINNING_BYTES))
+            row = await self.received(min(need, _ROW_START_BYTES))
             specs = self._specs
             column = long_binary_value(row, limit, specs) if specs else long_text_value(row, limit)
             if column is not None and column < len(self.fields):
@@ -449,7 +449,7 @@ class MysqlStatement(DriverStatement):
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         bound = await self._prepared()
-        if self._keyword not in prepared.PLAIN or "/*" in self._text:
+        if self._keyword not in prepared.PREPARABLE_KEYWORDS or "/*" in self._text:
             self._connection.may_read_otherwise = True
         with statement_errors(started=True, shows_text=isinstance(self._sql, str)):
             if bound is not None:
@@ -494,7 +494,7 @@ class MysqlStatement(DriverStatement):
             await self._interrupt_thread(self._connection.thread_id())
 
     def was_interrupted(self, error: errors.EngineError) -> bool:
-        return number_of(error.__cause__) == INTERRUPTED
+        return number_of(error.__cause__) == QUERY_INTERRUPTED
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row arrives
         if not self.is_open:

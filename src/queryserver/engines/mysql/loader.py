@@ -24,7 +24,7 @@ from queryserver.sql.literals import mysql_text as literal
 _kernels: Any = pyarrow.compute
 
 _STATEMENT_BYTES = 1024 * 1024
-_ROOM_FOR_THE_REST = 64 * 1024
+_RESERVED_BYTES = 64 * 1024
 """Space reserved for the statement text around the rows."""
 
 
@@ -37,7 +37,7 @@ class RowWriter:
     """
 
     escape: Callable[[str], str]
-    largest_bytes: int
+    max_row_bytes: int
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
         """Convert the rows in order. Numbers and times are quoted too; the server converts them to the column type."""
@@ -46,10 +46,10 @@ class RowWriter:
         ]
         values = _kernels.binary_join_element_wise(*literals, ",")
         rows = _kernels.binary_join_element_wise("(", values, ")", "").cast(pa.binary()).to_pylist()
-        if (size := max(map(len, rows), default=0)) > self.largest_bytes - _ROOM_FOR_THE_REST:
+        if (size := max(map(len, rows), default=0)) > self.max_row_bytes - _RESERVED_BYTES:
             raise StatementRejected(
                 f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
-                f" {self.largest_bytes} bytes."
+                f" {self.max_row_bytes} bytes."
             )
         return rows
 
@@ -70,7 +70,7 @@ class RowWriter:
 
 _LAST_STEP_S = 60.0
 _STRICT = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
-_LAST_CHARACTER_OF_NAMES = "\uffff"
+_MAX_NAME_CHARACTER = "\uffff"
 
 
 class MysqlLoader(loader.StatementLoader):
@@ -98,7 +98,8 @@ class MysqlLoader(loader.StatementLoader):
 
     async def exists(self, table: TableName) -> bool:
         found = await self._rows(
-            f"SELECT table_name, @@lower_case_table_names FROM information_schema.tables WHERE {_is(table)}"
+            "SELECT table_name, @@lower_case_table_names FROM information_schema.tables"
+            f" WHERE {_table_condition(table)}"
         )
         # information_schema compares case- and accent-insensitively, even if table names are case-sensitive.
         return any(
@@ -106,7 +107,7 @@ class MysqlLoader(loader.StatementLoader):
         )
 
     async def is_view(self, table: TableName) -> bool:
-        kinds = await self._rows(f"SELECT table_type FROM information_schema.tables WHERE {_is(table)}")
+        kinds = await self._rows(f"SELECT table_type FROM information_schema.tables WHERE {_table_condition(table)}")
         return any(kind != "BASE TABLE" for (kind,) in kinds)
 
     async def refuse_existing(self, load: TableLoad) -> None:
@@ -115,20 +116,20 @@ class MysqlLoader(loader.StatementLoader):
         await super().refuse_existing(load)
         if load.append and ("NO",) in await self._rows(
             "SELECT transactions FROM information_schema.tables AS t JOIN information_schema.engines AS e"
-            f" ON e.engine = t.engine WHERE {_is(table)}"
+            f" ON e.engine = t.engine WHERE {_table_condition(table)}"
         ):
             raise StatementRejected(
                 f'Table "{table.name}" is of a storage engine without transactions: rows cannot be added all or none.'
             )
         if load.replace and await self._rows(
             "SELECT 1 FROM information_schema.key_column_usage"
-            f" WHERE {_is(table, 'referenced_table')} AND NOT ({_is(table)})"
+            f" WHERE {_table_condition(table, 'referenced_table')} AND NOT ({_table_condition(table)})"
         ):
             raise StatementRejected(f'Keys of other tables refer to "{table.name}", so it cannot be replaced.')
 
     def check_names(self, load: TableLoad) -> None:
         for name in (load.target.name, *(column.name for column in load.columns)):
-            if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would replace such characters by `?`
+            if max(name) > _MAX_NAME_CHARACTER:  # the server would replace such characters by `?`
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
 
@@ -137,9 +138,9 @@ class MysqlLoader(loader.StatementLoader):
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
         await loader.execute(self._session, _STRICT)
-        ((largest_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
-        self._row_writer = RowWriter(escape_str, largest_bytes)  # escaping that fits the mode set by `_STRICT`
-        self.max_statement_bytes = min(largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
+        ((max_row_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
+        self._row_writer = RowWriter(escape_str, max_row_bytes)  # escaping that fits the mode set by `_STRICT`
+        self.max_statement_bytes = min(max_row_bytes - _RESERVED_BYTES, _STATEMENT_BYTES)
         definitions = loader.column_definitions(columns, backquoted)
         # The table accepts all characters, whatever the database's default character set is.
         sql = f"CREATE TABLE {self.qualified_name(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
@@ -195,7 +196,7 @@ class MysqlLoader(loader.StatementLoader):
         return await read_rows(self._session, sql)
 
 
-def _is(table: TableName, prefix: str = "table") -> str:
+def _table_condition(table: TableName, prefix: str = "table") -> str:
     """Return the SQL condition that selects one table in information_schema."""
     database = literal(table.database) if table.database else "DATABASE()"
     return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"

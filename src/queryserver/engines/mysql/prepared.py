@@ -11,7 +11,9 @@ from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameter, digits_of
 
-PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
+PREPARABLE_KEYWORDS = frozenset(
+    {"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"}
+)
 """First keywords of statements to prepare. None of them changes how the session interprets texts.
 
 MariaDB would prepare other statements with wrong effects: it stores a trigger with the parameter markers in its text,
@@ -21,7 +23,7 @@ _VALUES = re.compile(r"\bVALUES\b", re.IGNORECASE)
 _ROWS = re.compile(r"\b(?:INSERT|REPLACE)\b[^()'\"]*(?:\([^()]*\))?\s*VALUES?\s*\((.*)", re.IGNORECASE | re.DOTALL)
 _VALUE_OF_COLUMN = re.compile(r"\bVALUES\s*\(\s*[\w`$.]+\s*\)", re.IGNORECASE)
 _QUERY = re.compile(r"\b(?:SELECT|WITH)\b", re.IGNORECASE)
-_UNLIKE_LITERALS = re.compile(
+_UNLIKE_LITERALS_PATTERN = re.compile(
     r"/\*M?!"  # executable comments, whose content is not parsed
     r"|\bTIME(?:STAMP)?\s*\("  # lose fractional seconds if the value is unknown during preparation
     r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are reset by statements sent before this one
@@ -45,7 +47,11 @@ def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
     `VALUES (?), (2)` converts a text to 0. The result is False in case of doubt, such as for a quoted word.
     """
     text = statement.statement
-    if keyword not in PLAIN or _UNLIKE_LITERALS.search(text) or not any(map(is_bound, statement.values)):
+    if (
+        keyword not in PREPARABLE_KEYWORDS
+        or _UNLIKE_LITERALS_PATTERN.search(text)
+        or not any(map(is_bound, statement.values))
+    ):
         return False
     if _VALUES.search(text):
         rows = None if _QUERY.search(text) else _ROWS.search(text)
@@ -93,12 +99,12 @@ def _fraction(value: datetime | time) -> int:
     return len(f"{value.microsecond:06}".rstrip("0"))
 
 
-def packed(values: Sequence[Parameter]) -> bytes:
+def encode_values(values: Sequence[Parameter]) -> bytes:
     """Encode the bound values for the COM_STMT_EXECUTE packet."""
-    return pack_binary_params(tuple(_sent(one) for one in values if is_bound(one)), "utf8")
+    return pack_binary_params(tuple(_driver_value(one) for one in values if is_bound(one)), "utf8")
 
 
-def _sent(one: Parameter) -> object:
+def _driver_value(one: Parameter) -> object:
     if isinstance(one.value, datetime) and one.value.tzinfo is not None:
         return one.value.astimezone(UTC).replace(tzinfo=None)
     return one.value

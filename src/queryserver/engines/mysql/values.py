@@ -122,10 +122,10 @@ def _bytes_per_character(charset_id: int) -> int:
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
     """Return a reader for column values that arrive as bytes."""
-    return _misfit_reader(declared, _read_texts)
+    return _fallback_reader(declared, _read_texts)
 
 
-def _misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
+def _fallback_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
     """Return a reader that uses `read`, which raises pa.ArrowInvalid for values outside the column type's range."""
     name, native = declared.column.name, declared.column.native_type
     refusal = (
@@ -237,14 +237,14 @@ def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
     """Return a reader for the column's values in binary rows."""
     code = field.type_code
     if code in _WIDTHS:
-        return _misfit_reader(declared, _read_numbers)
+        return _fallback_reader(declared, _read_numbers)
     digits = field.scale if 0 < field.scale <= _MAX_FRACTION_DIGITS else 0
     if code in _DATES:
-        return _misfit_reader(declared, partial(_read_moments, date, date_text))
+        return _fallback_reader(declared, partial(_read_dates, date, date_text))
     if code in _DATETIMES:
-        return _misfit_reader(declared, partial(_read_moments, datetime, partial(datetime_text, digits=digits)))
+        return _fallback_reader(declared, partial(_read_dates, datetime, partial(datetime_text, digits=digits)))
     if code == FIELD_TYPE.TIME:
-        return _misfit_reader(declared, partial(_read_as_texts, partial(time_text, digits=digits)))
+        return _fallback_reader(declared, partial(_read_as_texts, partial(time_text, digits=digits)))
     return column_reader(declared)
 
 
@@ -252,14 +252,16 @@ def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
     return pa.array(values, wanted)
 
 
-_PARTS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
+_UNPACKERS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
 """Unpacking functions by value length, which varies because trailing zeros are not sent."""
 
 
-def _read_moments(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
+def _read_dates(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted != pa.string():
         try:
-            return pa.array([None if value is None else kind(*_PARTS[len(value)](value)) for value in values], wanted)
+            return pa.array(
+                [None if value is None else kind(*_UNPACKERS[len(value)](value)) for value in values], wanted
+            )
         except (KeyError, ValueError):  # not a valid calendar date
             pass
     return _read_as_texts(text, wanted, values)

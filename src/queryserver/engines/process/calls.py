@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from queryserver.engines.external_data import ResultPiece, StoredFile
 from queryserver.engines.process.channel import Content, Frame
-from queryserver.engines.process.messages import columns_of
+from queryserver.engines.process.messages import decode_columns
 from queryserver.formats.columns import Column
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -40,7 +40,7 @@ class Caller(Protocol):
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
 
-class CalledFiles:
+class RemoteFiles:
     """Calls the `StatementFiles` of session number `session`. Raises the same domain errors, and SessionLost."""
 
     def __init__(self, caller: Caller, session: int) -> None:
@@ -86,16 +86,16 @@ class CalledFiles:
         self._caller.call(self.session, FileMethod.REMOVE, {"path": path})
 
     def _files(self, method: FileMethod, **arguments: str) -> Sequence[StoredFile]:
-        return [file_of(one) for one in self._caller.call(self.session, method, arguments).message["files"]]
+        return [decode_file(one) for one in self._caller.call(self.session, method, arguments).message["files"]]
 
 
-def file_message(file: StoredFile) -> list[Any]:
+def encode_file(file: StoredFile) -> list[Any]:
     """Encode a file as JSON."""
     modified = file.modified.timestamp() if file.modified is not None else None
     return [file.path, file.size, modified, file.is_directory, file.version]
 
 
-def file_of(message: Sequence[Any]) -> StoredFile:
+def decode_file(message: Sequence[Any]) -> StoredFile:
     path, size, modified, is_directory, version = message
     at = datetime.fromtimestamp(modified, UTC) if modified is not None else None
     return StoredFile(path, size, at, is_directory=is_directory, version=version)
@@ -115,24 +115,24 @@ class ResultMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CalledResults:
+class RemoteResults:
     """Calls the `StatementResults` of session number `session`. Raises the same domain errors, and SessionLost."""
 
     caller: Caller
     session: int
 
-    def open(self, operation_id: str) -> "CalledResult":
+    def open(self, operation_id: str) -> "RemoteResult":
         """Open a result. The caller must close it."""
         message = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
         pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in message["pieces"])
-        return CalledResult(self, message["result"], columns_of(message["columns"]), pieces)
+        return RemoteResult(self, message["result"], decode_columns(message["columns"]), pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class CalledResult:
+class RemoteResult:
     """An open result, like `OpenResult` in the server."""
 
-    results: CalledResults
+    results: RemoteResults
     number: int
     columns: tuple[Column, ...]
     pieces: tuple[ResultPiece, ...]

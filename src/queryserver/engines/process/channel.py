@@ -89,7 +89,7 @@ class AsyncChannel:
     async def send(self, message: Mapping[str, Any], *contents: Content, descriptors: Sequence[int] = ()) -> None:
         """Send a frame. Raises ChannelClosed."""
         head = _head(message, contents, descriptors)
-        async with self._sending, self._whole():
+        async with self._sending, self._closing_on_failure():
             if descriptors:
                 head = head[await self._send_descriptors(head, descriptors) :]
             await self._loop.sock_sendall(self._socket, head)
@@ -98,7 +98,7 @@ class AsyncChannel:
 
     async def receive(self) -> Frame:
         """Receive a frame. Raises ChannelClosed."""
-        async with self._whole():
+        async with self._closing_on_failure():
             head = await self._received(memoryview(bytearray(_HEAD.size)))
             message_bytes, content_bytes, _ = _read_head(
                 bytes(head), may_have_descriptors=False, max_content_bytes=self._max_content_bytes
@@ -112,7 +112,7 @@ class AsyncChannel:
         """Stop sending, and wait until the peer has closed its end. Data that the peer still sends is discarded."""
         buffer = bytearray(64 * 1024)
         with suppress(ChannelClosed):
-            async with self._whole():
+            async with self._closing_on_failure():
                 self._socket.shutdown(socket.SHUT_WR)
                 while await self._loop.sock_recv_into(self._socket, buffer):
                     pass
@@ -123,10 +123,10 @@ class AsyncChannel:
             self.is_closed = True
             with suppress(OSError):  # wakes waiting tasks
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._let_go()
+            self._close_socket()
 
     @asynccontextmanager
-    async def _whole(self) -> AsyncGenerator[None]:
+    async def _closing_on_failure(self) -> AsyncGenerator[None]:
         if self.is_closed:
             raise ChannelClosed
         self._calls += 1
@@ -140,9 +140,9 @@ class AsyncChannel:
             raise
         finally:
             self._calls -= 1
-            self._let_go()
+            self._close_socket()
 
-    def _let_go(self) -> None:
+    def _close_socket(self) -> None:
         """Close the descriptor after the last call, so that the event loop does not watch another file with the same
         number.
         """

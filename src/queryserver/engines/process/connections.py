@@ -12,10 +12,10 @@ from queryserver.engines.blocking_drivers import NO_USER
 from queryserver.engines.loader import deliver_cancel, refuse_changes, refuse_target, staging_table
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EngineProcess
-from queryserver.engines.process.messages import BatchWriter, count_of, packed
+from queryserver.engines.process.messages import BatchWriter, packed, read_row_count
 from queryserver.engines.process.pool import Configuration, EngineProcesses
 from queryserver.engines.process.requests import SessionRequests
-from queryserver.engines.process.sessions import STOP_S, Connection, ProcessSession, connected
+from queryserver.engines.process.sessions import STOP_S, Connection, ProcessSession, open_connection
 from queryserver.engines.protocol import LoadLedger, SessionOptions, TableLoad, TableName
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.platform.fair_queue import FairSemaphore
@@ -31,7 +31,7 @@ class ProcessLoader:
         self._over = False
 
     async def exists(self, table: TableName) -> bool:
-        return bool((await self._short("exists", table)).message.get("exists"))
+        return bool((await self._call_for_table("exists", table)).message.get("exists"))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         refuse_changes(read_only=self._read_only)
@@ -46,7 +46,7 @@ class ProcessLoader:
 
     async def drop(self, table: TableName) -> None:
         refuse_changes(read_only=self._read_only)
-        await self._short("drop", table)
+        await self._call_for_table("drop", table)
 
     async def end(self) -> None:
         """Stop the running call and close the connection. Takes limited time. Idempotent."""
@@ -59,16 +59,16 @@ class ProcessLoader:
         """Load the batches. Return the row count, and whether a cancellation arrived after the rows were committed."""
         before = self._call
         try:
-            call = await self._begun("load", load)
+            call = await self._begin_request("load", load)
             await self._feed(batches, call)
-            return count_of(await asyncio.shield(call), "rows") or 0, False
+            return read_row_count(await asyncio.shield(call), "rows") or 0, False
         except BaseException as error:  # cancellation too: the process must not continue
             await asyncio.shield(self._stop())
             call = self._call
             has_succeeded = call is not before and call is not None and not call.cancelled() and not call.exception()
             if not isinstance(error, asyncio.CancelledError) or call is None or not has_succeeded:
                 raise
-            return count_of(call.result(), "rows") or 0, True
+            return read_row_count(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
         """Send the batches, unless the process fails, and then `end`. The process always reads up to `end`."""
@@ -90,10 +90,10 @@ class ProcessLoader:
         with suppress(ChannelClosed):
             await asyncio.shield(sending)
 
-    async def _short(self, kind: str, table: TableName) -> Frame:
-        return await asyncio.shield(await self._begun(kind, table))
+    async def _call_for_table(self, kind: str, table: TableName) -> Frame:
+        return await asyncio.shield(await self._begin_request(kind, table))
 
-    async def _begun(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
+    async def _begin_request(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
         """Start a request after the previous request has ended, which a cancellation may have left running."""
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
@@ -115,7 +115,7 @@ class ProcessLoader:
             await self._connection.stop(self._call)
 
 
-_MIN_SHARE = 2
+_MIN_SLOTS = 2
 """Lower bound for the number of slots that one user may occupy."""
 
 _OPEN_TRIES = 3
@@ -141,7 +141,7 @@ class ProcessConnections:
         self._processes = processes
         self._file_key = file_key
         self._configuration = configuration
-        share = max(max_statements // 2, min(max_statements, _MIN_SHARE))
+        share = max(max_statements // 2, min(max_statements, _MIN_SLOTS))
         self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._open = set[ProcessSession | ProcessLoader]()
         self._is_closed = False
@@ -155,8 +155,8 @@ class ProcessConnections:
     async def session(self, user_id: int, options: SessionOptions) -> AsyncGenerator[ProcessSession]:
         """Open a session. Raises EngineUnavailable, StatementRejected, TooManyRequests."""
         async with (
-            self._connected(user_id, options) as (connection, takes_rows),
-            self._ended(ProcessSession(connection, takes_rows=takes_rows)) as session,
+            self._open_connection(user_id, options) as (connection, takes_rows),
+            self._ending(ProcessSession(connection, takes_rows=takes_rows)) as session,
         ):
             yield session
 
@@ -164,8 +164,8 @@ class ProcessConnections:
     async def loader(self, user_id: int, options: SessionOptions, *, read_only: bool) -> AsyncGenerator[ProcessLoader]:
         """Open a loader. Raises the same errors as `session`."""
         async with (
-            self._connected(user_id, options, is_loader=True) as (connection, _),
-            self._ended(ProcessLoader(connection, read_only=read_only)) as loader,
+            self._open_connection(user_id, options, is_loader=True) as (connection, _),
+            self._ending(ProcessLoader(connection, read_only=read_only)) as loader,
         ):
             yield loader
 
@@ -181,20 +181,20 @@ class ProcessConnections:
         await self._processes.leave(self)
 
     @asynccontextmanager
-    async def _connected(
+    async def _open_connection(
         self, user_id: int, options: SessionOptions, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[Connection, bool]]:
         """Open a connection; yield it, and whether it accepts statements with several parameter rows."""
         if self._is_closed:
             raise EngineUnavailable("The engine is closed.")
-        losses = self._processes.losses_of(self, self._file_key)
+        losses = self._processes.losses_for(self, self._file_key)
         losses.require_admitted(user_id)
         async with AsyncExitStack() as stack:
             requests = SessionRequests(files=options.files, results=options.results)
             tries = 1
             while True:
                 process = await stack.enter_async_context(self._process(user_id))
-                session = connected(
+                session = open_connection(
                     process, user_id, options, slots=self._slots, losses=losses, requests=requests,
                     is_loader=is_loader,
                 )  # fmt: skip
@@ -211,11 +211,11 @@ class ProcessConnections:
 
     def _process(self, user_id: int) -> AbstractAsyncContextManager[EngineProcess]:
         if self._file_key is None:
-            return self._processes.of_user(self, user_id, self._configuration)
-        return self._processes.of_file(self, self._file_key, self._configuration)
+            return self._processes.process_for_user(self, user_id, self._configuration)
+        return self._processes.process_for_file(self, self._file_key, self._configuration)
 
     @asynccontextmanager
-    async def _ended(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:
+    async def _ending(self, opened: OpenedT) -> AsyncGenerator[OpenedT]:
         self._open.add(opened)
         try:
             yield opened

@@ -19,7 +19,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.engines.process.channel import MAX_CONTENT_BYTES, AsyncChannel, ChannelClosed, Content, Frame
-from queryserver.engines.process.messages import error_message, error_of, packed
+from queryserver.engines.process.messages import decode_error, encode_error, packed
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
@@ -39,7 +39,7 @@ _CALL_BYTES = 64 * 1024 * 1024
 _MAX_CALLS = 32
 """Maximum number of one process's calls that the server handles concurrently."""
 
-_SILENT_S = 30.0
+_MAX_SILENCE_S = 30.0
 """A process that does not respond for this long is killed at the next request, because its control thread hangs."""
 _STDERR_S = 1.0
 _STDERR_BYTES = 64 * 1024
@@ -49,7 +49,7 @@ _STDERR_PAUSE_S = 0.02
 _FRAME_BYTES = 32 * 1024 * 1024
 """Frame size allowed in addition to the largest row, for the frame's structure and for text that is not UTF-8."""
 
-_MEMORY_SIGNS = re.compile(
+_OUT_OF_MEMORY_MESSAGES = re.compile(
     r"bad_alloc|memoryerror|malloc of size|memory allocation of \d+ bytes failed"  # C++, Python, Arrow, Rust
     r"|cannot allocate|can't allocate|out of memory|error allocating"  # glibc, libraries, jemalloc
     r"|can't start new thread|resource temporarily unavailable",  # no address space for a thread's stack
@@ -82,11 +82,11 @@ class Reply:
     """Open files to pass to the process; the server closes its copies afterwards."""
 
 
-Answer = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
+CallHandler = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
 """Handles one session's calls, given method, arguments and content. Raises domain errors."""
 
 
-class Cause(Enum):
+class EndCause(Enum):
     """Why a process was ended."""
 
     CLOSED = auto()
@@ -107,9 +107,9 @@ class EngineProcess:
         self._calls = calls
         self._numbers = itertools.count(1)
         self._progress = dict[int, asyncio.Future[int | None]]()
-        self._answers = dict[int, Answer]()
+        self._answers = dict[int, CallHandler]()
         self._last_lines = deque[str](maxlen=_STDERR_LINES)
-        self._cause: Cause | None = None
+        self._cause: EndCause | None = None
         self._culprit = 0
         self._at_work_at_its_end: frozenset[int] | None = None
         self._frame_bytes = MAX_CONTENT_BYTES
@@ -146,7 +146,7 @@ class EngineProcess:
         control, calls = (AsyncChannel(end, max_content_bytes=_CALL_BYTES) for end in ours)
         started = cls(process, control, calls)
         try:
-            await started._expected("ready")
+            await started._expect("ready")
         except BaseException:  # the process must not remain without an owner
             await started.close()
             raise
@@ -161,11 +161,11 @@ class EngineProcess:
             self._frame_bytes = ROW_SIZE_FACTOR * cell_max_bytes + _FRAME_BYTES
         try:
             await self._control.send({"kind": "configure", "parent": os.getpid(), **configuration})
-            await self._expected("opened")
+            await self._expect("opened")
         except ChannelClosed:
             raise EngineUnavailable("The process of the database has ended.") from None
         for work in (self._receive(), self._serve_calls()):
-            self._keep(asyncio.create_task(work, name="engine-process-channel"))
+            self._keep_task(asyncio.create_task(work, name="engine-process-channel"))
 
     @property
     def has_ended(self) -> bool:
@@ -178,7 +178,7 @@ class EngineProcess:
 
     @asynccontextmanager
     async def session(
-        self, user_id: int, options: SessionOptions, answer: Answer | None, *, is_loader: bool = False
+        self, user_id: int, options: SessionOptions, answer: CallHandler | None, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[int, AsyncChannel, Frame]]:
         """Open a session and yield its number, channel and first frame.
 
@@ -188,12 +188,12 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         channel = AsyncChannel(ours, max_content_bytes=self._frame_bytes)
         message = {"kind": "session", "session": number, "is_loader": is_loader}
-        request = self._control_sent(message, packed((user_id, options)), descriptors=[theirs.fileno()])
+        request = self._send_control(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
         # Closed only after sending, even if the caller is cancelled, because its number could be reused for another
         # file.
         sending.add_done_callback(lambda _: theirs.close())
-        self._keep(sending)
+        self._keep_task(sending)
         self._note_request()
         if answer is not None:
             self._answers[number] = answer
@@ -206,23 +206,23 @@ class EngineProcess:
 
     async def _first_frame(self, channel: AsyncChannel) -> Frame:
         try:
-            async with asyncio.timeout(_SILENT_S):
+            async with asyncio.timeout(_MAX_SILENCE_S):
                 first = await channel.receive()
             self._silent_since = None
             if (error := first.message.get("error")) is None:
                 return first
-            raise error_of(error)
+            raise decode_error(error)
         except TimeoutError:
-            self.kill(Cause.UNRESPONSIVE)
+            self.kill(EndCause.UNRESPONSIVE)
         except ChannelClosed:
             pass
-        await self._gone()
+        await self._wait_until_gone()
         raise EngineUnavailable("The process of the database has ended; try again.")
 
     def interrupt(self, session: int, request: int) -> None:
         """Stop a session's request if it is still running."""
         message = {"kind": "interrupt", "session": session, "request": request}
-        self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-interrupt"))
+        self._keep_task(asyncio.create_task(self._send_control(message), name="engine-process-interrupt"))
 
     async def progress(self, session: int) -> int | None:
         """Return the progress of the session's statement, 0..100, or None if unknown.
@@ -233,31 +233,31 @@ class EngineProcess:
         if question is None:
             question = self._progress[session] = asyncio.get_running_loop().create_future()
             message = {"kind": "progress", "session": session, "request": session}
-            self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-progress"))
+            self._keep_task(asyncio.create_task(self._send_control(message), name="engine-process-progress"))
         self._note_request()
         await asyncio.wait({question}, timeout=_PROGRESS_S)
         return question.result() if question.done() else None
 
-    def kill(self, cause: Cause, session: int = 0) -> None:
+    def kill(self, cause: EndCause, session: int = 0) -> None:
         """Kill the process; `failure` then reports `cause`. `session` is the responsible session."""
-        self.note_end(cause, session)
+        self.record_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def note_end(self, cause: Cause, session: int = 0) -> None:
+    def record_end(self, cause: EndCause, session: int = 0) -> None:
         """Record that the process has ended or must end. After that, no session is opened. The first cause counts."""
-        if self._cause is None and (cause is Cause.FAILED or not self.has_ended):
+        if self._cause is None and (cause is EndCause.FAILED or not self.has_ended):
             self._cause, self._culprit = cause, session
 
     async def close(self) -> None:
         """Close the database and end the process within `STOP_S`. Idempotent."""
-        self.note_end(Cause.CLOSED)
-        self._keep(asyncio.create_task(self._control_sent({"kind": "stop"}), name="engine-process-stop"))
+        self.record_end(EndCause.CLOSED)
+        self._keep_task(asyncio.create_task(self._send_control({"kind": "stop"}), name="engine-process-stop"))
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self.ended()
-        self.kill(Cause.CLOSED)
+        self.kill(EndCause.CLOSED)
         await self.ended()
 
     async def failure(self) -> errors.EngineError:
@@ -265,14 +265,14 @@ class EngineProcess:
 
         The error never claims that the statement was not started.
         """
-        await self._gone()
-        if self._cause is None and _MEMORY_SIGNS.search("\n".join(self._last_lines)):
+        await self._wait_until_gone()
+        if self._cause is None and _OUT_OF_MEMORY_MESSAGES.search("\n".join(self._last_lines)):
             return engine_memory_exceeded()
         return engine_process_lost()
 
-    def share_of_loss(self, session: int) -> float:
+    def loss_share(self, session: int) -> float:
         """Return the session's share in the loss of the process, from 0 to 1."""
-        if self._cause is Cause.CLOSED:
+        if self._cause is EndCause.CLOSED:
             return 0.0
         if self._culprit:
             return float(session == self._culprit)
@@ -282,7 +282,7 @@ class EngineProcess:
     @property
     def was_unresponsive(self) -> bool:
         """Whether the server has killed the process because it did not stop a statement."""
-        return self._cause is Cause.UNRESPONSIVE
+        return self._cause is EndCause.UNRESPONSIVE
 
     async def ended(self) -> None:
         """Wait until the process has exited."""
@@ -291,10 +291,10 @@ class EngineProcess:
     def _note_request(self) -> None:
         now = time.monotonic()
         self._silent_since = now if self._silent_since is None else self._silent_since
-        if now - self._silent_since > _SILENT_S:
-            self.kill(Cause.UNRESPONSIVE)
+        if now - self._silent_since > _MAX_SILENCE_S:
+            self.kill(EndCause.UNRESPONSIVE)
 
-    async def _gone(self) -> None:
+    async def _wait_until_gone(self) -> None:
         """Wait until a process that has closed a channel exits.
 
         A process that does not exit is killed, because it had no reason to close the channel.
@@ -303,7 +303,7 @@ class EngineProcess:
             async with asyncio.timeout(STOP_S):
                 await self.ended()
         if not self._ended.done():
-            self.kill(Cause.BROKEN)
+            self.kill(EndCause.BROKEN)
             await self.ended()
 
     async def _watch(self) -> None:
@@ -319,7 +319,7 @@ class EngineProcess:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._cause is not Cause.CLOSED:
+        if self._cause is not EndCause.CLOSED:
             cause = self._cause.name.lower() if self._cause is not None else None
             log.warning("engine process ended", code=code, cause=cause, said=list(self._last_lines))
 
@@ -336,20 +336,20 @@ class EngineProcess:
         if rest.strip():
             self._last_lines.append(rest.decode(errors="replace"))
 
-    async def _expected(self, kind: str) -> None:
+    async def _expect(self, kind: str) -> None:
         try:
             async with asyncio.timeout(START_S):
                 frame = await self._control.receive()
         except (ChannelClosed, TimeoutError):
-            self.kill(Cause.UNRESPONSIVE)
+            self.kill(EndCause.UNRESPONSIVE)
             raise EngineUnavailable("No process can be started for the database.") from None
         if (error := frame.message.get("error")) is not None:
-            raise error_of(error)
+            raise decode_error(error)
         if frame.kind != kind:
-            self.kill(Cause.UNRESPONSIVE)
+            self.kill(EndCause.UNRESPONSIVE)
             raise EngineUnavailable("No process can be started for the database.")
 
-    async def _control_sent(
+    async def _send_control(
         self, message: Mapping[str, Any], content: Content = b"", *, descriptors: Sequence[int] = ()
     ) -> None:
         """Send a control message.
@@ -379,7 +379,7 @@ class EngineProcess:
                 await slots.acquire()
                 task = asyncio.create_task(self._answer(frame), name="engine-process-call")
                 task.add_done_callback(lambda _: slots.release())
-                self._keep(task)
+                self._keep_task(task)
 
     async def _answer(self, frame: Frame) -> None:
         reply = await self._reply(frame)
@@ -396,16 +396,16 @@ class EngineProcess:
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
-            return Reply({"error": error_message(errors.PermissionDenied("The session has no such call."))})
+            return Reply({"error": encode_error(errors.PermissionDenied("The session has no such call."))})
         try:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
-            return Reply({"error": error_message(error)})
+            return Reply({"error": encode_error(error)})
         except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
             log.exception("call of an engine process failed", method=method)
-            return Reply({"error": error_message(errors.StorageUnavailable("The server could not answer the call."))})
+            return Reply({"error": encode_error(errors.StorageUnavailable("The server could not answer the call."))})
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _keep_task(self, task: asyncio.Task[None]) -> None:
         """Keep a reference to a task until it is done or the process has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

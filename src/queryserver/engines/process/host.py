@@ -24,11 +24,11 @@ from queryserver.engines.process.channel import Channel, ChannelClosed, Content,
 from queryserver.engines.process.messages import (
     BatchReader,
     BatchWriter,
-    columns_message,
-    error_message,
-    error_of,
+    decode_error,
+    encode_columns,
+    encode_error,
+    encode_rendered,
     unpacked,
-    written_message,
 )
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.record_batches import BATCH_BYTES
@@ -106,7 +106,7 @@ class ServerCalls:
         if not is_there or reply.frame is None:
             raise SessionLost("The server did not answer in time.")
         if (error := reply.frame.message.get("error")) is not None:
-            raise error_of(error)
+            raise decode_error(error)
         return reply.frame
 
     def _receive(self) -> None:
@@ -143,19 +143,19 @@ class _Session:
         channel: Channel,
         number: int,
         ended: Callable[[int], None],
-        others_at_work: Callable[[int], bool],
+        are_others_busy: Callable[[int], bool],
     ) -> None:
         self._database = database
         self._channel = channel
         self._number = number
         self._ended = ended
-        self._others_at_work = others_at_work
+        self._are_others_busy = are_others_busy
         self._connection: DriverConnection | None = None
         self._writer: TableWriter | None = None
         self._answer: DriverAnswer | None = None
         self._batches = BatchWriter()
         self._unsent = deque[pa.RecordBatch]()
-        self._feed: _Feed | None = None
+        self._feed: _BatchFeed | None = None
         self._statement: str | BoundStatement | None = None
         self._at_work = threading.Lock()
         """Held while the request changes, so that an interrupt does not hit the next request."""
@@ -169,7 +169,7 @@ class _Session:
         ).start()
 
     @property
-    def is_at_work(self) -> bool:
+    def is_busy(self) -> bool:
         return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
@@ -199,9 +199,9 @@ class _Session:
                 self._reply(lambda: self._connect(user_id, options, is_loader=is_loader))
                 while self._connection is not None:
                     frame = self._channel.receive()
-                    self._work_on(frame.message.get("request"))
+                    self._working_on(frame.message.get("request"))
                     self._reply(lambda frame=frame: self._handle(frame))
-                    self._work_on(None)
+                    self._working_on(None)
         finally:
             try:
                 self._close_answer()
@@ -213,7 +213,7 @@ class _Session:
                 self._ended(self._number)
                 self._channel.close()
 
-    def _work_on(self, request: int | None) -> None:
+    def _working_on(self, request: int | None) -> None:
         self._addresses_before = address_space_bytes()
         with self._at_work:
             self._request = request
@@ -251,13 +251,13 @@ class _Session:
             or mapped - self._addresses_before < _RETAINED * limit
         ):
             return False
-        return error.code == engine_memory_exceeded.code or not self._others_at_work(self._number)
+        return error.code == engine_memory_exceeded.code or not self._are_others_busy(self._number)
 
     def _send_error(self, error: QueryServerError, *, ends: bool) -> None:
         self._channel.send({
-            "kind": "error", "error": error_message(error), "ends": ends,
+            "kind": "error", "error": encode_error(error), "ends": ends,
             "gone": self._connection is not None and not self._connection.is_usable,
-            "written": written_message(self._statement) if self._statement is not None else None,
+            "written": encode_rendered(self._statement) if self._statement is not None else None,
         })  # fmt: skip
 
     def _connect(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
@@ -299,7 +299,7 @@ class _Session:
         self._close_answer()
         self._statement = statement
         answer = self._answer = self._connection.run(statement)
-        columns = None if answer.columns is None else columns_message(answer.columns)
+        columns = None if answer.columns is None else encode_columns(answer.columns)
         self._channel.send({"kind": "answer", "columns": columns, "modified_rows": answer.modified_rows})
         if columns is not None:  # the first rows follow the columns without a request
             self._batches = BatchWriter()
@@ -329,7 +329,7 @@ class _Session:
 
     def _load(self, load: TableLoad) -> None:
         """Load the batches that follow on the channel. They are read up to `end`, even if the load fails earlier."""
-        feed = self._feed = _Feed(self._channel)
+        feed = self._feed = _BatchFeed(self._channel)
         try:
             rows = self._writing.write(load, feed.batches())
         finally:
@@ -338,7 +338,7 @@ class _Session:
         self._channel.send({"kind": "loaded", "rows": rows})
 
 
-class _Feed:
+class _BatchFeed:
     """Reads a load's batches from its session's channel."""
 
     def __init__(self, channel: Channel) -> None:
@@ -396,7 +396,7 @@ class Host:
                 (descriptor,) = frame.descriptors
                 channel = Channel(socket.socket(fileno=descriptor))
                 user_id, options = unpacked(frame.content, tuple)
-                session = _Session(self._database, channel, number, self._forget, self._others_at_work)
+                session = _Session(self._database, channel, number, self._forget, self._are_others_busy)
                 with self._lock:
                     self._sessions[number] = session
                 try:
@@ -412,9 +412,9 @@ class Host:
             case _:
                 pass
 
-    def _others_at_work(self, number: int) -> bool:
+    def _are_others_busy(self, number: int) -> bool:
         with self._lock:
-            return any(session.is_at_work for other, session in self._sessions.items() if other != number)
+            return any(session.is_busy for other, session in self._sessions.items() if other != number)
 
     def _forget(self, number: int) -> None:
         with self._lock:
@@ -473,7 +473,7 @@ def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedData
         try:
             database = open_database(configuration.message, calls)
         except QueryServerError as error:
-            control.send({"kind": "error", "error": error_message(error)})
+            control.send({"kind": "error", "error": encode_error(error)})
             return
         control.send({"kind": "opened"})
     except ChannelClosed:

@@ -39,7 +39,7 @@ def unpacked(content: Content, kind: type[SentT]) -> SentT:
     return value
 
 
-def error_message(error: QueryServerError) -> dict[str, Any]:
+def encode_error(error: QueryServerError) -> dict[str, Any]:
     """Encode an error as JSON."""
     message: dict[str, Any] = {
         "class": _INTERRUPTED if isinstance(error, Interrupted) else type(error).__name__,
@@ -57,8 +57,8 @@ def error_message(error: QueryServerError) -> dict[str, Any]:
     return message
 
 
-def error_of(message: Mapping[str, Any]) -> QueryServerError:
-    """Decode an error encoded by `error_message`. Raises ChannelClosed for any other message."""
+def decode_error(message: Mapping[str, Any]) -> QueryServerError:
+    """Decode an error encoded by `encode_error`. Raises ChannelClosed for any other message."""
     try:
         name, code, text = message["class"], message["code"], message["message"]
         if name == _INTERRUPTED:
@@ -86,17 +86,17 @@ def _location(name: str, fields: dict[str, Any]) -> Any:
     return _POSITION_CLASSES[name](**fields)
 
 
-def count_of(frame: Frame, name: str) -> int | None:
+def read_row_count(frame: Frame, name: str) -> int | None:
     """Return a row count from a message; None for any other value."""
     count = frame.message.get(name)
     return count if type(count) is int and 0 <= count < 2**63 else None
 
 
-def columns_message(columns: Sequence[Column]) -> list[list[str]]:
+def encode_columns(columns: Sequence[Column]) -> list[list[str]]:
     return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]
 
 
-def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+def decode_columns(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
     """Decode columns. Raises ChannelClosed."""
     try:
         for texts in message:
@@ -107,7 +107,7 @@ def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
         raise ChannelClosed from None
 
 
-def written_message(statement: "str | BoundStatement") -> dict[str, Any] | None:
+def encode_rendered(statement: "str | BoundStatement") -> dict[str, Any] | None:
     """Encode what a BoundStatement in the process has recorded about its last text, for error positions and
     redaction.
     """
@@ -118,7 +118,7 @@ def written_message(statement: "str | BoundStatement") -> dict[str, Any] | None:
     return {"row": statement.row, "text": text, "pieces": pieces}
 
 
-def note_written(statement: "str | BoundStatement", message: Mapping[str, Any] | None) -> None:
+def adopt_rendered_message(statement: "str | BoundStatement", message: Mapping[str, Any] | None) -> None:
     """Record the message in the server's BoundStatement. Raises ChannelClosed."""
     if isinstance(statement, str) or message is None:
         return
@@ -170,7 +170,7 @@ class BatchReader:
             for schema_bytes, batch_bytes in frame.message["parts"]:
                 if schema_bytes:
                     schema = self._schema = pa.ipc.read_schema(frame.content.slice(at, schema_bytes))
-                    self._checked = pa.schema([one.with_type(_layout_of(one.type)) for one in schema])
+                    self._checked = pa.schema([one.with_type(_unbounded_type(one.type)) for one in schema])
                     at += schema_bytes
                 if self._schema is None:
                     raise ChannelClosed
@@ -187,7 +187,7 @@ class BatchReader:
             raise ChannelClosed from None
 
 
-def _layout_of(kind: pa.DataType) -> pa.DataType:
+def _unbounded_type(kind: pa.DataType) -> pa.DataType:
     """Return a type with the same layout but without value limits.
 
     DuckDB has decimals of 39 digits where Arrow allows 38, and the time 24:00:00.
@@ -201,12 +201,12 @@ def _layout_of(kind: pa.DataType) -> pa.DataType:
     if not pa.types.is_nested(kind):
         return kind
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    fields = [one.with_type(_layout_of(one.type)) for one in fields]
+    fields = [one.with_type(_unbounded_type(one.type)) for one in fields]
     if pa.types.is_struct(kind):
         return pa.struct(fields)
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field.with_type(_layout_of(kind.key_type)),
-                       kind.item_field.with_type(_layout_of(kind.item_type)), kind.keys_sorted)  # fmt: skip
+        return pa.map_(kind.key_field.with_type(_unbounded_type(kind.key_type)),
+                       kind.item_field.with_type(_unbounded_type(kind.item_type)), kind.keys_sorted)  # fmt: skip
     if pa.types.is_union(kind):
         return pa.union(fields, kind.mode, kind.type_codes)
     if pa.types.is_fixed_size_list(kind):

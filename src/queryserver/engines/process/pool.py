@@ -20,19 +20,19 @@ _HALF_LIFE_S = 600.0
 
 
 @dataclass(slots=True)
-class _Record:
+class _LossRecord:
     score: float = 0.0
     """Number of lost processes, halved every ten minutes."""
     lost_at: float = 0.0
     waits_until: float = 0.0
 
 
-class Losses:
+class ProcessLosses:
     """Counts one database's process losses by user. Each further loss doubles the user's wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._records = dict[int, _Record]()
+        self._records = dict[int, _LossRecord]()
 
     def require_admitted(self, user_id: int) -> None:
         """Refuse a user who must wait. Raises TooManyRequests."""
@@ -51,7 +51,7 @@ class Losses:
         """
         now = self._clock()
         self._records = {user: one for user, one in self._records.items() if now - one.lost_at < 8 * _HALF_LIFE_S}
-        record = self._records.setdefault(user_id, _Record())
+        record = self._records.setdefault(user_id, _LossRecord())
         record.score = record.score * 0.5 ** ((now - record.lost_at) / _HALF_LIFE_S) + share
         record.lost_at = now
         if record.score > _FREE_LOSSES:
@@ -61,9 +61,9 @@ class Losses:
 Configuration = Mapping[str, Any]
 """The configuration passed to the program. Engines with equal configurations share a process."""
 
-_TURN_S = 30.0
+_MAX_TURN_WAIT_S = 30.0
 """How long to wait for an engine that uses the same file with other settings."""
-_CHECK_AGAIN_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 _IDLE_S = 60.0
 """How long a process without sessions is kept for its user."""
 MAX_USERS = 64
@@ -87,11 +87,11 @@ class _DatabaseFile:
     pooled: _PooledProcess | None = None
     engines: set[object] = field(default_factory=set[object])
     """Engines that have used the file and are not closed."""
-    losses: Losses = field(default_factory=Losses)
+    losses: ProcessLosses = field(default_factory=ProcessLosses)
 
 
 @dataclass(slots=True, eq=False)
-class _Starting:
+class _SpareProcess:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
 
@@ -108,15 +108,17 @@ class EngineProcesses:
         self._max_users = max_users
         self._files = dict[Hashable, _DatabaseFile]()
         self._users = dict[tuple[object, int], _PooledProcess]()
-        self._starting = dict[tuple[object, int], _Starting]()
+        self._starting = dict[tuple[object, int], _SpareProcess]()
         self._starting_count = 0
         """Number of processes that are being started for users."""
-        self._memory_engines = dict[object, Losses]()
+        self._memory_engines = dict[object, ProcessLosses]()
         self._spare: asyncio.Task[EngineProcess] | None = None
         self._ending = set[asyncio.Task[None]]()
 
     @asynccontextmanager
-    async def of_file(self, engine: object, name: Hashable, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+    async def process_for_file(
+        self, engine: object, name: Hashable, wanted: Configuration
+    ) -> AsyncGenerator[EngineProcess]:
         """Yield the process that has the named file open. It counts as in use inside the context.
 
         Engines with other settings take turns: an idle process is replaced, and a busy process is waited for. Raises
@@ -131,19 +133,21 @@ class EngineProcesses:
             pooled.uses -= 1
 
     @asynccontextmanager
-    async def of_user(self, engine: object, user_id: int, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
+    async def process_for_user(
+        self, engine: object, user_id: int, wanted: Configuration
+    ) -> AsyncGenerator[EngineProcess]:
         """Yield the process for a user's in-memory databases.
 
         It counts as in use inside the context. Raises EngineUnavailable.
         """
         key = engine, user_id
-        starting = self._starting.setdefault(key, _Starting())
+        starting = self._starting.setdefault(key, _SpareProcess())
         starting.waiting += 1
         try:
             async with starting.lock:
                 pooled = self._users.get(key)
                 if pooled is None or pooled.process.has_ended:
-                    pooled = await self._of_new_user(key, wanted)
+                    pooled = await self._start_for_user(key, wanted)
                 pooled.uses += 1
         finally:
             starting.waiting -= 1
@@ -160,10 +164,10 @@ class EngineProcesses:
                 loop = asyncio.get_running_loop()
                 pooled.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
-    def losses_of(self, engine: object, name: Hashable | None) -> Losses:
+    def losses_for(self, engine: object, name: Hashable | None) -> ProcessLosses:
         """Return the named file's losses; with None, the losses of the engine's in-memory databases."""
         if name is None:
-            return self._memory_engines.setdefault(engine, Losses())
+            return self._memory_engines.setdefault(engine, ProcessLosses())
         return self._files.setdefault(name, _DatabaseFile()).losses
 
     async def leave(self, engine: object) -> None:
@@ -185,7 +189,7 @@ class EngineProcesses:
 
     async def _shared(self, file: _DatabaseFile, wanted: Configuration) -> _PooledProcess:
         """Return the file's process with these settings, already counted as in use."""
-        deadline = asyncio.get_running_loop().time() + _TURN_S
+        deadline = asyncio.get_running_loop().time() + _MAX_TURN_WAIT_S
         while asyncio.get_running_loop().time() < deadline:
             async with file.lock:
                 pooled = file.pooled
@@ -198,15 +202,15 @@ class EngineProcesses:
                 if pooled.configuration == wanted:
                     pooled.uses += 1
                     return pooled
-            await asyncio.sleep(_CHECK_AGAIN_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
         raise EngineUnavailable(
             "The database file is in use with other settings; try again when those statements have ended."
         )
 
-    async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
+    async def _start_for_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
         """Start a new process as soon as the limit allows it."""
         self._end_later(self._users.pop(key, None))
-        deadline = asyncio.get_running_loop().time() + _TURN_S
+        deadline = asyncio.get_running_loop().time() + _MAX_TURN_WAIT_S
         while len(self._users) + self._starting_count >= self._max_users:
             idle = next((one for one, pooled in self._users.items() if not pooled.uses), None)
             if idle is not None:
@@ -216,7 +220,7 @@ class EngineProcesses:
                 raise EngineUnavailable(
                     "Too many users have databases in memory; try again when some of their sessions are closed."
                 )
-            await asyncio.sleep(_CHECK_AGAIN_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
         self._starting_count += 1
         try:
             pooled = _PooledProcess(wanted, await self._started(wanted))
@@ -226,7 +230,7 @@ class EngineProcesses:
             await asyncio.shield(pooled.process.close())
             raise EngineUnavailable("The engine is closed.")
         self._users[key] = pooled
-        self._warm()
+        self._start_spare()
         return pooled
 
     async def _end_shared(self, file: _DatabaseFile) -> None:
@@ -279,7 +283,7 @@ class EngineProcesses:
     def _start(self) -> "asyncio.Task[EngineProcess]":
         return asyncio.create_task(EngineProcess.started(self._program), name="engine-process-start")
 
-    def _warm(self) -> None:
+    def _start_spare(self) -> None:
         """Start a spare process for the next user."""
         if self._spare is None:
             self._spare = self._start()

@@ -14,10 +14,10 @@ from typing import Any
 from queryserver import errors
 from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.external_data import FileSink, OpenResult, StatementFiles, StatementResults, StoredFile
-from queryserver.engines.process.calls import FileMethod, ResultMethod, file_message
+from queryserver.engines.process.calls import FileMethod, ResultMethod, encode_file
 from queryserver.engines.process.channel import MAX_DESCRIPTORS, Content
 from queryserver.engines.process.engine_process import Reply
-from queryserver.engines.process.messages import columns_message
+from queryserver.engines.process.messages import encode_columns
 
 
 class InterruptibleCalls:
@@ -26,7 +26,7 @@ class InterruptibleCalls:
     def __init__(self) -> None:
         self._work = set[asyncio.Task[Reply]]()
 
-    async def answered(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+    async def run(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         """Run `work` and return its reply. Raises the errors of `work`, and Interrupted after `interrupt`."""
         task = asyncio.create_task(work, name="call of an engine process")
         self._work.add(task)
@@ -47,7 +47,7 @@ class InterruptibleCalls:
             work.cancel()
 
 
-_CLEANING = frozenset({FileMethod.ABORT, FileMethod.REMOVE})
+_CLEANUP_METHODS = frozenset({FileMethod.ABORT, FileMethod.REMOVE})
 _FileHandler = Callable[[Mapping[str, Any], bytes], Coroutine[Any, Any, Reply]]
 
 
@@ -79,9 +79,9 @@ class FileRequests:
         if handler is None:
             raise errors.InvalidParameter("There is no such call about files.")
         try:
-            if method in _CLEANING:  # allowed even while the statement is being stopped
+            if method in _CLEANUP_METHODS:  # allowed even while the statement is being stopped
                 return await handler(arguments, b"")
-            return await self._calls.answered(handler(arguments, memoryview(content).tobytes()))
+            return await self._calls.run(handler(arguments, memoryview(content).tobytes()))
         except (KeyError, TypeError, ValueError):
             raise errors.InvalidParameter("The call about files is not complete.") from None
 
@@ -120,7 +120,7 @@ class FileRequests:
         number = next(self._numbers)
         self._writes[number] = write
         try:
-            await write.begun()
+            await write.wait_until_accepted()
         except BaseException:  # the process has not received the number
             self._writes.pop(number, None)
             await write.abort()
@@ -170,7 +170,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _files(files: Sequence[StoredFile]) -> Reply:
-    return Reply({"files": [file_message(file) for file in files]})
+    return Reply({"files": [encode_file(file) for file in files]})
 
 
 class _Write:
@@ -182,25 +182,25 @@ class _Write:
         self._overwrite = overwrite
         self._sink: asyncio.Future[FileSink] = asyncio.get_running_loop().create_future()
         self._may_leave = asyncio.Event()
-        self._task = asyncio.create_task(self._stored(), name="file write")
+        self._task = asyncio.create_task(self._write_file(), name="file write")
 
-    async def begun(self) -> None:
+    async def wait_until_accepted(self) -> None:
         """Wait until the store has accepted the target. Raises the store's errors."""
         await asyncio.wait({self._sink, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if not self._sink.done():
-            self._require()
+            self._require_open()
 
     async def send(self, content: bytes) -> None:
         """Write bytes, and return once the store can accept more. Raises the store's errors."""
         if self._task.done():
-            self._require()
+            self._require_open()
         await self._sink.result().send(content)
 
     async def commit(self) -> None:
         """Publish the complete file. If the store raises an error, the file does not appear."""
         self._may_leave.set()
         await asyncio.wait({self._task})
-        self._require()
+        self._require_open()
 
     async def abort(self) -> None:
         """Discard the file unless it is committed. Idempotent."""
@@ -209,12 +209,12 @@ class _Write:
         if not self._task.cancelled():
             self._task.exception()  # marks it as retrieved; it was already raised by the write, or is irrelevant
 
-    def _require(self) -> None:
+    def _require_open(self) -> None:
         with suppress(asyncio.CancelledError):
             return self._task.result()
         raise Interrupted
 
-    async def _stored(self) -> None:
+    async def _write_file(self) -> None:
         async with self._files.write(self._path, overwrite=self._overwrite) as sink:
             self._sink.set_result(sink)
             await self._may_leave.wait()
@@ -257,7 +257,7 @@ class ResultRequests:
             raise errors.InvalidParameter("There is no such call.")
         if method == ResultMethod.CLOSE:  # allowed even while the statement is being stopped
             return await self._answered(method, arguments)
-        return await self._calls.answered(self._answered(method, arguments))
+        return await self._calls.run(self._answered(method, arguments))
 
     def interrupt(self) -> None:
         """Cancel the calls in progress."""
@@ -289,7 +289,7 @@ class ResultRequests:
         if opened.warning:
             self.warnings.append(f"result://{operation_id}: {opened.warning}")
         pieces = [[piece.rows, piece.size_bytes] for piece in opened.pieces]
-        return Reply({"result": number, "columns": columns_message(opened.columns), "pieces": pieces})
+        return Reply({"result": number, "columns": encode_columns(opened.columns), "pieces": pieces})
 
     async def _files(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)

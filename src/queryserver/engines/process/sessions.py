@@ -12,9 +12,16 @@ import structlog
 
 from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
-from queryserver.engines.process.engine_process import Cause, EngineProcess
-from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
-from queryserver.engines.process.pool import Losses
+from queryserver.engines.process.engine_process import EndCause, EngineProcess
+from queryserver.engines.process.messages import (
+    BatchReader,
+    adopt_rendered_message,
+    decode_columns,
+    decode_error,
+    packed,
+    read_row_count,
+)
+from queryserver.engines.process.pool import ProcessLosses
 from queryserver.engines.process.requests import SessionRequests
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
 from queryserver.engines.sessions import OperationSession
@@ -44,7 +51,7 @@ class Connection:
     user_id: int
     slots: FairSemaphore
     """The engine's slots, shared fairly by users. A request occupies a slot while the process works on it."""
-    losses: Losses
+    losses: ProcessLosses
     requests: SessionRequests | None = None
     """Handles the process's calls for this session."""
     request: int = 0
@@ -89,26 +96,26 @@ class Connection:
         if (error := frame.message.get("error")) is not None:
             self.is_gone = frame.message.get("gone") is True
             if frame.message.get("ends") is True:
-                self.process.note_end(Cause.FAILED, self.number)
+                self.process.record_end(EndCause.FAILED, self.number)
                 self._note_loss()
-            raise self.understood(lambda: self._reported(error, frame))
+            raise self.decode(lambda: self._reported_error(error, frame))
         return frame
 
-    def understood(self, read: Callable[[], Read]) -> Read:
+    def decode(self, read: Callable[[], Read]) -> Read:
         """Decode a frame with `read`. The process is killed if the frame is invalid."""
         try:
             return read()
         except ChannelClosed:
-            self.process.kill(Cause.BROKEN, self.number)
+            self.process.kill(EndCause.BROKEN, self.number)
             self._note_loss()
             raise engine_process_lost() from None
 
-    def _reported(self, error: Mapping[str, Any], frame: Frame) -> QueryServerError:
-        note_written(self.statement, frame.message.get("written"))
-        return error_of(error)
+    def _reported_error(self, error: Mapping[str, Any], frame: Frame) -> QueryServerError:
+        adopt_rendered_message(self.statement, frame.message.get("written"))
+        return decode_error(error)
 
     def _note_loss(self) -> None:
-        if share := self.process.share_of_loss(self.number):
+        if share := self.process.loss_share(self.number):
             self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
@@ -118,7 +125,7 @@ class Connection:
             if self.requests is not None:  # in each iteration, because the next read may block too
                 self.requests.interrupt()
             if asyncio.get_running_loop().time() >= deadline:
-                self.process.kill(Cause.UNRESPONSIVE, self.number)
+                self.process.kill(EndCause.UNRESPONSIVE, self.number)
             else:
                 self.process.interrupt(self.number, self.request)
             await asyncio.wait({call}, timeout=_INTERRUPT_INTERVAL_S)
@@ -131,7 +138,7 @@ class Connection:
             async with asyncio.timeout(STOP_S):
                 await self.channel.finished()
         except TimeoutError:
-            self.process.kill(Cause.UNRESPONSIVE, self.number)
+            self.process.kill(EndCause.UNRESPONSIVE, self.number)
 
 
 class ProcessOperation:
@@ -145,7 +152,7 @@ class ProcessOperation:
         self._modified_rows: int | None = None
         self._has_slot = self._is_open = self._is_ahead = self._was_stopped = self._read_to_end = False
         self._error: QueryServerError | None = None
-        self._call = asyncio.create_task(self._guarded(self._run), name="statement")
+        self._call = asyncio.create_task(self._run_in_slot(self._run), name="statement")
 
     @property
     def is_running(self) -> bool:
@@ -199,14 +206,14 @@ class ProcessOperation:
         self._read_to_end = True
         if self._is_open and self._connection.is_usable:
             self._is_open = False
-            self._call = asyncio.create_task(self._guarded(self._close), name="statement close")
+            self._call = asyncio.create_task(self._run_in_slot(self._close), name="statement close")
             if not self._is_ahead:  # nothing is running
                 await asyncio.wait({self._call}, timeout=_INTERRUPT_INTERVAL_S)
             await self._connection.stop(self._call)
         if self._connection.requests is not None:
             await self._connection.requests.close()
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_in_slot(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in one of the user's slots; a domain error is stored for `status`."""
         try:
             async with self._connection.slots.slot(self._connection.user_id):
@@ -226,10 +233,10 @@ class ProcessOperation:
         await connection.send("run", packed(self._statement))
         frame = await connection.received()
         if (columns := frame.message.get("columns")) is not None:
-            self._columns = connection.understood(lambda: columns_of(columns))
+            self._columns = connection.decode(lambda: decode_columns(columns))
             self._reader = BatchReader(len(self._columns))
             self._is_ahead = True
-        self._modified_rows = count_of(frame, "modified_rows")
+        self._modified_rows = read_row_count(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
         """Read the next rows, while the process prepares the rows after them."""
@@ -242,13 +249,13 @@ class ProcessOperation:
         async def read() -> None:
             self._is_ahead = False
             frame = await self._connection.received()
-            self._connection.understood(lambda: batches.extend(self._reader.batches(frame)))
-            self._modified_rows = count_of(frame, "modified_rows")
+            self._connection.decode(lambda: batches.extend(self._reader.batches(frame)))
+            self._modified_rows = read_row_count(frame, "modified_rows")
             if batches:
                 await self._connection.send("next")
                 self._is_ahead = True
 
-        self._call = asyncio.create_task(self._guarded(read), name="statement rows")
+        self._call = asyncio.create_task(self._run_in_slot(read), name="statement rows")
         await asyncio.wait({self._call})
         if self._error is not None:
             raise self._error
@@ -275,13 +282,13 @@ class ProcessOperation:
 
 
 @asynccontextmanager
-async def connected(
+async def open_connection(
     process: EngineProcess,
     user_id: int,
     options: SessionOptions,
     *,
     slots: FairSemaphore,
-    losses: Losses,
+    losses: ProcessLosses,
     requests: SessionRequests | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:

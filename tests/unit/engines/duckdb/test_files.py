@@ -21,7 +21,7 @@ from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.file_claims import FileClaims
-from queryserver.engines.process.calls import CalledFiles
+from queryserver.engines.process.calls import RemoteFiles
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError
 from queryserver.platform.disk_floor import NO_FLOOR
@@ -41,7 +41,7 @@ class Setting:
     connections: list[DuckdbConnection] = field(default_factory=list[DuckdbConnection])
 
     def connect(self, session: int = ANA) -> DuckdbConnection:
-        called = CalledFiles(self.channel, session)
+        called = RemoteFiles(self.channel, session)
         connection = self.database.connect(SessionOptions(), is_private=False, files=called)
         self.connections.append(connection)
         return connection
@@ -585,7 +585,7 @@ def test_late_listing_requires_that_no_other_statement_runs(shared: Setting) -> 
         message = refusal(bob, "SELECT delimiter FROM sniff_csv('s3a://ana/0.csv')").message
         assert message == "s3a://ana/0.csv: access is denied." or "other statements run" in message
     assert not shared.files[ANA].patterns[20:]
-    other = shared.claims.begin(CalledFiles(shared.channel, BOB), lambda _: None)
+    other = shared.claims.begin(RemoteFiles(shared.channel, BOB), lambda _: None)
     with ThreadPoolExecutor(1) as thread:
         named = thread.submit(shared.claims.listing_statement)
         with pytest.raises(EngineError, match="other statements run"):

@@ -14,7 +14,7 @@ from tests.contract.engine_driving import ended, failure, operation, run
 
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.process.engine_process import EngineProcess
-from queryserver.engines.process.pool import Losses
+from queryserver.engines.process.pool import ProcessLosses
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.statements import EngineError, SessionLost
@@ -146,7 +146,7 @@ async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Pa
 
 def test_user_who_repeatedly_crashes_processes_waits_longer_each_time() -> None:
     now = [0.0]
-    losses, waits = Losses(lambda: now[0]), list[float]()
+    losses, waits = ProcessLosses(lambda: now[0]), list[float]()
     for _ in range(6):
         losses.note(1, 1.0)
         try:

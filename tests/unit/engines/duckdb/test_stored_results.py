@@ -22,7 +22,7 @@ from queryserver.results import blocks
 
 
 class StoredPieces:
-    """Stands in for `CalledResult`, with chunks in memory or in files of a directory."""
+    """Stands in for `RemoteResult`, with chunks in memory or in files of a directory."""
 
     def __init__(self, tables: Sequence[pa.Table], kinds: Sequence[ResultType], directory: Path | None = None) -> None:
         names = tables[0].column_names

@@ -12,7 +12,7 @@ from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 from tests.timing import TRIES
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
-from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.errors import ConnectionLost
 from queryserver.engines.hiveserver2.protocol.messages import (
     FETCH_RESULTS,
     GET_OPERATION_STATUS,
@@ -43,7 +43,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     struct_of,
     wire,
 )
-from queryserver.engines.hiveserver2.transports import CellFound, Overlong, Skimmer, skim
+from queryserver.engines.hiveserver2.transports import CellTooLarge, MessageSkipper, ReplyTooLarge, skip_in_steps
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Limits, Mechanism, Member
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 
@@ -176,11 +176,11 @@ async def test_broken_frame_closes_connection(answer):
         writer.write(answer)
 
     async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
-        with pytest.raises(WireLost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await connection.call(OPEN_SESSION, OPEN, limit_s=5)
         assert caught.value.sent
         assert connection.is_closed()
-        with pytest.raises(WireLost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await connection.call(OPEN_SESSION, OPEN, limit_s=5)
         assert not caught.value.sent
 
@@ -191,7 +191,7 @@ async def test_unanswered_call_times_out_and_closes_connection():
         await reader.read()
 
     async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
-        with pytest.raises(WireLost):
+        with pytest.raises(ConnectionLost):
             await connection.call(OPEN_SESSION, OPEN, limit_s=0.1)
         assert connection.is_closed()
 
@@ -244,7 +244,7 @@ async def test_truncated_unframed_reply_is_lost():
         writer.write(encode_reply(call, OPENED)[:-5])
 
     async with serving(serve) as member, connected(member, Mechanism.NOSASL) as connection:
-        with pytest.raises(WireLost):
+        with pytest.raises(ConnectionLost):
             await connection.call(OPEN_SESSION, OPEN, limit_s=5)
 
 
@@ -282,7 +282,7 @@ async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
         address = Hs2Address((member,), mechanism=mechanism, http_path=path, cell_max_bytes=65536)
         connection = await connect(address, Hs2Login(member, "Zoë"))
         try:
-            with pytest.raises(Overlong) as caught:
+            with pytest.raises(ReplyTooLarge) as caught:
                 await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
             assert caught.value.size == pytest.approx(30 * 1024 * 1024, rel=0.01)
             assert await connection.clean()
@@ -305,7 +305,7 @@ async def test_compressed_replies_are_neither_requested_nor_decompressed():
 
     async with serving(serve) as member:
         connection = await connect(Hs2Address((member,), http_path="cliservice"), Hs2Login(member, "Zoë"))
-        with pytest.raises(WireLost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await connection.call(OPEN_SESSION, OPEN, limit_s=10)
         assert isinstance(caught.value.__cause__, MalformedMessage)
         assert "compressed" in str(caught.value.__cause__)
@@ -342,7 +342,7 @@ async def test_other_tasks_run_while_small_values_are_skipped():
             await asyncio.sleep(0)
 
     waiting = asyncio.create_task(others())
-    assert await skim(Skimmer(), raw)
+    assert await skip_in_steps(MessageSkipper(), raw)
     waiting.cancel()
     assert turns >= 100_000 // 5_000
 
@@ -389,7 +389,7 @@ REPLIES = (
 @pytest.mark.parametrize("number", range(len(REPLIES)))
 def test_message_end_is_found_in_arbitrary_chunks(number: int, step: int) -> None:
     raw = encode_reply(CALL, REPLIES[number])
-    skimmer = Skimmer()
+    skimmer = MessageSkipper()
     ends = [skimmer.feed(raw[start : start + step]) for start in range(0, len(raw), step)]
     assert ends == [False] * (len(ends) - 1) + [True]
     assert skimmer.size == len(raw)
@@ -401,14 +401,14 @@ def test_oversized_cell_is_detected_by_its_length_prefix(kind: str) -> None:
     large = texts(*values) if kind == "string" else TColumn(binary_val=TStringColumn(values=values, nulls=b""))
     raw = encode_reply(CALL, rows(*NUMBERS, texts(b"z" * 5_000), large))
     begin = raw[: raw.index(b"yyyy")]
-    with pytest.raises(CellFound) as caught:
-        Skimmer(5_000).feed(begin)
+    with pytest.raises(CellTooLarge) as caught:
+        MessageSkipper(5_000).feed(begin)
     assert (caught.value.column, caught.value.row) == (4, 1)
 
 
 @pytest.mark.parametrize("reply", [rows(texts(b"x" * 100)), REPLIES[3]], ids=["at the limit", "no rows"])
 def test_reply_without_oversized_cell_passes(reply: Struct) -> None:
-    assert Skimmer(100).feed(encode_reply(CALL, reply))
+    assert MessageSkipper(100).feed(encode_reply(CALL, reply))
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_reply_without_oversized_cell_passes(reply: Struct) -> None:
 )
 def test_invalid_bytes_are_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        Skimmer().feed(raw)
+        MessageSkipper().feed(raw)
 
 
 class _Broken(Hs2Connection):
@@ -457,14 +457,14 @@ class _Group:
 
 
 async def _asked(wire: Wire) -> None:
-    await wire.call_until_answered(GET_OPERATION_STATUS, TOperationReq(operation_handle=HANDLE), limit_s=5)  # type: ignore[arg-type]
+    await wire.call_with_retries(GET_OPERATION_STATUS, TOperationReq(operation_handle=HANDLE), limit_s=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
 async def test_refused_login_is_not_retried(error: EngineError) -> None:
     """An attempt per second for a minute would lock the user's directory account."""
     group = _Group(error)
-    with pytest.raises(WireLost):
+    with pytest.raises(ConnectionLost):
         await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))
     assert group.attempts == 1
 
@@ -472,7 +472,7 @@ async def test_refused_login_is_not_retried(error: EngineError) -> None:
 async def test_unavailable_server_is_retried_until_time_limit() -> None:
     for _ in range(TRIES):
         group = _Group(EngineUnavailable("no answer"))
-        with pytest.raises(WireLost):
+        with pytest.raises(ConnectionLost):
             await _asked(Wire(_Broken(), group.more, Limits(retry_s=2)))
         if group.attempts > 2:
             return
@@ -485,5 +485,5 @@ async def test_retries_stop_when_session_is_released() -> None:
     asking = asyncio.create_task(_asked(wire))
     await group.was_asked_twice.wait()
     wire.release()
-    with pytest.raises(WireLost):
+    with pytest.raises(ConnectionLost):
         await asking

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
+from queryserver.engines.hiveserver2.errors import ConnectionLost, ServerRefused
 from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, null_mask, record_batch, wire_column
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.structs import (
@@ -37,7 +37,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TTypeQualifiers,
     TTypeQualifierValue,
 )
-from queryserver.engines.hiveserver2.transports import Overlong
+from queryserver.engines.hiveserver2.transports import ReplyTooLarge
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
@@ -174,7 +174,7 @@ class RowServer:
     most_rows: int = 10_000
     at: int = 0
     is_released: bool = False
-    keeps_rows: bool = True
+    retains_rows: bool = True
     asked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     @property
@@ -190,7 +190,7 @@ class RowServer:
         given = self.values[self.at : self.at + min(request.max_rows, self.most_rows)]
         self.at += len(given)
         if (size := sum(map(len, given))) > self.most_bytes:
-            raise Overlong(size)
+            raise ReplyTooLarge(size)
         column = TColumn(string_val=TStringColumn(values=given, nulls=b""))
         reply = TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
         return self.happens.get(len(self.asked), _answered)(self, reply)
@@ -201,20 +201,20 @@ def _answered(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
 
 
 def _lost(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
-    raise WireLost(sent=True)
+    raise ConnectionLost(sent=True)
 
 
 def _not_sent(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
     server.at -= len(reply.results.columns[0].string_val.values)
-    raise WireLost(sent=False)
+    raise ConnectionLost(sent=False)
 
 
 def _timed_out(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
-    raise WireLost(sent=True, timed_out=True)
+    raise ConnectionLost(sent=True, timed_out=True)
 
 
 def _login_refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
-    raise WireLost(sent=False, is_refused=True)
+    raise ConnectionLost(sent=False, is_refused=True)
 
 
 def _refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
@@ -223,12 +223,12 @@ def _refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
 
 def _shorter(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
     del server.values[5:]
-    raise WireLost(sent=True)
+    raise ConnectionLost(sent=True)
 
 
 def fetcher(server: RowServer, *, skip: int = 0, again: bool = False) -> Fetcher:
     async def can_repeat() -> bool:
-        return server.keeps_rows
+        return server.retains_rows
 
     made = Fetcher(server, HANDLE, has_reliable_more_rows=False, can_repeat=can_repeat, skip=skip, again=again)  # type: ignore[arg-type]
     made.columns = COLUMNS
@@ -273,7 +273,7 @@ async def test_resumed_reader_gets_only_remaining_rows() -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
 async def test_rows_are_not_requested_again_if_server_discards_them(known: bool) -> None:
-    server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
+    server = RowServer(numbers(3_000), {2: _lost}, retains_rows=False)
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
         await read(fetcher(server, skip=0 if known else 5, again=not known))
     assert [how for how, _ in server.asked] == [TFetchOrientation.NEXT] * (2 if known else 0)
@@ -293,7 +293,7 @@ async def test_fetch_is_repeated_only_after_lost_call_has_settled() -> None:
 
     def lose(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
         lost_at.append(loop.time())
-        raise WireLost(sent=True)
+        raise ConnectionLost(sent=True)
 
     def come(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
         lost_at.append(loop.time())

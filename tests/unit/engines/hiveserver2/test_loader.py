@@ -15,9 +15,9 @@ from queryserver.engines.hiveserver2.loader import (
     HIVE_LOADING,
     SPARK_LOADING,
     Hs2Loader,
-    LoadingDialect,
-    constant,
-    spark_constant,
+    LoaderDialect,
+    spark_string_literal,
+    string_literal,
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
@@ -27,7 +27,7 @@ PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A constant that only its last quote can end, without a `$` that could start a variable."""
 HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
 
-BOTH = pytest.mark.parametrize("write", [constant, spark_constant])
+BOTH = pytest.mark.parametrize("write", [string_literal, spark_string_literal])
 DIALECTS = pytest.mark.parametrize("dialect", [HIVE_LOADING, SPARK_LOADING])
 STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
 
@@ -41,7 +41,7 @@ def read(written: str) -> str:
     return re.sub(r"\\u([0-9a-f]{4})", lambda escape: chr(int(escape[1], 16)), plain[1])
 
 
-def loader_of(dialect: LoadingDialect) -> Hs2Loader:
+def loader_of(dialect: LoaderDialect) -> Hs2Loader:
     """Return a loader for tests that need no engine."""
     return Hs2Loader(None, None, dialect, "default", read_only=False)  # type: ignore[arg-type]
 
@@ -88,9 +88,9 @@ def test_very_long_text_round_trips_as_constant(write, letter) -> None:
 
 def test_spark_gets_long_text_with_many_escapes_as_hex() -> None:
     """Spark's parser scans the remaining text at each escape."""
-    assert HEX.fullmatch(spark_constant("'" * 100_000))
-    assert PLAIN.fullmatch(spark_constant("a" * 100_000))
-    assert PLAIN.fullmatch(spark_constant("it's"))
+    assert HEX.fullmatch(spark_string_literal("'" * 100_000))
+    assert PLAIN.fullmatch(spark_string_literal("a" * 100_000))
+    assert PLAIN.fullmatch(spark_string_literal("it's"))
 
 
 @pytest.mark.importer(57)

@@ -8,8 +8,8 @@ from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2 import operation as logs
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
-from queryserver.engines.hiveserver2.errors import LogFilter, ServerRefused, WireLost
-from queryserver.engines.hiveserver2.operation import Hs2Operation, OperationLog, has_tasks, keeps_rows
+from queryserver.engines.hiveserver2.errors import ConnectionLost, LogFilter, ServerRefused
+from queryserver.engines.hiveserver2.operation import Hs2Operation, OperationLog, ran_tasks, retains_rows
 from queryserver.engines.hiveserver2.protocol.messages import (
     EXECUTE_STATEMENT,
     FETCH_RESULTS,
@@ -94,7 +94,7 @@ class LogServer:
             self.at = 0
         given, self.at = self.values[self.at :], len(self.values)
         if self.loses:
-            raise WireLost(sent=True)
+            raise ConnectionLost(sent=True)
         column = TColumn(string_val=TStringColumn(values=[value.encode() for value in given], nulls=b""))
         return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
 
@@ -169,7 +169,7 @@ class SettingServer:
     async def call(self, method: Method[Any, Any], request: Struct, *, limit_s: float) -> Struct:
         self.seen.append(method.name)
         if self.cells is None:
-            raise WireLost(sent=True)
+            raise ConnectionLost(sent=True)
         if not self.cells:
             raise ServerRefused(TStatus(status_code=TStatusCode.ERROR, error_message="not permitted"))
         if method is EXECUTE_STATEMENT:
@@ -181,7 +181,7 @@ class SettingServer:
             return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=columns))
         return TStatusResp(status=SUCCESS)
 
-    call_until_answered = call
+    call_with_retries = call
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ class SettingServer:
 )
 async def test_session_setting_decides_whether_rows_are_kept(variant, cells, kept) -> None:
     server = SettingServer(cells)
-    assert await keeps_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
+    assert await retains_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
     if cells:
         assert server.seen == ["ExecuteStatement", "FetchResults", "CloseOperation"]
 
 
 async def test_impala_keeps_rows_without_reading_a_setting() -> None:
     server = SettingServer(None)
-    assert await keeps_rows(server, SESSION, IMPALA)  # type: ignore[arg-type]
+    assert await retains_rows(server, SESSION, IMPALA)  # type: ignore[arg-type]
     assert server.seen == []
 
 
@@ -214,4 +214,4 @@ async def test_impala_keeps_rows_without_reading_a_setting() -> None:
     [('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
     ("{", False)])  # fmt: skip
 def test_task_status_shows_whether_operation_had_tasks(task_status: str | None, had_tasks: bool) -> None:
-    assert has_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks
+    assert ran_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks

@@ -150,9 +150,9 @@ async def test_process_that_never_opens_a_session_is_killed(monkeypatch) -> None
     monkeypatch.setattr("queryserver.engines.process.connections._OPEN_TRIES", 1)
     async with (
         rogue("pass", before="time.sleep(1000)") as connections,
-        connections._processes.of_file(connections, "place", connections._configuration) as process,
+        connections._processes.process_for_file(connections, "place", connections._configuration) as process,
     ):
-        monkeypatch.setattr("queryserver.engines.process.engine_process._SILENT_S", 0.5)
+        monkeypatch.setattr("queryserver.engines.process.engine_process._MAX_SILENCE_S", 0.5)
         with pytest.raises(EngineUnavailable):
             async with opened(connections):
                 pass
