@@ -6,7 +6,7 @@ import pytest
 from tests.contract.storage_basis import StorageBasis, body, content, is_there, names, put
 
 from queryserver.errors.files import InvalidPath
-from queryserver.files.model import FileStatus, escaped, escaped_file, has_escapes
+from queryserver.files.model import FileStatus, escaped_file_name, escaped_name, has_escapes
 from queryserver.files.protocol import Storage
 from queryserver.files.transfer_steps import walk
 
@@ -88,7 +88,13 @@ class EscapesContract(StorageBasis):
     @pytest.mark.power("Names")
     async def test_escapes_of_ordinary_or_impossible_names_are_invalid_paths(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
-        for name in (escaped(b"file"), escaped(b"a/b"), escaped_file(b"a/b"), escaped(b"._qs_upload_0"), "._qs_name_F"):
+        for name in (
+            escaped_name(b"file"),
+            escaped_name(b"a/b"),
+            escaped_file_name(b"a/b"),
+            escaped_name(b"._qs_upload_0"),
+            "._qs_name_F",
+        ):
             for path in (f"{base}/{name}", f"{base}/{name}/x"):
                 for call in (
                     storage.stat(path),

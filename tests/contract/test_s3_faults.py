@@ -17,7 +17,7 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
-from queryserver.files.model import escaped, escaped_file
+from queryserver.files.model import escaped_file_name, escaped_name
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 from queryserver.platform.logs import Redactor
@@ -124,9 +124,9 @@ async def test_unnameable_keys_are_escaped_and_reserved_ones_omitted(storage, pe
     (batch,) = await batches(storage, "bucket/d")
     files = {entry.path.removeprefix("bucket/d/") for entry in batch.entries if not entry.is_directory}
     directories = {entry.path.removeprefix("bucket/d/") for entry in batch.entries if entry.is_directory}
-    names = (escaped(raw) for raw in (b".", b"..", b"\0", long.encode()))
-    assert files == {escaped_file(b""), *names, "ok", "a\nb"}
-    assert directories == {escaped(b""), escaped(b"."), escaped(b".."), "e"}
+    names = (escaped_name(raw) for raw in (b".", b"..", b"\0", long.encode()))
+    assert files == {escaped_file_name(b""), *names, "ok", "a\nb"}
+    assert directories == {escaped_name(b""), escaped_name(b"."), escaped_name(b".."), "e"}
     assert len(files) + len(directories) == len(batch.entries)
 
 

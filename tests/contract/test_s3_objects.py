@@ -395,13 +395,13 @@ async def test_only_stale_uploads_of_the_same_file_are_swept(store, base):
         await store.client.upload_part(
             Bucket=BUCKET, Key=key, UploadId=begun["UploadId"], PartNumber=1, Body=b"x" * 1000
         )
-    assert await store.storage.discard_unseen(f"{base}/left", older_than_s=60) == 0
+    assert await store.storage.abort_unlisted_uploads(f"{base}/left", older_than_s=60) == 0
     await asyncio.sleep(1.1)
     assert await store.storage.sweep_orphans(base, older_than_s=0) == 0
-    assert await store.storage.discard_unseen(f"{base}/left", older_than_s=0) == 1
+    assert await store.storage.abort_unlisted_uploads(f"{base}/left", older_than_s=0) == 1
     assert sorted(await store.uploads()) == others
     for name in ("left/below", "lefts", "other"):
-        assert await store.storage.discard_unseen(f"{base}/{name}", older_than_s=0) == 1
+        assert await store.storage.abort_unlisted_uploads(f"{base}/{name}", older_than_s=0) == 1
 
 
 # ------------------------------------------------------------------ logins, outages
@@ -508,7 +508,7 @@ async def test_outage_during_upload_leaves_only_what_sweep_removes(proxied, prox
     assert await names(store.storage, base) == []
     assert await store.uploads() == [key_of(f"{base}/big")]
     await asyncio.sleep(1.1)
-    assert await store.storage.discard_unseen(f"{base}/big", older_than_s=0) == 1
+    assert await store.storage.abort_unlisted_uploads(f"{base}/big", older_than_s=0) == 1
 
 
 async def test_lost_response_to_last_step_is_not_a_failure(proxied, proxy, base):

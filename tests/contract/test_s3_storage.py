@@ -11,7 +11,7 @@ from tests.contract.storage_facts import StorageFacts
 from tests.contract.store_accounts import s3_options
 
 from queryserver.errors.files import AmbiguousName, DirectoryNotEmpty, PathExists
-from queryserver.files.model import escaped_file
+from queryserver.files.model import escaped_file_name
 from queryserver.files.stores.s3.storage import S3FileSystem
 
 BUCKET = "contract"
@@ -96,9 +96,9 @@ class TestFlatS3(EscapesContract):
         assert sorted(shown) == [("d", False), ("d", True), ("d-x", False)]
         assert await storage.is_ambiguous(f"{base}/d")
         assert not await storage.is_ambiguous(f"{base}/d-x")
-        with pytest.raises(AmbiguousName, match=f"the file alone is .*/{escaped_file(b'd')}"):
+        with pytest.raises(AmbiguousName, match=f"the file alone is .*/{escaped_file_name(b'd')}"):
             await storage.delete(f"{base}/d", recursive=True)
-        alone = f"{base}/{escaped_file(b'd')}"
+        alone = f"{base}/{escaped_file_name(b'd')}"
         assert await content(storage, alone) == b"d"
         await storage.copy(alone, f"{base}/file")
         await storage.delete(alone, recursive=True)
@@ -110,7 +110,7 @@ class TestFlatS3(EscapesContract):
         await plant(base, b"sub/")
         with pytest.raises(DirectoryNotEmpty):
             await storage.delete(f"{base}/sub", recursive=False)
-        await storage.delete(f"{base}/sub/{escaped_file(b'')}", recursive=False)
+        await storage.delete(f"{base}/sub/{escaped_file_name(b'')}", recursive=False)
         assert (await storage.stat(f"{base}/sub")).is_directory
         await storage.delete(f"{base}/sub", recursive=False)
         assert await names(storage, base) == []

@@ -41,7 +41,7 @@ from queryserver.files.protocol import (
     Storage,
     SummarizedStorage,
     TrashStorage,
-    UnseenUploads,
+    UnlistedUploads,
 )
 from queryserver.imports.uploads import ImportUploadRecords
 from queryserver.results.segments import ResultStore
@@ -131,7 +131,7 @@ ADAPTERS = (
     Adapter(FileSystem, "queryserver.files.stores.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.files.stores.s3.storage", "S3Storage"),
     Adapter(CheckedWrites, "queryserver.files.stores.s3.storage", "S3Storage"),
-    Adapter(UnseenUploads, "queryserver.files.stores.s3.storage", "S3Storage"),
+    Adapter(UnlistedUploads, "queryserver.files.stores.s3.storage", "S3Storage"),
     Adapter(FileSystem, "queryserver.files.stores.s3.storage", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
     Adapter(RenamingStorage, "tests.fakes.storage", "Renames"),
@@ -140,7 +140,7 @@ ADAPTERS = (
     Adapter(SummarizedStorage, "tests.fakes.storage", "SumsUp"),
     Adapter(ModeStorage, "tests.fakes.storage", "HasModes"),
     Adapter(OwnedStorage, "tests.fakes.storage", "HasOwners"),
-    Adapter(UnseenUploads, "tests.fakes.storage", "KeepsUnseen"),
+    Adapter(UnlistedUploads, "tests.fakes.storage", "KeepsUnseen"),
     Adapter(FileSystem, "tests.fakes.storage", "MemoryFileSystem"),
     Adapter(ClusterFileSystem, "tests.fakes.storage", "MemoryCluster"),
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),

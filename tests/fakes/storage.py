@@ -226,9 +226,9 @@ class HasOwners(MemoryStorage):
 
 
 class KeepsUnseen(MemoryStorage):
-    """Implements `UnseenUploads` with the uploads that a test put in `tree.unseen`."""
+    """Implements `UnlistedUploads` with the uploads that a test put in `tree.unseen`."""
 
-    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+    async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
         self._check(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         old = [upload for upload in self.tree.unseen if upload[0] == path and upload[1] < before]

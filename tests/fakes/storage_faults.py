@@ -21,7 +21,7 @@ from queryserver.files.protocol import (
     StoredPart,
     SummarizedStorage,
     TrashStorage,
-    UnseenUploads,
+    UnlistedUploads,
 )
 
 Failure = QueryServerError | Callable[[int, str], QueryServerError | None]
@@ -169,10 +169,10 @@ class _Owners(FaultyStorage):
 
 
 class _Unseen(FaultyStorage):
-    async def discard_unseen(self, path: str, older_than_s: float) -> int:
-        assert isinstance(self.inner, UnseenUploads)
-        self._call("discard_unseen", path)
-        return await self.inner.discard_unseen(path, older_than_s)
+    async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
+        assert isinstance(self.inner, UnlistedUploads)
+        self._call("abort_unlisted_uploads", path)
+        return await self.inner.abort_unlisted_uploads(path, older_than_s)
 
 
 class _Readable(FaultyStorage):
@@ -190,7 +190,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
     (SummarizedStorage, _SummarizedFaults),
     (ModeStorage, _Modes),
     (OwnedStorage, _Owners),
-    (UnseenUploads, _Unseen),
+    (UnlistedUploads, _Unseen),
     (ReadableParts, _Readable),
 )
 

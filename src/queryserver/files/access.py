@@ -30,7 +30,7 @@ from queryserver.platform.lru_cache import LruCache
 IMPERSONATE = "security.impersonate"
 
 # Store users need not exist in this service, so its user name case rule does not apply to them.
-_AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
+_EXACT_USERNAME = UsernameRule(ignore_case=False, force_lowercase=False)
 
 OBJECT_STORES = frozenset({Scheme.S3A})
 """Stores where writing the first file creates its directory."""
@@ -132,7 +132,7 @@ class Stores:
         if not user.may(IMPERSONATE):
             raise errors.ImpersonationNotAllowed("You may not act as another user.")
         try:
-            name = _AS_WRITTEN.read_exact(doas).shown
+            name = _EXACT_USERNAME.read_exact(doas).shown
         except errors.InvalidUsername as error:
             raise errors.InvalidParameter(f"doas: {error.message}") from None
         return Caller(user, StorageUser(name))
@@ -156,7 +156,7 @@ class Stores:
             raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Location(path, file_system, file_system.as_user(caller.acting))
 
-    def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
+    def require_rights(self, caller: Caller, user: User, scheme: Scheme) -> None:
         """Check that `user`, reloaded, still has the rights for the call. Raises storage_access_denied,
         ImpersonationNotAllowed.
         """
@@ -169,7 +169,7 @@ class Stores:
         """Return the store for already authorized work, without checking access. Raises StorageNotConfigured."""
         return self._file_system(scheme).as_user(user)
 
-    def location_of(self, path: StoragePath, user: StorageUser) -> Location:
+    def authorized_location(self, path: StoragePath, user: StorageUser) -> Location:
         """Return the path with its store, without checking access, like `as_user`."""
         file_system = self._file_system(path.scheme)
         return Location(path, file_system, file_system.as_user(user))
@@ -180,7 +180,7 @@ class Stores:
             raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
         return file_system
 
-    def with_configured(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
+    def with_available_stores(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
         """Return the same error; if it is about an unavailable store, its message also lists the stores available to
         the caller.
         """
@@ -215,7 +215,7 @@ def may_use(user: User, scheme: Scheme) -> bool:
 
 
 _FACTS_CACHED_S = 60.0
-_FACTS_WITHIN_S = 2.0
+_FACTS_TIMEOUT_S = 2.0
 _MAX_FACTS = 1000
 _NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors.PermissionDenied, errors.StorageError
 
@@ -260,9 +260,9 @@ class FileSystems:
         self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_CACHED_S, clock=clock)
 
     async def all(self, caller: Caller) -> Sequence[AvailableFileSystem]:
-        return [await self._known(caller, file_system) for file_system in self._stores.permitted(caller)]
+        return [await self._available(caller, file_system) for file_system in self._stores.permitted(caller)]
 
-    async def _known(self, caller: Caller, file_system: FileSystem) -> AvailableFileSystem:
+    async def _available(self, caller: Caller, file_system: FileSystem) -> AvailableFileSystem:
         home, cluster = self._stores.home(caller, file_system.scheme), await self.cluster(caller, file_system)
         has_trash = file_system.traits.deletes_to_trash and (cluster is None or cluster.is_trash_enabled)
         return AvailableFileSystem(file_system.scheme, home, cluster, has_trash)
@@ -271,7 +271,7 @@ class FileSystems:
         """Return cluster information at most 60 s old, or None for stores other than HDFS."""
         if not isinstance(file_system, ClusterFileSystem):
             return None
-        facts = await self._facts_of(caller, file_system)
+        facts = await self._cached_facts(caller, file_system)
         if facts is None or not facts.is_superuser:
             return Cluster(facts)
         users, groups = await self._names.names()
@@ -295,12 +295,12 @@ class FileSystems:
             return None
         return home if status.is_directory else None
 
-    async def _facts_of(self, caller: Caller, file_system: ClusterFileSystem) -> ClusterFacts | None:
+    async def _cached_facts(self, caller: Caller, file_system: ClusterFileSystem) -> ClusterFacts | None:
         name = caller.acting.name
         if (cached := self._facts.get(name)) is not None:
             return cached
         try:
-            async with asyncio.timeout(_FACTS_WITHIN_S):
+            async with asyncio.timeout(_FACTS_TIMEOUT_S):
                 facts = await file_system.facts(caller.acting)
         except (TimeoutError, errors.StorageError, errors.PermissionDenied):
             return None
@@ -311,7 +311,7 @@ class FileSystems:
 _NO_FACTS: Mapping[str, str] = MappingProxyType({})
 
 
-class AuditNote:
+class AuditDetails:
     """Details that an operation adds to its audit event."""
 
     def __init__(self) -> None:
@@ -327,19 +327,19 @@ class StorageAudit:
     @contextmanager
     def event(
         self, caller: Caller, operation: str, path: StoragePath | str, *, facts: Mapping[str, str] = _NO_FACTS
-    ) -> Generator[AuditNote]:
+    ) -> Generator[AuditDetails]:
         """Record one event for the block, with `ok`, the error code, or `interrupted` as its outcome."""
-        noted, outcome = AuditNote(), "interrupted"
+        details, outcome = AuditDetails(), "interrupted"
         try:
-            yield noted
+            yield details
             outcome = "ok"
         except errors.QueryServerError as error:
             outcome = error.code
             raise
         finally:
-            self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes, facts=facts)
+            self.record(caller, operation, path, outcome, size_bytes=details.size_bytes, facts=facts)
 
-    def settled(self, transfer: Transfer, outcome: str) -> None:
+    def record_takeover(self, transfer: Transfer, outcome: str) -> None:
         """Record the event of a move or copy that was taken over from a crashed process."""
         # Only GET calls can act as another user (Contract storage 2.1), so the caller is the acting user.
         name = transfer.acting.name

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from queryserver import errors
 from queryserver.files.access import Caller, Location, StorageAudit, Stores
-from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, new_name
+from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, checked_new_name
 from queryserver.files.protocol import PIECE_BYTES, ModeStorage, OwnedStorage, ReplicatedStorage, SummarizedStorage
 from queryserver.files.upload_repository import OrphanSweep
 
@@ -21,12 +21,12 @@ class Creations:
 
     async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Create a directory and its missing parents. Raises InvalidName, PathExists."""
-        path = _named(path, is_directory=True)
+        path = _path_of_new_entry(path, is_directory=True)
         location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
             await check_new_parents(location)
             # Some stores first create the directory under a reserved name.
-            async with self._orphans.recorded(caller, path):
+            async with self._orphans.recorded_write(caller, path):
                 await location.storage.mkdir(path.path)
         return path
 
@@ -36,23 +36,23 @@ class Creations:
         Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
         """
-        path = _named(path, is_directory=False)
+        path = _path_of_new_entry(path, is_directory=False)
         self._rules.check(path.name)
         location = self._stores.location(caller, path)
-        with self._audit.event(caller, "storage.touch", path) as noted:
+        with self._audit.event(caller, "storage.touch", path) as details:
             await location.at(path.parent).require_directory()
-            async with self._orphans.recorded(caller, path):
+            async with self._orphans.recorded_write(caller, path):
                 await location.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
-            noted.size_bytes = 0
+            details.size_bytes = 0
         return path
 
     async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
         """Replace a file's content atomically. Raises PathNotFound, NotAFile."""
         location = self._stores.location(caller, path)
-        with self._audit.event(caller, "storage.save", path) as noted:
+        with self._audit.event(caller, "storage.save", path) as details:
             await _require_file(location)
-            noted.size_bytes = len(content)
-            async with self._orphans.recorded(caller, path):
+            details.size_bytes = len(content)
+            async with self._orphans.recorded_write(caller, path):
                 return await location.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
 
 
@@ -69,7 +69,7 @@ async def check_new_parents(location: Location) -> None:
     parent = location.path.parent
     while not parent.is_root:
         try:
-            new_name(parent.name, is_directory=True)
+            checked_new_name(parent.name, is_directory=True)
         except errors.InvalidName as error:
             try:
                 await location.storage.stat(parent.path)
@@ -79,11 +79,11 @@ async def check_new_parents(location: Location) -> None:
         parent = parent.parent
 
 
-def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
+def _path_of_new_entry(path: StoragePath, *, is_directory: bool) -> StoragePath:
     """Return the path after checking its name as that of a new entry. Raises InvalidName, PathExists (the root)."""
     if path.is_root:
         raise errors.PathExists(f"{path} exists.")
-    return path.parent.child(new_name(path.name, is_directory=is_directory))
+    return path.parent.child(checked_new_name(path.name, is_directory=is_directory))
 
 
 async def _body(content: bytes) -> AsyncIterator[bytes]:
@@ -109,7 +109,7 @@ class Attributes:
         if not isinstance(storage, ModeStorage):
             raise errors.NotSupported(f"The store {path.scheme} has no permissions.")
         with self._audit.event(caller, "storage.chmod", path):
-            entries = await _chosen(location, recursive=recursive)
+            entries = await _select_entries(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_permissions(entry, permissions))
             return await location.storage.stat(path.path)
 
@@ -122,7 +122,7 @@ class Attributes:
         if not isinstance(storage, OwnedStorage):
             raise errors.NotSupported(f"The store {path.scheme} has no owners that can be changed.")
         with self._audit.event(caller, "storage.chown", path):
-            entries = await _chosen(location, recursive=recursive)
+            entries = await _select_entries(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
 
     async def set_replication(self, caller: Caller, path: StoragePath, factor: int) -> None:
@@ -136,7 +136,7 @@ class Attributes:
             await storage.set_replication(path.path, factor)
 
 
-async def _chosen(location: Location, *, recursive: bool) -> Sequence[str]:
+async def _select_entries(location: Location, *, recursive: bool) -> Sequence[str]:
     """Return the paths to change, starting with the entry itself. Skips links below it."""
     top = await location.storage.stat(location.path.path)
     if top.kind is EntryKind.LINK:

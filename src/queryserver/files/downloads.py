@@ -21,7 +21,7 @@ from queryserver.identity.model import DOWNLOAD, User
 _UNIT = "bytes="
 _RANGE = re.compile(r"([0-9]*)-([0-9]*)")
 _ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-_HUGE = 2**63
+_MAX_POSITION = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
         if conditions.if_none_match.strip() == "*":
             return True
         return version.tag in _ENTITY_TAG.findall(conditions.if_none_match)
-    return _fits_date(conditions.if_modified_since, version, or_later=True)
+    return _matches_date(conditions.if_modified_since, version, or_later=True)
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
@@ -75,7 +75,7 @@ def wants_part(conditions: Conditions, version: Version) -> bool:
     if not if_range:
         return True
     # Ranges require a strong tag or exactly the same date.
-    return if_range == version.tag if if_range.endswith('"') else _fits_date(if_range, version)
+    return if_range == version.tag if if_range.endswith('"') else _matches_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
@@ -95,7 +95,7 @@ def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
     return Part(first, min(last, size - 1) - first + 1, size, is_whole=False)
 
 
-async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
+async def extract_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
     """Extract a part from the whole file's bytes. Earlier bytes are read and discarded."""
     position, beyond = 0, part.start + part.length
     async with aclosing(pieces):
@@ -126,10 +126,10 @@ def _bounds(text: str, size: int) -> tuple[int, int]:
 
 def _number(digits: str) -> int:
     digits = digits.lstrip("0")
-    return int(digits or "0") if len(digits) < 19 else _HUGE
+    return int(digits or "0") if len(digits) < 19 else _MAX_POSITION
 
 
-def _fits_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
+def _matches_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
     """Return whether the content was last changed in that second (or, with `or_later`, before it). An invalid date
     gives False.
     """
@@ -205,7 +205,7 @@ class FileDownloads:
 
         def require(user: User) -> None:
             self._require_right(user)
-            self._stores.require(caller, user, found.location.path.scheme)
+            self._stores.require_rights(caller, user, found.location.path.scheme)
 
         length = None if part.is_whole else part.length
         outcome, sent = "interrupted", 0
@@ -214,7 +214,7 @@ class FileDownloads:
                 path = found.location.path.path
                 stored = found.location.storage.read(path, offset=part.start, length=length, version=found.status)
                 async with aclosing(stored) as pieces:
-                    async for piece in _exactly(pieces, part.length):
+                    async for piece in _check_length(pieces, part.length):
                         await slot.recheck(require)
                         sent += len(piece)
                         if sent == part.length:
@@ -228,7 +228,7 @@ class FileDownloads:
             self._audit.record(caller, _OPERATION, found.location.path, outcome, size_bytes=sent)
 
 
-async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
+async def _check_length(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
     """Pass on exactly `length` bytes. The last chunk is only passed on after the store confirms completion. Raises
     StorageError.
     """
@@ -262,11 +262,11 @@ def entity_tag(status: FileStatus) -> str:
     return f'"{known}-{status.size_bytes}-{changed}"'
 
 
-UNKNOWN = "application/octet-stream"
+UNKNOWN_MEDIA_TYPE = "application/octet-stream"
 
 # Ignores the system's tables so that types are the same on every machine.
 _TYPES = mimetypes.MimeTypes(filenames=())
-_MORE: Mapping[str, str] = MappingProxyType(
+_EXTRA_MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {
         ".avro": "application/avro",
         ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -309,11 +309,11 @@ def media_type_of(name: str) -> str:
     """
     dot = name.rfind(".")
     extension = name[dot:].lower() if dot > 0 else ""
-    if extension in _MORE:
-        return _MORE[extension]
+    if extension in _EXTRA_MEDIA_TYPES:
+        return _EXTRA_MEDIA_TYPES[extension]
     if (packed := _TYPES.encodings_map.get(extension)) is not None:
-        return _PACKED.get(packed, UNKNOWN)
-    return _TYPES.types_map[True].get(extension, UNKNOWN)
+        return _PACKED.get(packed, UNKNOWN_MEDIA_TYPE)
+    return _TYPES.types_map[True].get(extension, UNKNOWN_MEDIA_TYPE)
 
 
 def is_harmless(media_type: str) -> bool:

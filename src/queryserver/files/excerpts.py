@@ -29,13 +29,13 @@ from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Up to this offset, one store call reads both the head and the requested part.
 _NEAR_BYTES = 64 * 1024
-_ASIDE_BYTES = 32 * 1024
-# Compressed data that decompresses to nothing, such as empty members, must not be read forever. Therefore at most this
-# many times the decompressed limit is read. Records rendered as text can be shorter than their bytes; gzip and bzip2
-# never shrink.
-_PACKED_PER_UNPACKED = 4
+_THREAD_BYTES = 32 * 1024
+# Compressed data that decompresses to nothing, such as empty members, must not be read forever. So at most this many
+# times the decompressed limit is read. Records rendered as text can be shorter than their bytes; gzip
+# and bzip2 never shrink.
+_MAX_PACKED_RATIO = 4
 # Time limit for one view, so that a slow store does not occupy a thread shared by all users.
-_WITHIN_S = 300.0
+_TIMEOUT_S = 300.0
 
 _LINE_BYTES = 16
 _PRINTABLE = bytes(byte if 0x20 <= byte <= 0x7E else ord(".") for byte in range(256))
@@ -65,7 +65,7 @@ class Excerpts:
         *,
         max_unpacked_bytes: int,
         max_snappy_bytes: int,
-        within_s: float = _WITHIN_S,
+        within_s: float = _TIMEOUT_S,
     ) -> None:
         self._unpacking = unpacking
         self._workers = workers
@@ -74,7 +74,7 @@ class Excerpts:
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
 
-    async def show(
+    async def read(
         self, user_id: int, location: Location, status: FileStatus, offset: int, length: int, codec: Codec | None
     ) -> FileExcerpt:
         """Return bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
@@ -101,9 +101,9 @@ class Excerpts:
             await self._unpacked(user_id, location, status, codec, window)
         return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
-    async def aside(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
+    async def run_in_thread_if_large(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
         """Run `work` and return its result, in a thread if it handles many bytes. Raises TooManyRequests."""
-        if size_bytes <= _ASIDE_BYTES:
+        if size_bytes <= _THREAD_BYTES:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
 
@@ -115,22 +115,26 @@ class Excerpts:
         packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
         if packed is None:
             return
-        async with self._unpacking.turn(user_id) as turn, self._in_time(), aclosing(self._stored(location)) as pieces:
+        async with (
+            self._unpacking.turn(user_id) as turn,
+            self._time_limit(),
+            aclosing(self._packed_chunks(location)) as pieces,
+        ):
             async for piece in pieces:
                 if await turn.run(partial(_feed, packed, window, piece, turn.stop)):
                     return
             await turn.run(lambda: _fill(window, packed.end(), turn.stop))
 
     async def _avro(self, user_id: int, location: Location, window: Window) -> None:
-        async with aclosing(self._stored(location)) as stored:
+        async with aclosing(self._packed_chunks(location)) as stored:
             await self._records(user_id, self._workers.avro_lines(stored), window)
 
     async def _parquet(self, user_id: int, location: Location, status: FileStatus, window: Window) -> None:
         await self._records(user_id, self._workers.parquet_lines(partial(_bytes, location), status.size_bytes), window)
 
-    async def _records(self, user_id: int, made_by_worker: AsyncGenerator[bytes], window: Window) -> None:
+    async def _records(self, user_id: int, worker_lines: AsyncGenerator[bytes], window: Window) -> None:
         try:
-            async with self._worker_slots.slot(user_id), self._in_time(), aclosing(made_by_worker) as lines:
+            async with self._worker_slots.slot(user_id), self._time_limit(), aclosing(worker_lines) as lines:
                 async for made in lines:
                     window.take(made)
                     if window.is_full:
@@ -138,18 +142,20 @@ class Excerpts:
         except FileTooComplex as error:
             raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
 
-    async def _stored(self, location: Location) -> AsyncGenerator[bytes]:
+    async def _packed_chunks(self, location: Location) -> AsyncGenerator[bytes]:
         """Yield the file's chunks. Raises DecompressionLimit if they are too large compared with the output."""
-        most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
+        max_bytes, taken_bytes = _MAX_PACKED_RATIO * self._max_unpacked, 0
         async with aclosing(location.storage.read(location.path.path)) as pieces:
             async for piece in pieces:
                 yield piece
-                taken += len(piece)
-                if taken > most:
-                    raise DecompressionLimit(f"This part of the file lies behind {most} bytes that unpack to little.")
+                taken_bytes += len(piece)
+                if taken_bytes > max_bytes:
+                    raise DecompressionLimit(
+                        f"This part of the file lies behind {max_bytes} bytes that unpack to little."
+                    )
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncGenerator[None]:
+    async def _time_limit(self) -> AsyncGenerator[None]:
         try:
             async with asyncio.timeout(self._within_s):
                 yield

@@ -19,11 +19,11 @@ from queryserver.files.protocol import FlatStorage, Storage
 MAX_FOUND = 100_000
 """Maximum number of files that match one pattern, and of entries in one directory."""
 _MAX_WAITING = 100_000
-_SIDE_BY_SIDE = 8
+_MAX_CONCURRENT_VISITS = 8
 _BATCH = 5000
 
-_WILD = re.compile(r"[*?\[]")
-_DEEP = "**"
+_WILDCARD = re.compile(r"[*?\[]")
+_RECURSIVE = "**"
 
 _Matches = Callable[[str], object]
 _States = frozenset[int]
@@ -31,7 +31,7 @@ _States = frozenset[int]
 
 
 def is_pattern(path: str) -> bool:
-    return _WILD.search(path) is not None
+    return _WILDCARD.search(path) is not None
 
 
 class Pattern:
@@ -49,27 +49,27 @@ class Pattern:
     @property
     def start(self) -> tuple[str, _States]:
         """Return the directory that contains all matches, and its states."""
-        return "/".join(self._names[: self.fixed]), self._closed({self.fixed})
+        return "/".join(self._names[: self.fixed]), self._with_optional_directories({self.fixed})
 
-    def after(self, states: _States, name: str) -> _States:
+    def next_states(self, states: _States, name: str) -> _States:
         """Return the states for the entry `name` in a directory with the given states. Empty if it leads to no
         match.
         """
-        reached = set[int]()
+        next_states = set[int]()
         for state in states:
             if state == len(self._names):
                 continue
-            if self._names[state] == _DEEP:
-                reached.add(state)
+            if self._names[state] == _RECURSIVE:
+                next_states.add(state)
             elif self._matchers[state](name):
-                reached.add(state + 1)
-        return self._closed(reached)
+                next_states.add(state + 1)
+        return self._with_optional_directories(next_states)
 
     def is_match(self, states: _States) -> bool:
         """Return whether a file with these states matches."""
         return len(self._names) in states
 
-    def leads_on(self, states: _States) -> bool:
+    def may_contain_matches(self, states: _States) -> bool:
         """Return whether a directory with these states may contain matches."""
         return any(state < len(self._names) for state in states)
 
@@ -78,14 +78,14 @@ class Pattern:
         names = [self._names[state] for state in states if state < len(self._names)]
         return None if any(map(is_pattern, names)) else list(dict.fromkeys(names))
 
-    def goes_deep(self, states: _States) -> bool:
-        return any(state < len(self._names) and self._names[state] == _DEEP for state in states)
+    def is_recursive(self, states: _States) -> bool:
+        return any(state < len(self._names) and self._names[state] == _RECURSIVE for state in states)
 
-    def _closed(self, states: Iterable[int]) -> _States:
-        """Add the states after a `**`, which also matches zero directories."""
+    def _with_optional_directories(self, states: Iterable[int]) -> _States:
+        """Add the states after each `**`, which also matches zero directories."""
         closed = set(states)
         for state in sorted(closed):
-            while state < len(self._names) and self._names[state] == _DEEP:
+            while state < len(self._names) and self._names[state] == _RECURSIVE:
                 state += 1  # noqa: PLW2901 handles consecutive `**`
                 closed.add(state)
         return frozenset(closed)
@@ -112,7 +112,7 @@ class GlobSearch:
         running, done = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
         try:
             while self._waiting or running:
-                while self._waiting and len(running) < _SIDE_BY_SIDE:
+                while self._waiting and len(running) < _MAX_CONCURRENT_VISITS:
                     path, states = self._waiting.popleft()
                     running.add(asyncio.create_task(self._visit(path, states), name="glob"))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -129,8 +129,8 @@ class GlobSearch:
         try:
             names = self.pattern.next_names(states)
             if names is not None:
-                await self._go_to(path, states, names)
-            elif self._lists_trees(path) and self.pattern.goes_deep(states):
+                await self._visit_names(path, states, names)
+            elif self._lists_trees(path) and self.pattern.is_recursive(states):
                 await self._search_tree(path, states)
             else:
                 await self._search_directory(path, states)
@@ -144,59 +144,59 @@ class GlobSearch:
     def _lists_trees(self, path: str) -> bool:
         return isinstance(self.storage, FlatStorage) and bool(path) and path.count("/") + 1 >= self.container_levels
 
-    async def _go_to(self, path: str, states: _States, names: Sequence[str]) -> None:
+    async def _visit_names(self, path: str, states: _States, names: Sequence[str]) -> None:
         for name in names:
-            reached, entry = self.pattern.after(states, name), f"{path}/{name}" if path else name
-            if self.pattern.is_match(reached):
+            next_states, entry = self.pattern.next_states(states, name), f"{path}/{name}" if path else name
+            if self.pattern.is_match(next_states):
                 with suppress(PathNotFound):
                     found = await self.storage.stat(entry)
-                    self._take([found] if found.is_file else [])
-            if self.pattern.leads_on(reached):
-                self._enter(entry, reached)
+                    self._add_matches([found] if found.is_file else [])
+            if self.pattern.may_contain_matches(next_states):
+                self._enqueue(entry, next_states)
 
     async def _search_directory(self, path: str, states: _States) -> None:
         async with aclosing(self.storage.list_directory(path, batch_size=_BATCH)) as batches:
             async for batch in batches:
-                self._count(len(batch.entries))
+                self._count_entries(len(batch.entries))
                 for entry in batch.entries:
-                    reached = self.pattern.after(states, entry.name)
-                    if entry.is_file and self.pattern.is_match(reached):
-                        self._take([entry])
-                    elif entry.is_directory and self.pattern.leads_on(reached):
-                        self._enter(entry.path, reached)
+                    next_states = self.pattern.next_states(states, entry.name)
+                    if entry.is_file and self.pattern.is_match(next_states):
+                        self._add_matches([entry])
+                    elif entry.is_directory and self.pattern.may_contain_matches(next_states):
+                        self._enqueue(entry.path, next_states)
 
     async def _search_tree(self, path: str, states: _States) -> None:
         """Search all files below a directory in a flat store."""
         if not isinstance(self.storage, FlatStorage):
             return
-        below = len(path) + 1
+        prefix_length = len(path) + 1
         # Files in the same directory are consecutive, so its states are computed once.
-        parent, at_parent = "", states
+        parent, parent_states = "", states
         async with aclosing(self.storage.list_tree(path)) as batches:
             async for entries in batches:
-                self._count(len(entries))
+                self._count_entries(len(entries))
                 for entry in entries:
                     if not entry.is_file:
                         continue
-                    directory, _, name = entry.path[below:].rpartition("/")
+                    directory, _, name = entry.path[prefix_length:].rpartition("/")
                     if directory != parent:
-                        parent, at_parent = directory, states
+                        parent, parent_states = directory, states
                         for each in directory.split("/") if directory else ():
-                            at_parent = self.pattern.after(at_parent, each)
-                    if self.pattern.is_match(self.pattern.after(at_parent, name)):
-                        self._take([entry])
+                            parent_states = self.pattern.next_states(parent_states, each)
+                    if self.pattern.is_match(self.pattern.next_states(parent_states, name)):
+                        self._add_matches([entry])
 
-    def _enter(self, path: str, states: _States) -> None:
+    def _enqueue(self, path: str, states: _States) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             raise too_many_entries(f"The pattern goes through more than {_MAX_WAITING} directories.")
         self._waiting.append((path, states))
 
-    def _take(self, files: Sequence[FileStatus]) -> None:
+    def _add_matches(self, files: Sequence[FileStatus]) -> None:
         if len(self._matches) + len(files) > MAX_FOUND:
             raise too_many_entries(f"The pattern matches more than {MAX_FOUND} files.")
         self._matches += files
 
-    def _count(self, entries: int) -> None:
+    def _count_entries(self, entries: int) -> None:
         self._scanned += entries
         if self._scanned > self.max_scanned:
             raise too_many_entries(f"The pattern goes through more than {self.max_scanned} entries.")

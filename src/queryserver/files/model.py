@@ -139,7 +139,7 @@ class ContentSummary:
     quota: int = -1
     space_quota_bytes: int = -1
     replication: int = 0
-    further: Mapping[str, Any] | None = None
+    extra_fields: Mapping[str, Any] | None = None
     """Additional keys from the store, passed on unchanged."""
 
 
@@ -286,12 +286,12 @@ class Escapes(StrEnum):
     """Names that are not UTF-8."""
 
 
-def escaped(raw: bytes) -> str:
+def escaped_name(raw: bytes) -> str:
     """Return the escaped name of an entry called `raw`, for use in paths."""
     return _NAME + raw.hex()
 
 
-def escaped_file(raw: bytes) -> str:
+def escaped_file_name(raw: bytes) -> str:
     """Return the escaped name of the object `raw` next to a directory of the same name, for use in paths."""
     return _FILE + raw.hex()
 
@@ -309,10 +309,10 @@ def raw_name(name: str) -> bytes:
     return bytes.fromhex(name.removeprefix(_NAME).removeprefix(_FILE))
 
 
-def ambiguous(path: str) -> errors.AmbiguousName:
+def ambiguous_name_error(path: str) -> errors.AmbiguousName:
     """Return the error for changing a path that is both a file and a directory. `path` is in normal form."""
     parent, _, name = path.rpartition("/")
-    alone = escaped_file(raw_name(name) if is_escaped(name) else name.encode())
+    alone = escaped_file_name(raw_name(name) if is_escaped(name) else name.encode())
     return errors.AmbiguousName(f"{path} is a file and a directory; the file alone is {parent}/{alone}.")
 
 
@@ -355,8 +355,8 @@ def is_name(name: str) -> bool:
         return False
 
 
-def hides_dots(name: str) -> bool:
-    """Return whether one to three further percent-decodings, as by a careless proxy or store, would yield `.` or
+def decodes_to_dots(name: str) -> bool:
+    """Return whether one to three more percent-decodings, as by a careless proxy or store, would yield `.` or
     `..`.
     """
     raw = name.encode("utf-8", "surrogatepass")
@@ -369,13 +369,13 @@ def hides_dots(name: str) -> bool:
     return False
 
 
-def new_name(given: str, *, is_directory: bool = False) -> str:
+def checked_new_name(text: str, *, is_directory: bool = False) -> str:
     """Check the name of a new entry and strip surrounding spaces (Contract storage 2.3). Raises InvalidName."""
-    name = given.strip()
-    if not is_name(name) or hides_dots(name):
+    name = text.strip()
+    if not is_name(name) or decodes_to_dots(name):
         raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
     # Checked before stripping, because a line break at the start or end is a control character (Contract storage S6).
-    if "\\" in name or any(character < " " or character == "\x7f" for character in given):
+    if "\\" in name or any(character < " " or character == "\x7f" for character in text):
         raise errors.InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
         raise errors.InvalidName("The name of a new directory holds no #.")
@@ -425,12 +425,12 @@ def decoded_path(raw: str) -> str:
     Raises InvalidPath if the value is not UTF-8.
     """
     try:
-        return repaired(unquote_to_bytes(raw).decode())
+        return repaired_path(unquote_to_bytes(raw).decode())
     except UnicodeDecodeError:
         raise errors.InvalidPath("The path is not valid UTF-8.") from None
 
 
-def repaired(path: str) -> str:
+def repaired_path(path: str) -> str:
     """Repair the doubly encoded path of a GET call: every `%2F` becomes a slash; other escapes are kept."""
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
@@ -461,7 +461,7 @@ class PathReader:
         """
         if not text:
             raise errors.MissingParameter(f"The parameter {parameter} is required.")
-        scheme, rest = self._scheme(text)
+        scheme, rest = self._split_scheme(text)
         if scheme is None:
             if not self.configured:
                 raise errors.StorageNotConfigured("This server has no file store.")
@@ -470,7 +470,7 @@ class PathReader:
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
             raise errors.UnknownAuthority("The path names another Ozone service than the configured ones.")
         names_of("/".join(names), escapes=True)
-        if any(map(hides_dots, names)):
+        if any(map(decodes_to_dots, names)):
             raise errors.InvalidPath("The path holds encoded dots.")
         if scheme is Scheme.S3A and _key_bytes(names[1:]) > _MAX_KEY_BYTES:
             raise errors.InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
@@ -483,7 +483,7 @@ class PathReader:
         """All scheme spellings of the configured stores, in lower case."""
         return frozenset(word for word, scheme in _SCHEMES.items() if scheme in self.configured)
 
-    def _scheme(self, text: str) -> tuple[Scheme | None, str]:
+    def _split_scheme(self, text: str) -> tuple[Scheme | None, str]:
         if not (match := _WITH_SCHEME.fullmatch(text)):
             return None, text
         word, slashes, rest = match.groups()

@@ -15,16 +15,16 @@ from queryserver.files.model import (
     StoragePath,
     Transfer,
     TransferKind,
-    new_name,
+    checked_new_name,
 )
 from queryserver.files.operations import Body, Progress
 from queryserver.files.protocol import RenamingStorage
-from queryserver.files.transfer_steps import Moved
+from queryserver.files.transfer_steps import TransferResult
 from queryserver.files.transfers import Transfers
 from queryserver.files.upload_repository import OrphanSweep
 
 _SKIPPED = "Following files were skipped due to file size limitations:"
-_DONE = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKind.COPY: "Copied"}
+_VERBS = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKind.COPY: "Copied"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +35,35 @@ class TransferRequest:
     source: str
     destination: str
     overwrite: bool = False
-    several: bool = False
-    """Whether this is one of several sources. Their destination must be a directory."""
+    is_one_of_several: bool = False
+    """Whether the call has several sources, so that the destination must be a directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """A request's parsed paths, before any store call."""
+class ParsedTransfer:
+    """The parsed paths of a request, before any store call."""
 
     request: TransferRequest
     source: Location
-    given: Location
+    requested: Location
     must_be_directory: bool
 
     @property
     def possible_targets(self) -> Sequence[StoragePath]:
         """The possible targets. A move into an existing directory appends the source's name."""
         if self.request.kind is TransferKind.RENAME:
-            return [self.given.path]
-        return [self.given.path, self.given.path.child(self.source.path.name)]
+            return [self.requested.path]
+        return [self.requested.path, self.requested.path.child(self.source.path.name)]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransfer:
-    """A checked transfer, to be started or finished by `work`."""
+    """A checked transfer, which `work` starts or finishes."""
 
     kind: TransferKind
     source: StoragePath
     target: StoragePath
-    work: Callable[[Progress], Awaitable[Moved]]
+    work: Callable[[Progress], Awaitable[TransferResult]]
 
 
 class Moves:
@@ -92,13 +92,13 @@ class Moves:
         try:
             destination = self._destination(caller, request)
             source = destination.source.path
-            if request.kind is TransferKind.COPY or not _is_one_step(destination.source, destination.given):
+            if request.kind is TransferKind.COPY or not _can_rename(destination.source, destination.requested):
                 targets = destination.possible_targets
-                claimed = await self._transfers.unfinished(caller.user.id, request.kind, source, targets)
+                claimed = await self._transfers.claim_unfinished(caller.user.id, request.kind, source, targets)
                 if claimed is not None:
                     work = partial(self._transfers.resume, claimed)
                     return PreparedTransfer(request.kind, source, claimed.transfer.target, work)
-            entry, target, existing = await self._checked(destination)
+            entry, target, existing = await self._check_stores(destination)
             transfer = Transfer(
                 caller.user.id, caller.acting, request.kind, source, target.path, overwrite=existing is not None
             )
@@ -108,7 +108,7 @@ class Moves:
             self._audit.record(caller, f"storage.{request.kind}", request.source, error.code)
             raise
 
-    async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> Moved:
+    async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> TransferResult:
         """Perform the transfer. A failed copy leaves nothing behind; after a failed move, the source or the target is
         complete.
         """
@@ -116,43 +116,43 @@ class Moves:
             return await prepared.work(progress)
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
-        """Return the destination directory for several sources. Raises NotADirectory, even if it does not exist."""
-        given = self._stores.location(caller, self._stores.path(destination, parameter="dest_path"))
-        if not given.path.is_root:
-            entry = await given.find()
+        """Return the destination of a call with several sources. Raises NotADirectory, also if it is missing."""
+        requested = self._stores.location(caller, self._stores.path(destination, parameter="dest_path"))
+        if not requested.path.is_root:
+            entry = await requested.find()
             if entry is None:
-                raise errors.NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
-            given.check_directory(entry)
-        return given.path
+                raise errors.NotADirectory(f"Several sources need an existing directory, and {requested.path} is none.")
+            requested.check_directory(entry)
+        return requested.path
 
-    def _destination(self, caller: Caller, request: TransferRequest) -> Destination:
+    def _destination(self, caller: Caller, request: TransferRequest) -> ParsedTransfer:
         """Parse and check the paths without calling the stores."""
         is_rename = request.kind is TransferKind.RENAME
         source = self._stores.location(caller, self._stores.path(request.source, parameter="src_path"))
-        given = self._stores.location(caller, self._given(request, source.path))
+        requested = self._stores.location(caller, self._destination_path(request, source.path))
         if len(source.path.names) <= source.file_system.traits.container_levels or source.path.is_root:
             if request.kind is TransferKind.COPY:
                 raise errors.NotSupported("Roots, buckets, containers and volumes are not copied.")
             raise errors.root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
-        if is_rename and source.path.scheme is not given.path.scheme:
+        if is_rename and source.path.scheme is not requested.path.scheme:
             raise errors.NotSupported("A rename stays in its store; move can go to another one.")
-        if given.path in ({source.path} if is_rename else {source.path, source.path.parent}):
+        if requested.path in ({source.path} if is_rename else {source.path, source.path.parent}):
             raise errors.same_path("Source and target are the same.")
-        is_directory = request.several or (not is_rename and request.destination.strip().endswith("/"))
-        return Destination(request, source, given, is_directory)
+        is_directory = request.is_one_of_several or (not is_rename and request.destination.strip().endswith("/"))
+        return ParsedTransfer(request, source, requested, is_directory)
 
-    async def _checked(self, destination: Destination) -> tuple[FileStatus, Location, FileStatus | None]:
+    async def _check_stores(self, destination: ParsedTransfer) -> tuple[FileStatus, Location, FileStatus | None]:
         """Check the stores. Return the source's status, the target, and the entry that currently exists there."""
         source = destination.source
         entry = await source.storage.stat(source.path.path)
-        if destination.given.path.is_inside(source.path):
+        if destination.requested.path.is_inside(source.path):
             raise errors.TargetInsideSource("The target lies inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
             # Names may be equal after spaces around the new name are stripped.
             raise errors.same_path("Source and target are the same.")
         if target.path.name != source.path.name:  # unchanged names are not checked
-            new_name(target.path.name, is_directory=entry.is_directory)
+            checked_new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
             if len(target.path.names) <= target.file_system.traits.container_levels:
                 # Moves do not create buckets.
@@ -167,35 +167,39 @@ class Moves:
             raise errors.SymlinkNotFollowed("A symbolic link is not copied.")
         return entry, target, existing
 
-    def _given(self, request: TransferRequest, source: StoragePath) -> StoragePath:
+    def _destination_path(self, request: TransferRequest, source: StoragePath) -> StoragePath:
         """Parse the destination. In a rename, a name without a slash stays in the source's directory."""
         if not request.destination or request.destination.isspace():
             raise errors.MissingParameter("dest_path is required.")
         if request.kind is TransferKind.RENAME and "/" not in request.destination:
-            return source.parent.child(new_name(request.destination))
-        given = self._stores.path(request.destination, parameter="dest_path")
+            return source.parent.child(checked_new_name(request.destination))
+        requested = self._stores.path(request.destination, parameter="dest_path")
         if request.kind is TransferKind.RENAME:
-            return given.parent.child(new_name(given.name))
-        return given
+            return requested.parent.child(checked_new_name(requested.name))
+        return requested
 
-    async def _target(self, destination: Destination) -> tuple[Location, FileStatus | None]:
+    async def _target(self, destination: ParsedTransfer) -> tuple[Location, FileStatus | None]:
         """Return the target and the entry that currently exists there."""
-        given = destination.given
-        existing = None if given.path.is_root else await given.find()
+        requested = destination.requested
+        existing = None if requested.path.is_root else await requested.find()
         if destination.request.kind is TransferKind.RENAME:
-            return given, existing
-        if given.path.is_root or (existing is not None and existing.is_directory):
-            inside = given.at(given.path.child(destination.source.path.name))
+            return requested, existing
+        if requested.path.is_root or (existing is not None and existing.is_directory):
+            inside = requested.at(requested.path.child(destination.source.path.name))
             return inside, await inside.find()
         if destination.must_be_directory:
             if existing is None:
-                raise given.missing()
-            given.check_directory(existing)
+                raise requested.missing()
+            requested.check_directory(existing)
         if existing is not None:
-            return given, existing
-        name = new_name(given.path.name) if given.path.name != destination.source.path.name else given.path.name
-        trimmed = given.at(given.path.parent.child(name))
-        return trimmed, None if name == given.path.name else await trimmed.find()
+            return requested, existing
+        name = (
+            checked_new_name(requested.path.name)
+            if requested.path.name != destination.source.path.name
+            else requested.path.name
+        )
+        stripped = requested.at(requested.path.parent.child(name))
+        return stripped, None if name == requested.path.name else await stripped.find()
 
     async def _begin(
         self,
@@ -204,26 +208,26 @@ class Moves:
         locations: tuple[Location, Location],
         entry: FileStatus,
         progress: Progress,
-    ) -> Moved:
+    ) -> TransferResult:
         source, target = locations
         storage = source.storage
-        is_one_step = transfer.kind is not TransferKind.COPY and _is_one_step(source, target)
-        if is_one_step and isinstance(storage, RenamingStorage):
+        is_rename_possible = transfer.kind is not TransferKind.COPY and _can_rename(source, target)
+        if is_rename_possible and isinstance(storage, RenamingStorage):
             progress.expect(1)
             if transfer.overwrite:
                 # If a store cannot replace files atomically, a crash may leave the old file under another name.
-                async with self._orphans.recorded(caller, target.path):
+                async with self._orphans.recorded_write(caller, target.path):
                     await storage.rename(source.path.path, target.path.path, overwrite=True)
             else:
                 await storage.rename(source.path.path, target.path.path)
             progress.advance()
-            return Moved(transfer.kind, source.path, target.path)
+            return TransferResult(transfer.kind, source.path, target.path)
         transfer = replace(transfer, operation_id=progress.operation_id)
-        async with self._orphans.recorded(caller, target.path):
+        async with self._orphans.recorded_write(caller, target.path):
             return await self._transfers.begin(transfer, locations, entry, progress)
 
 
-def _is_one_step(source: Location, target: Location) -> bool:
+def _can_rename(source: Location, target: Location) -> bool:
     return (
         source.path.scheme is target.path.scheme
         and isinstance(source.storage, RenamingStorage)
@@ -231,31 +235,31 @@ def _is_one_step(source: Location, target: Location) -> bool:
     )
 
 
-def moved_body(moved: Moved) -> Mapping[str, Any]:
+def item_body(result: TransferResult) -> Mapping[str, Any]:
     """Return the response body of a successful call (Contract storage 7.1), which is also used for items in bulk
     calls.
     """
     body: dict[str, Any] = {
         "status": 0,
-        "path": str(moved.target),
-        "source": str(moved.source),
-        "message": f"{_DONE[moved.kind]} '{moved.source}' to '{moved.target}' successfully",
+        "path": str(result.target),
+        "source": str(result.source),
+        "message": f"{_VERBS[result.kind]} '{result.source}' to '{result.target}' successfully",
     }
-    if moved.skipped_links:
-        body["details"] = {"skipped_links": list(moved.skipped_links)}
-    if _is_ozone_copy(moved):
-        body["skipped_files"] = _skipped_text(moved)
+    if result.skipped_links:
+        body["details"] = {"skipped_links": list(result.skipped_links)}
+    if _is_ozone_copy(result):
+        body["skipped_files"] = _skipped_text(result)
     return body
 
 
-def final_body(moved: Moved) -> Body:
+def final_body(result: TransferResult) -> Body:
     """Return the response body of a call with one source. For copies on Ozone it is a text (Contract storage 7.3)."""
-    return _skipped_text(moved) if _is_ozone_copy(moved) else moved_body(moved)
+    return _skipped_text(result) if _is_ozone_copy(result) else item_body(result)
 
 
-def _is_ozone_copy(moved: Moved) -> bool:
-    return moved.kind is TransferKind.COPY and moved.source.scheme is moved.target.scheme is Scheme.OFS
+def _is_ozone_copy(result: TransferResult) -> bool:
+    return result.kind is TransferKind.COPY and result.source.scheme is result.target.scheme is Scheme.OFS
 
 
-def _skipped_text(moved: Moved) -> str:
-    return "\n- ".join((_SKIPPED, *moved.skipped_files)) if moved.skipped_files else ""
+def _skipped_text(result: TransferResult) -> str:
+    return "\n- ".join((_SKIPPED, *result.skipped_files)) if result.skipped_files else ""

@@ -22,22 +22,22 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SHOWN = 40  # displayed characters of an id from a client
+_MAX_SHOWN_CHARACTERS = 40  # displayed characters of an id from a client
 
 Body = Mapping[str, Any] | str
 """A call's final response body, as JSON."""
 
-_GONE: Mapping[str, Any] = {
+_CRASHED_BODY: Mapping[str, Any] = {
     "status": -1,
     "code": "internal_error",
     "message": "The server that worked on this is gone; parts of it may have been done.",
 }
-_BROKEN: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message": "Internal error."}
+_INTERNAL_ERROR_BODY: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message": "Internal error."}
 
 
 @dataclass(slots=True)
 class Progress:
-    """A work's progress, updated by the work itself."""
+    """The progress of an operation. The work itself updates it."""
 
     operation_id: UUID | None = None
     done: int = 0
@@ -51,8 +51,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """Reports that the work continues; its outcome is available under this id."""
+class ContinuedOperation:
+    """Work that continues after the response. Its outcome is available under this id."""
 
     operation_id: UUID
     path: str
@@ -80,7 +80,7 @@ class OperationTimes:
 
 
 class LongOperations:
-    """Runs work in separate tasks. On exit from `running()`, unfinished work gets a grace period and is then
+    """Runs work in tasks of their own. On exit from `running()`, unfinished work has a grace period and is then
     cancelled.
     """
 
@@ -105,10 +105,10 @@ class LongOperations:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | Started:
-        """Return the work's result, or Started if it has not finished after `wait_s`. None waits until completion.
+    async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | ContinuedOperation:
+        """Return the result of the work, or a ContinuedOperation if it takes longer than `wait_s` (None: no limit).
 
-        The work continues if the caller is cancelled. Errors from the work are raised here.
+        The work continues if the caller is cancelled. Raises the errors of the work.
         """
         operation_id = uuid4()
         progress = Progress(operation_id)
@@ -124,24 +124,24 @@ class LongOperations:
         )
         self._running[operation_id] = progress
         self._spawn(self._supervise(operation_id, work, progress, task), name=f"{work.kind}-follower")
-        return Started(operation_id, work.path)
+        return ContinuedOperation(operation_id, work.path)
 
     async def status(self, caller: Caller, operation_id: str) -> LongOperationStatus:
         """Return the status of one of the caller's operations. Raises OperationNotFound."""
         try:
-            wanted = UUID(operation_id)
+            requested_id = UUID(operation_id)
         except ValueError:
-            raise OperationNotFound(operation_id[:_SHOWN]) from None
-        status = await self._records.read(wanted, user_id=caller.user.id)
+            raise OperationNotFound(operation_id[:_MAX_SHOWN_CHARACTERS]) from None
+        status = await self._records.read(requested_id, user_id=caller.user.id)
         if status is None:
             raise OperationNotFound(operation_id)
-        if status.state is LongOperationState.RUNNING and (progress := self._running.get(wanted)):
-            return LongOperationStatus(wanted, status.state, progress.done, progress.total, None)
+        if status.state is LongOperationState.RUNNING and (progress := self._running.get(requested_id)):
+            return LongOperationStatus(requested_id, status.state, progress.done, progress.total, None)
         return status
 
     async def sweep(self) -> int:
         """Close the records of crashed processes; return how many."""
-        return await self._records.give_up(_GONE)
+        return await self._records.give_up(_CRASHED_BODY)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
         """Report progress until the work ends, then record its outcome. For cancelled work, the sweep closes the
@@ -157,7 +157,7 @@ class LongOperations:
             if error is None:
                 body = work.body(task.result())
             else:
-                body = failure_body(error) if isinstance(error, QueryServerError) else _BROKEN
+                body = failure_body(error) if isinstance(error, QueryServerError) else _INTERNAL_ERROR_BODY
             await self._record(operation_id, body)
         finally:
             del self._running[operation_id]
@@ -182,10 +182,10 @@ class LongOperations:
     def _spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._log_failure)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _log_failure(self, task: asyncio.Task[Any]) -> None:
         """Log unexpected errors, because no caller may be waiting for them."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
@@ -206,7 +206,7 @@ Outcomes = Mapping[str, T | QueryServerError]
 """Each item's result or error, keyed by its text in the request, in request order."""
 
 
-def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
+def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
     """Return the distinct items. Raises MissingParameter (none), too_many_entries."""
     items = list(dict.fromkeys(sent))
     if not items:
@@ -216,7 +216,7 @@ def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
     return items
 
 
-async def each_of(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
+async def process_each(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
     """Process the items sequentially, because later ones may depend on earlier ones."""
     outcomes: dict[str, T | QueryServerError] = {}
     progress.expect(len(items))

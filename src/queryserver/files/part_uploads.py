@@ -11,20 +11,20 @@ from uuid import UUID, uuid4
 
 from queryserver import errors
 from queryserver.files.access import OBJECT_STORES, Caller, Location, StorageAudit, Stores
-from queryserver.files.model import FileStatus, StoragePath, new_name
-from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
+from queryserver.files.model import FileStatus, StoragePath, checked_new_name
+from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, empty_body
 from queryserver.files.upload_repository import (
     LEASE,
     RENEW_EVERY_S,
-    ArrivedPart,
     NewUpload,
     OrphanSweep,
     PartUpload,
     PartUploads,
+    ReceivedPart,
     UploadTerms,
     attempts,
 )
-from queryserver.files.uploads import CheckedContent, UploadRules, digest_of
+from queryserver.files.uploads import CheckedContent, UploadRules, sha256_of
 from queryserver.platform.threads import renewed
 
 MAX_PARTS = 10_000
@@ -79,14 +79,14 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
 
 
 def missing_parts(upload: PartUpload) -> Sequence[int]:
-    return [index for index in range(upload.terms.plan.parts) if index not in upload.arrived]
+    return [index for index in range(upload.terms.plan.parts) if index not in upload.received_parts]
 
 
-def received(upload: PartUpload) -> list[list[int]]:
+def received_ranges(upload: PartUpload) -> list[list[int]]:
     """Return the received byte ranges in order, with exclusive ends. Adjacent ranges are merged."""
     plan = upload.terms.plan
     ranges: list[list[int]] = []
-    for index in sorted(upload.arrived):
+    for index in sorted(upload.received_parts):
         start = index * plan.part_bytes
         end = start + plan.size_of(index)
         if ranges and ranges[-1][1] == start:
@@ -96,14 +96,14 @@ def received(upload: PartUpload) -> list[list[int]]:
     return ranges
 
 
-def contiguous(upload: PartUpload) -> int:
+def contiguous_bytes(upload: PartUpload) -> int:
     """Return the number of bytes received from the start without a gap."""
-    ranges = received(upload)
+    ranges = received_ranges(upload)
     return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
 
 
 _CLAIM_WAIT_S = 30.0
-_ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announced."
+_DIGEST_DIFFERS = "The SHA-256 of the joined file is not the one that was announced."
 
 
 class UploadJoiner:
@@ -115,7 +115,7 @@ class UploadJoiner:
         self._orphans = orphans
         self._threads = threads
 
-    async def own(self, caller: Caller, client_uuid: UUID) -> PartUpload:
+    async def find(self, caller: Caller, client_uuid: UUID) -> PartUpload:
         """Return one of the caller's uploads. Raises UploadNotFound, storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
@@ -124,20 +124,20 @@ class UploadJoiner:
         return upload
 
     @asynccontextmanager
-    async def alone(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
+    async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
         """Yield the upload with an exclusive claim, held inside the context. Raises OperationInProgress."""
         claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
-            upload = await self.own(caller, client_uuid)
+            upload = await self.find(caller, client_uuid)
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 break
         else:
             raise errors.OperationInProgress("Another call works on this upload.")
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
-            async with claim, self._orphans.alive(upload.id):
+            async with claim, self._orphans.renewing(upload.id):
                 # Read the upload again, because the previous claimant may have changed it.
-                yield await self.own(caller, client_uuid), claimant
+                yield await self.find(caller, client_uuid), claimant
         finally:
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
@@ -148,19 +148,19 @@ class UploadJoiner:
         Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file),
         OperationInProgress, and the errors of `Storage.join_parts`.
         """
-        _require_all(await self.own(caller, client_uuid))
-        async with self.alone(caller, client_uuid) as (upload, claimant):
+        _require_all(await self.find(caller, client_uuid))
+        async with self.claimed(caller, client_uuid) as (upload, claimant):
             if upload.result is not None:
                 return upload
             _require_all(upload)
-            if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
+            if sha256 is not None and upload.terms.plan.parts == 1 and upload.received_parts[0].sha256 != sha256:
                 # The digest of a one-part file is known in advance.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
-            entry = await self._joined(self._stores.location(caller, upload.terms.target), upload, sha256)
-            await self.keep(upload, claimant, entry)
-        return await self.own(caller, client_uuid)
+            entry = await self._join(self._stores.location(caller, upload.terms.target), upload, sha256)
+            await self.record_file(upload, claimant, entry)
+        return await self.find(caller, client_uuid)
 
-    async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
+    async def record_file(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
         """Record the file created from an upload. Raises part_conflict if the claim was lost.
 
         Retries while the database is unavailable, because the parts no longer exist and nothing else refers to the
@@ -168,29 +168,29 @@ class UploadJoiner:
         """
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
-                if not await self._records.finished(upload.id, claimant, entry):
+                if not await self._records.record_result(upload.id, claimant, entry):
                     raise errors.part_conflict("Another call took over this upload.")
                 return await self._orphans.end(upload.id)
         raise errors.DatabaseUnavailable
 
-    async def give_up(self, upload: PartUpload, error: errors.QueryServerError) -> None:
+    async def forget_failed(self, upload: PartUpload, error: errors.QueryServerError) -> None:
         """Discard a failed single-call upload, which its client must restart."""
         with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
         if not isinstance(error, errors.StorageError):
             await self._orphans.end(upload.id)
 
-    async def _joined(self, location: Location, upload: PartUpload, sha256: bytes | None) -> FileStatus:
+    async def _join(self, location: Location, upload: PartUpload, sha256: bytes | None) -> FileStatus:
         storage, terms, plan = location.storage, upload.terms, upload.terms.plan
         if upload.staging is None:
-            return await storage.write(plan.path, no_bytes(), overwrite=terms.overwrite, size_bytes=0)
-        parts = [upload.arrived[index].stored for index in range(plan.parts)]
+            return await storage.write(plan.path, empty_body(), overwrite=terms.overwrite, size_bytes=0)
+        parts = [upload.received_parts[index].stored for index in range(plan.parts)]
         is_known = sha256 is None or plan.parts == 1
         if not is_known and isinstance(storage, ReadableParts):
-            if await digest_of(storage.read_parts(plan, upload.staging, parts), self._threads) != sha256:
+            if await sha256_of(storage.read_parts(plan, upload.staging, parts), self._threads) != sha256:
                 await storage.discard_parts(plan, upload.staging)
                 await self._records.forget(upload.id)
-                raise errors.VerificationFailed(_ANOTHER_FILE)
+                raise errors.VerificationFailed(_DIGEST_DIFFERS)
             is_known = True
         replaces = not is_known and await location.find() is not None
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
@@ -202,14 +202,14 @@ class UploadJoiner:
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
         """Verify the joined file on a store whose parts cannot be read before joining (S3)."""
-        if await digest_of(storage.read(entry.path, version=entry), self._threads) == sha256:
+        if await sha256_of(storage.read(entry.path, version=entry), self._threads) == sha256:
             return
         await self._records.forget(upload.id)
         if replaces:
             # The previous content is already replaced, so deleting the new content would leave nothing.
             raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
-        raise errors.VerificationFailed(_ANOTHER_FILE)
+        raise errors.VerificationFailed(_DIGEST_DIFFERS)
 
 
 def _require_all(upload: PartUpload) -> None:
@@ -220,8 +220,8 @@ def _require_all(upload: PartUpload) -> None:
 
 # Concurrent calls for the same part come from a client that stopped waiting, so the first call will end soon.
 _PART_CLAIM_WAIT_S = 10.0
-KEEP = timedelta(hours=24)
-"""How long an upload is kept after its last part arrived."""
+KEEP_FOR = timedelta(hours=24)
+"""How long an upload is kept after its last part has arrived."""
 
 Written = TypeVar("Written")
 
@@ -232,18 +232,18 @@ class PartWriter:
     def __init__(
         self,
         records: PartUploads,
-        joining: UploadJoiner,
+        joiner: UploadJoiner,
         caller: Caller,
         location: Location,
         upload: PartUpload,
         part_request: PartRequest,
     ) -> None:
         self._records = records
-        self._joining = joining
+        self._joiner = joiner
         self._caller = caller
         self._location = location
         self._upload = upload
-        self._given = part_request
+        self._request = part_request
         self._claimant = uuid4()
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
@@ -252,13 +252,13 @@ class PartWriter:
         Raises InvalidParameter (wrong size), part_conflict (different bytes), VerificationFailed, OperationInProgress,
         UploadNotFound (discarded in the meantime), and the errors of the store and of `content`.
         """
-        part_request, staging, plan = self._given, self._upload.staging, self._upload.terms.plan
+        part_request, staging, plan = self._request, self._upload.staging, self._upload.terms.plan
         checked = CheckedContent(content, threads, sha256=part_request.sha256)
-        async with aclosing(_exactly(plan.size_of(part_request.index), checked)) as pieces:
-            if not await self._claimed():
+        async with aclosing(_check_part_size(plan.size_of(part_request.index), checked)) as pieces:
+            if not await self._claim():
                 async for _ in pieces:
                     pass
-                arrived = (await self._joining.own(self._caller, part_request.client_uuid)).arrived.get(
+                arrived = (await self._joiner.find(self._caller, part_request.client_uuid)).received_parts.get(
                     part_request.index
                 )
                 if arrived is not None and arrived.sha256 != checked.sha256:
@@ -266,24 +266,24 @@ class PartWriter:
                 return
             if staging is not None:
                 write = partial(self._location.storage.write_part, plan, staging, part_request.index, pieces)
-                stored = await self._written(write)
+                stored = await self._write_renewing_claim(write)
             elif part_request.is_whole:
                 await self._write_whole(pieces)
                 stored = StoredPart(part_request.index, checked.size_bytes, "")
             else:
                 # An empty file has no staging area.
-                stored = await self._written(partial(_drain, pieces, part_request.index))
-            await self._keep(ArrivedPart(stored, checked.sha256))
+                stored = await self._write_renewing_claim(partial(_consume, pieces, part_request.index))
+            await self._record_part(ReceivedPart(stored, checked.sha256))
 
-    async def _claimed(self) -> bool:
+    async def _claim(self) -> bool:
         """Claim the part for writing; return False if it has already arrived."""
-        upload, index = self._upload, self._given.index
+        upload, index = self._upload, self._request.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
-            if index in upload.arrived or upload.result is not None:
+            if index in upload.received_parts or upload.result is not None:
                 return False
             if await self._records.claim_part(upload.id, index, self._claimant, lease=LEASE):
                 return True
-            upload = await self._joining.own(self._caller, upload.client_uuid)
+            upload = await self._joiner.find(self._caller, upload.client_uuid)
         raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
@@ -296,17 +296,17 @@ class PartWriter:
             overwrite=upload.terms.overwrite,
             size_bytes=plan.size_bytes,
         )
-        async with self._joining.alone(self._caller, upload.client_uuid) as (_, claimant):
+        async with self._joiner.claimed(self._caller, upload.client_uuid) as (_, claimant):
             try:
-                entry = await self._written(write)
+                entry = await self._write_renewing_claim(write)
             except errors.QueryServerError as error:
-                await self._joining.give_up(upload, error)
+                await self._joiner.forget_failed(upload, error)
                 raise
-            await self._joining.keep(upload, claimant, entry)
+            await self._joiner.record_file(upload, claimant, entry)
 
-    async def _written(self, write: Callable[[], Awaitable[Written]]) -> Written:
+    async def _write_renewing_claim(self, write: Callable[[], Awaitable[Written]]) -> Written:
         """Run `write` and return its result. On failure, release the claim on the part."""
-        claim = self._upload.id, self._given.index, self._claimant
+        claim = self._upload.id, self._request.index, self._claimant
         try:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
@@ -315,12 +315,12 @@ class PartWriter:
                 await self._records.release_part(*claim)
             raise
 
-    async def _keep(self, part: ArrivedPart) -> None:
+    async def _record_part(self, part: ReceivedPart) -> None:
         upload = self._upload
-        if await self._records.arrived(upload.id, self._claimant, part, keep=KEEP):
+        if await self._records.record_part(upload.id, self._claimant, part, keep=KEEP_FOR):
             return
         try:
-            await self._joining.own(self._caller, upload.client_uuid)
+            await self._joiner.find(self._caller, upload.client_uuid)
         except errors.UploadNotFound:
             # The upload was discarded while this part was being written, so the part must also be discarded.
             if upload.staging is not None:
@@ -329,13 +329,13 @@ class PartWriter:
         raise errors.part_conflict(f"Another call took part {part.stored.index} over.")
 
 
-async def _drain(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
+async def _consume(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
     async for _ in pieces:
         pass
     return StoredPart(index, 0, "")
 
 
-async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
+async def _check_part_size(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
     """Yield the chunks. Raises InvalidParameter before the last chunk if the number of bytes is not `size_bytes`."""
     async with aclosing(checked.pieces()) as pieces:
         async for piece in pieces:
@@ -350,7 +350,7 @@ async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[b
 
 MAX_OPEN_UPLOADS = 20
 _PREPARE_WAIT_S = 30.0
-_OTHER_TERMS = "The upload began with another name, destination, size or overwrite."
+_TERMS_DIFFER = "The upload began with another name, destination, size or overwrite."
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ class PartUploading:
         self._rules = rules
         self._orphans = orphans
         self._audit = audit
-        self._joining = UploadJoiner(stores, records, orphans, threads)
+        self._joiner = UploadJoiner(stores, records, orphans, threads)
         self._threads = threads
 
     async def receive(self, caller: Caller, part_request: PartRequest, content: AsyncGenerator[bytes]) -> PartUpload:
@@ -391,29 +391,29 @@ class PartUploading:
         `UploadRules.target` and `PartWriter.receive`.
         """
         self._rules.admit(file_bytes=part_request.total_bytes)
-        target = part_request.directory.child(new_name(part_request.file_name))
+        target = part_request.directory.child(checked_new_name(part_request.file_name))
         terms = UploadTerms(target, plan_of(part_request, target.path), part_request.overwrite)
         operation = "storage.upload" if part_request.is_whole else "storage.upload.part"
-        with self._audit.event(caller, operation, target) as noted:
-            noted.size_bytes = terms.plan.size_of(part_request.index)
+        with self._audit.event(caller, operation, target) as details:
+            details.size_bytes = terms.plan.size_of(part_request.index)
             location = self._stores.location(caller, target)
             upload = await self._records.read(caller.user.id, part_request.client_uuid)
             if upload is None:
-                upload = await self._begun(caller, part_request, terms)
+                upload = await self._begin(caller, part_request, terms)
             if upload.terms != terms:
-                raise errors.part_conflict(_OTHER_TERMS)
+                raise errors.part_conflict(_TERMS_DIFFER)
             # A whole file is written directly to its target, and an empty file has nothing to stage.
-            is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.arrived)
+            is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.received_parts)
             if is_staged and upload.staging is None and upload.result is None:
-                upload = await self._prepared(caller, upload, location)
-            part = PartWriter(self._records, self._joining, caller, location, upload, part_request)
+                upload = await self._with_staging_area(caller, upload, location)
+            part = PartWriter(self._records, self._joiner, caller, location, upload, part_request)
             await part.receive(content, self._threads)
             if part_request.is_whole:
-                return await self._joining.finish(caller, part_request.client_uuid)
-            return await self._joining.own(caller, part_request.client_uuid)
+                return await self._joiner.finish(caller, part_request.client_uuid)
+            return await self._joiner.find(caller, part_request.client_uuid)
 
     async def state(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        return await self._joining.own(caller, client_uuid)
+        return await self._joiner.find(caller, client_uuid)
 
     async def complete(
         self, caller: Caller, client_uuid: UUID, completion: CompletionRequest, *, sha256: bytes | None = None
@@ -423,41 +423,53 @@ class PartUploading:
         Raises part_conflict if `completion` differs from the first part, and the errors of `UploadJoiner.finish`.
         """
         self._rules.admit()
-        terms = (await self._joining.own(caller, client_uuid)).terms
-        kept = (terms.target.parent, terms.target.name, terms.plan.size_bytes, terms.plan.parts, terms.overwrite)
-        name = None if completion.file_name is None else new_name(completion.file_name)
-        repeated = (completion.directory, name, completion.total_bytes, completion.parts or None, completion.overwrite)
+        terms = (await self._joiner.find(caller, client_uuid)).terms
+        recorded_terms = (
+            terms.target.parent,
+            terms.target.name,
+            terms.plan.size_bytes,
+            terms.plan.parts,
+            terms.overwrite,
+        )
+        name = None if completion.file_name is None else checked_new_name(completion.file_name)
+        repeated_terms = (
+            completion.directory,
+            name,
+            completion.total_bytes,
+            completion.parts or None,
+            completion.overwrite,
+        )
         if any(
-            part_request is not None and part_request != known
-            for part_request, known in zip(repeated, kept, strict=True)
+            value is not None and value != recorded
+            for value, recorded in zip(repeated_terms, recorded_terms, strict=True)
         ):
-            raise errors.part_conflict(_OTHER_TERMS)
-        with self._audit.event(caller, "storage.upload", terms.target) as noted:
-            noted.size_bytes = terms.plan.size_bytes
-            return await self._joining.finish(caller, client_uuid, sha256=sha256)
+            raise errors.part_conflict(_TERMS_DIFFER)
+        with self._audit.event(caller, "storage.upload", terms.target) as details:
+            details.size_bytes = terms.plan.size_bytes
+            return await self._joiner.finish(caller, client_uuid, sha256=sha256)
 
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
         """Remove an upload and its parts, but keep a joined file. Raises OperationInProgress."""
-        target = (await self._joining.own(caller, client_uuid)).terms.target
+        target = (await self._joiner.find(caller, client_uuid)).terms.target
         location = self._stores.location(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
-            async with self._joining.alone(caller, client_uuid) as (upload, _):
+            async with self._joiner.claimed(caller, client_uuid) as (upload, _):
                 if upload.staging is not None and upload.result is None:
                     await location.storage.discard_parts(upload.terms.plan, upload.staging)
                 await self._records.forget(upload.id)
                 await self._orphans.end(upload.id)
         return target
 
-    async def _begun(self, caller: Caller, part_request: PartRequest, terms: UploadTerms) -> PartUpload:
+    async def _begin(self, caller: Caller, part_request: PartRequest, terms: UploadTerms) -> PartUpload:
         """Check the destination and create a new upload."""
         location = await self._rules.target(
             caller, part_request.directory, part_request.file_name, overwrite=part_request.overwrite
         )
-        smallest = location.file_system.traits.min_part_bytes
-        if terms.plan.parts > 1 and terms.plan.part_bytes < smallest:
-            raise errors.InvalidParameter(f"On this store a part has at least {smallest} bytes.")
+        min_part_bytes = location.file_system.traits.min_part_bytes
+        if terms.plan.parts > 1 and terms.plan.part_bytes < min_part_bytes:
+            raise errors.InvalidParameter(f"On this store a part has at least {min_part_bytes} bytes.")
         new = NewUpload(uuid4(), caller.user.id, part_request.client_uuid, caller.acting, terms)
-        upload = await self._records.open(new, keep=KEEP, max_open=MAX_OPEN_UPLOADS)
+        upload = await self._records.open(new, keep=KEEP_FOR, max_open=MAX_OPEN_UPLOADS)
         if upload is None:
             raise errors.TooManyRequests(
                 f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30)
@@ -466,7 +478,7 @@ class PartUploading:
             await self._orphans.begin(new.id, caller, terms.target)
         return upload
 
-    async def _prepared(self, caller: Caller, upload: PartUpload, location: Location) -> PartUpload:
+    async def _with_staging_area(self, caller: Caller, upload: PartUpload, location: Location) -> PartUpload:
         """Return the upload with a staging area, which only one of several concurrent calls creates."""
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
@@ -474,11 +486,11 @@ class PartUploading:
                 return upload
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 await self._prepare(caller, upload.client_uuid, location, claimant)
-            upload = await self._joining.own(caller, upload.client_uuid)
+            upload = await self._joiner.find(caller, upload.client_uuid)
         raise errors.OperationInProgress("Another call prepares this upload.")
 
     async def _prepare(self, caller: Caller, client_uuid: UUID, location: Location, claimant: UUID) -> None:
-        upload = await self._joining.own(caller, client_uuid)
+        upload = await self._joiner.find(caller, client_uuid)
         if upload.staging is not None:
             await self._records.release(upload.id, claimant)
             return
@@ -488,7 +500,7 @@ class PartUploading:
             # Nothing has arrived yet, so the next part starts over.
             await self._records.forget(upload.id)
             raise
-        if not await self._records.prepared(upload.id, claimant, staging):
+        if not await self._records.record_staging(upload.id, claimant, staging):
             await location.storage.discard_parts(upload.terms.plan, staging)
 
 

@@ -79,7 +79,7 @@ class StoredPart:
     receipt: str
 
 
-async def no_bytes() -> AsyncGenerator[bytes]:
+async def empty_body() -> AsyncGenerator[bytes]:
     """Yield the body of an empty file, which has no chunks."""
     for piece in ():
         yield piece
@@ -172,7 +172,7 @@ class Storage(Protocol):
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """Delete orphaned files directly in a directory that were last written before that time; return how many.
 
-        Only deletes files with a reserved name. See `UnseenUploads` for uploads that have no name yet.
+        Only deletes files with a reserved name. See `UnlistedUploads` for uploads that have no name yet.
         """
         ...
 
@@ -193,10 +193,10 @@ class CheckedWrites(Protocol):
 
 
 @runtime_checkable
-class UnseenUploads(Protocol):
+class UnlistedUploads(Protocol):
     """A store that tracks incomplete uploads under their final name, but not in listings."""
 
-    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+    async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
         """Abort uploads to a path that have received nothing for the given time; return how many.
 
         They may belong to other programs, so only call this for paths that this service itself has written to.

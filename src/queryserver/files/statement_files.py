@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from queryserver import errors
 from queryserver.engines.external_data import FileSink, StoredFile
-from queryserver.files.access import OBJECT_STORES, AuditNote, Caller, Location, StorageAudit, Stores
+from queryserver.files.access import OBJECT_STORES, AuditDetails, Caller, Location, StorageAudit, Stores
 from queryserver.files.changes import check_new_parents
 from queryserver.files.downloads import entity_tag
 from queryserver.files.globs import MAX_FOUND, GlobSearch, Pattern, is_pattern
-from queryserver.files.model import EntryKind, FileStatus, PathSpelling, StoragePath, new_name
+from queryserver.files.model import EntryKind, FileStatus, PathSpelling, StoragePath, checked_new_name
 from queryserver.files.protocol import PIECE_BYTES, CheckedWrites
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploads import UploadRules
@@ -238,7 +238,7 @@ class CallerFiles:
         named = self._named(path)
         with self._event(_WRITE, named) as noted:
             location = await self._target(named, overwrite=overwrite)
-            async with self._writing(), self._access.orphans.recorded(self._caller, named.path):
+            async with self._writing(), self._access.orphans.recorded_write(self._caller, named.path):
                 body = _Body(named.shown, self._access.rules.max_bytes)
                 task = self._stored(location, body, overwrite=overwrite)
                 body.follow(task)
@@ -268,7 +268,7 @@ class CallerFiles:
                 # The directory is created with its first file. Otherwise each partition's marker would remain forever.
                 self._made.add(named.path)
                 return
-            async with self._access.orphans.recorded(self._caller, named.path):
+            async with self._access.orphans.recorded_write(self._caller, named.path):
                 await location.storage.mkdir(named.path.path)
 
     async def remove(self, path: str) -> None:
@@ -289,7 +289,7 @@ class CallerFiles:
         try:
             path = stores.path(text)
         except errors.QueryServerError as error:
-            raise about(text, stores.with_configured(error, self._caller)) from None
+            raise about(text, stores.with_available_stores(error, self._caller)) from None
         return _Named(path, PathSpelling.read(text, path))
 
     def _location(self, named: _Named, scope: Scope) -> Location:
@@ -389,7 +389,7 @@ class CallerFiles:
         self._readable.pop(path)
 
     @contextmanager
-    def _event(self, operation: str, named: _Named) -> Generator[AuditNote]:
+    def _event(self, operation: str, named: _Named) -> Generator[AuditDetails]:
         """Record one audit event for the block, and add the path to error messages."""
         with self._access.audit.event(self._caller, operation, named.path, facts=self._facts) as noted, _naming(named):
             yield noted
@@ -493,7 +493,7 @@ def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
     """Check a new name. Raises InvalidName even for surrounding spaces, because the statement uses the name as
     written.
     """
-    if new_name(path.name, is_directory=is_directory) != path.name:
+    if checked_new_name(path.name, is_directory=is_directory) != path.name:
         raise errors.InvalidName("A new name begins and ends with no blank.")
 
 

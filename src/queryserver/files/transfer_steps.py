@@ -21,14 +21,14 @@ from queryserver.files.model import (
     TransferKey,
     TransferKind,
     TransferState,
-    ambiguous,
+    ambiguous_name_error,
     has_escapes,
 )
 from queryserver.files.operations import Progress
-from queryserver.files.protocol import KeyedStorage, ModeStorage, Storage, UnseenUploads
+from queryserver.files.protocol import KeyedStorage, ModeStorage, Storage, UnlistedUploads
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
-from queryserver.files.uploads import CheckedContent, digest_of
+from queryserver.files.uploads import CheckedContent, sha256_of
 
 T = TypeVar("T")
 
@@ -93,10 +93,10 @@ async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]
 
 
 _WINDOW = 256
-_LISTED_AT_ONCE = 1000
-_COPIES_AT_ONCE = 8
-_STREAMS_AT_ONCE = 4
-_DELETIONS_AT_ONCE = 8
+_LISTED_BATCH = 1000
+_MAX_COPIES = 8
+_MAX_STREAMS = 4
+_MAX_DELETIONS = 8
 _MAX_LINKS_SHOWN = 1000
 _OWNER_BITS = 0o700
 # Uploads without progress for this long are aborted, so any older upload belongs to a crashed process.
@@ -105,7 +105,7 @@ _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransferResult:
     """The outcome of a move or copy."""
 
     kind: TransferKind
@@ -142,9 +142,9 @@ class TransferSteps:
         """Copy and verify everything. On failure, roll back and report this in the error's details."""
         try:
             await self._list(entry)
-            await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
-            at_once = _COPIES_AT_ONCE if self._one_store else _STREAMS_AT_ONCE
-            await self._in_windows(EntryKind.FILE, self._copy_file, at_once=at_once)
+            await self._copy_keys(EntryKind.DIRECTORY, self._make_directory, at_once=1)
+            at_once = _MAX_COPIES if self._one_store else _MAX_STREAMS
+            await self._copy_keys(EntryKind.FILE, self._copy_file, at_once=at_once)
             await self._close_directories()
             await self._advance(TransferState.VERIFIED)
         except errors.OperationInProgress:
@@ -158,14 +158,14 @@ class TransferSteps:
             error.details = {**(error.details or {}), "rolled_back": is_rolled_back}
             raise
 
-    async def finish(self) -> Moved:
+    async def finish(self) -> TransferResult:
         """Delete the source unless this is a copy. The target is complete.
 
         Raises EntryChanged, and StorageError with `state` and `remaining` if the same call may be retried.
         """
         links = await self._skipped(EntryKind.LINK, at_most=_MAX_LINKS_SHOWN)
         files = await self._skipped(EntryKind.FILE)
-        moved = Moved(self._transfer.kind, self._from.path, self._to.path, links, files)
+        moved = TransferResult(self._transfer.kind, self._from.path, self._to.path, links, files)
         if not self._transfer.keeps_source:
             await self._advance(TransferState.DELETING)
             await self._delete_source(leaves_links=bool(moved.skipped_links))
@@ -191,7 +191,7 @@ class TransferSteps:
                 files += status.is_file and state is KeyState.LISTED
                 batch.append(TransferKey(number, replace(status, path=path), state))
                 number += 1
-                if len(batch) == _LISTED_AT_ONCE:
+                if len(batch) == _LISTED_BATCH:
                     self._require(held=await self._records.add_keys(self._lease, batch))
                     batch = []
         self._require(held=await self._records.add_keys(self._lease, batch))
@@ -216,7 +216,7 @@ class TransferSteps:
             both = ""
         if both is not None:
             path = self._from.path.child(both) if both else self._from.path
-            raise ambiguous(str(path))
+            raise ambiguous_name_error(str(path))
 
     def _first_state(self, status: FileStatus) -> KeyState:
         if status.kind is EntryKind.UNKNOWN:
@@ -228,7 +228,7 @@ class TransferSteps:
         is_too_large = is_limited and status.is_file and status.size_bytes > (limit or 0)
         return KeyState.SKIPPED if status.kind is EntryKind.LINK or is_too_large else KeyState.LISTED
 
-    async def _in_windows(
+    async def _copy_keys(
         self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
     ) -> None:
         async for keys in self._windows(kind, (KeyState.LISTED,)):
@@ -243,7 +243,7 @@ class TransferSteps:
             for key, error in attempts.failed:
                 if key.entry.is_file and isinstance(error, errors.StorageError):
                     # The store may have left something behind.
-                    await self._note_unseen(key)
+                    await self._record_unlisted_upload(key)
             attempts.raise_failure()
 
     async def _make_directory(self, key: TransferKey) -> None:
@@ -282,7 +282,7 @@ class TransferSteps:
                 target, body, overwrite=self._transfer.overwrite, size_bytes=key.entry.size_bytes
             )
         if stored.size_bytes == sent.size_bytes == key.entry.size_bytes and (
-            self._transfer.keeps_source or await digest_of(self._to.storage.read(target)) == sent.sha256
+            self._transfer.keeps_source or await sha256_of(self._to.storage.read(target)) == sent.sha256
         ):
             return
         if self._transfer.overwrite:
@@ -313,7 +313,7 @@ class TransferSteps:
             ) from error
 
     async def _delete_each(self, keys: Sequence[TransferKey], work: Callable[[TransferKey], Awaitable[None]]) -> None:
-        attempts = await attempt_each(keys, work, at_once=_DELETIONS_AT_ONCE)
+        attempts = await attempt_each(keys, work, at_once=_MAX_DELETIONS)
         await self._mark(attempts.done, KeyState.DELETED)
         attempts.raise_failure()
 
@@ -344,7 +344,7 @@ class TransferSteps:
         """
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
-            await self._note_unseen(key)
+            await self._record_unlisted_upload(key)
             try:
                 found = await storage.stat(target)
             except errors.PathNotFound:
@@ -353,11 +353,11 @@ class TransferSteps:
                 return
         await _delete(storage, target)
 
-    async def _note_unseen(self, key: TransferKey) -> None:
+    async def _record_unlisted_upload(self, key: TransferKey) -> None:
         """Let the clean-up remove a crashed process's upload, which cannot be distinguished from an active upload
         yet.
         """
-        if not isinstance(self._to.storage, UnseenUploads):
+        if not isinstance(self._to.storage, UnlistedUploads):
             return
         path = StoragePath(self._to.path.scheme, self._target_of(key))
         await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
@@ -371,7 +371,7 @@ class TransferSteps:
                 except errors.DirectoryNotEmpty:
                     # Other clients' entries remain. Recent entries from a crashed process cannot be distinguished from
                     # them.
-                    if not await _shows_entries(self._to.storage, target):
+                    if not await _has_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
 
@@ -434,7 +434,7 @@ async def _delete_directory(storage: Storage, path: str) -> None:
         await _delete(storage, path)
 
 
-async def _shows_entries(storage: Storage, path: str) -> bool:
+async def _has_entries(storage: Storage, path: str) -> bool:
     async with aclosing(storage.list_directory(path, batch_size=1)) as batches:
         return bool([batch async for batch in batches if batch.entries])
 

@@ -27,7 +27,7 @@ from queryserver.files.model import (
 )
 from queryserver.files.operations import Body, Progress, failure_body
 from queryserver.files.repository import OperationRecords, TransferRecords
-from queryserver.files.transfer_steps import Moved, TransferSteps
+from queryserver.files.transfer_steps import TransferResult, TransferSteps
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.platform.threads import background, every
 
@@ -58,7 +58,7 @@ class Transfers:
         unfinished: UnfinishedWrites,
         stores: Stores,
         audit: StorageAudit,
-        body: Callable[[Moved], Body],
+        body: Callable[[TransferResult], Body],
         *,
         owner: str | None = None,
         times: TransferTimes | None = None,
@@ -82,7 +82,7 @@ class Transfers:
 
     async def begin(
         self, transfer: Transfer, locations: tuple[Location, Location], entry: FileStatus, progress: Progress
-    ) -> Moved:
+    ) -> TransferResult:
         """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended, and the errors of the
         steps.
         """
@@ -91,13 +91,13 @@ class Transfers:
             raise OperationInProgress("The same operation has not ended yet.")
         steps = TransferSteps(self._records, self._unfinished, claimed, locations, progress)
 
-        async def copy_and_finish() -> Moved:
+        async def copy_and_finish() -> TransferResult:
             await steps.copy(entry)
             return await steps.finish()
 
         return await self._with_lease(claimed.lease, copy_and_finish())
 
-    async def unfinished(
+    async def claim_unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
         """Claim an unfinished transfer of the same call whose source must still be deleted, or return None if there is
@@ -121,23 +121,23 @@ class Transfers:
             return None
         return claimed
 
-    async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> Moved:
+    async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> TransferResult:
         return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
         """Finish or roll back crashed processes' transfers; return how many."""
         orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
         for claimed in orphans:
-            await self._settle(claimed)
+            await self._finish_orphan(claimed)
         return len(orphans)
 
     def _steps(self, claimed: ClaimedTransfer, progress: Progress) -> TransferSteps:
         transfer = claimed.transfer
-        source = self._stores.location_of(transfer.source, transfer.acting)
-        target = self._stores.location_of(transfer.target, transfer.acting)
+        source = self._stores.authorized_location(transfer.source, transfer.acting)
+        target = self._stores.authorized_location(transfer.target, transfer.acting)
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
-    async def _settle(self, claimed: ClaimedTransfer) -> None:
+    async def _finish_orphan(self, claimed: ClaimedTransfer) -> None:
         """Finish or roll back one transfer, and close its operation. A failure is retried after the lease expires."""
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
@@ -151,10 +151,10 @@ class Transfers:
         except QueryServerError as error:
             log.warning("transfer not settled", transfer=str(claimed.lease.transfer_id), code=error.code)
             outcome = failure_body(error)
-            if await self._released(claimed.lease, again_after=self._times.lease):
+            if await self._release(claimed.lease, again_after=self._times.lease):
                 return
         code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
-        self._audit.settled(claimed.transfer, code)
+        self._audit.record_takeover(claimed.transfer, code)
         if claimed.transfer.operation_id is not None:
             state = LongOperationState.DONE if code == "ok" else LongOperationState.FAILED
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
@@ -163,19 +163,19 @@ class Transfers:
         """Run the work while renewing its lease. The lease of interrupted work is released immediately."""
         task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
         try:
-            await self._keep(lease, task)
+            await self._renew_until_done(lease, task)
             return task.result()
         except QueryServerError:
             # A failed deletion waits for its user to retry. Other failed work has ended or will end soon.
             raise
         except BaseException:  # also on cancellation, so that the lease is released
-            await _ended(task)
-            await asyncio.shield(self._released(lease, again_after=timedelta(0)))
+            await _cancel_and_wait(task)
+            await asyncio.shield(self._release(lease, again_after=timedelta(0)))
             raise
         finally:
-            await _ended(task)
+            await _cancel_and_wait(task)
 
-    async def _keep(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
+    async def _renew_until_done(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
         """Renew the lease until the task ends. Raises OperationInProgress or DatabaseUnavailable if the lease is
         lost.
         """
@@ -190,14 +190,14 @@ class Transfers:
                 if time.monotonic() > last_renewed + lasting_s - every_s:
                     raise
 
-    async def _released(self, lease: TransferLease, *, again_after: timedelta) -> bool:
+    async def _release(self, lease: TransferLease, *, again_after: timedelta) -> bool:
         try:
             return await self._records.release(lease, again_after=again_after)
         except DatabaseUnavailable:
             return False
 
 
-async def _ended(task: "asyncio.Task[Any]") -> None:
+async def _cancel_and_wait(task: "asyncio.Task[Any]") -> None:
     """Cancel a task that is still running, and wait until it has ended."""
     if not task.done():
         task.cancel()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from queryserver import errors
 from queryserver.files.access import Caller, Location, StorageAudit, Stores
-from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath, escaped, is_escaped, raw_name
+from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath, escaped_name, is_escaped, raw_name
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
 
 _CHECKPOINT = re.compile(r"Current|[0-9]+")
@@ -20,7 +20,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class TrashDirectory:
     """The trash for one path. On HDFS, for example, `root` is `/user/<name>/.Trash`."""
 
     root: StoragePath
@@ -32,7 +32,7 @@ class Bin:
         return self.root.child("Current")
 
 
-async def _bin_of(location: Location) -> Bin:
+async def _trash_of(location: Location) -> TrashDirectory:
     """Return the trash for a path. Raises trash_not_supported."""
     storage = location.storage
     if not isinstance(storage, TrashStorage):
@@ -40,60 +40,60 @@ async def _bin_of(location: Location) -> Bin:
     if not isinstance(storage, RenamingStorage):
         raise errors.NotSupported(f"The store {location.path.scheme} does not rename.")
     root = StoragePath(location.path.scheme, await storage.trash_root(location.path.path))
-    return Bin(root, location.storage, storage)
+    return TrashDirectory(root, location.storage, storage)
 
 
 async def _move_to_trash(location: Location) -> StoragePath:
     """Move an entry to the trash and return its path there. Raises PathNotFound, already_in_trash, contains_trash."""
-    found = await _bin_of(location)
+    trash = await _trash_of(location)
     path = location.path
-    if path.is_inside(found.root):
+    if path.is_inside(trash.root):
         raise errors.already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
-    if path == found.root or found.root.is_inside(path):
+    if path == trash.root or trash.root.is_inside(path):
         raise errors.contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
     await location.storage.stat(path.path)
     with suppress(errors.PathExists):
-        await location.storage.mkdir(found.root.path, permissions=_PRIVATE)
-    parent = await _directory(found, found.current.child(path.parent.path) if path.parent.path else found.current)
+        await location.storage.mkdir(trash.root.path, permissions=_PRIVATE)
+    parent = await _create_in_trash(trash, trash.current.child(path.parent.path) if path.parent.path else trash.current)
     target = parent.child(path.name)
     for _ in range(_TRIES):
         try:
-            await found.renaming.rename(path.path, target.path)
+            await trash.renaming.rename(path.path, target.path)
         except errors.PathExists:
-            target = parent.child(_another_name(path.name))
+            target = parent.child(_unique_name(path.name))
             continue
         return target
     raise errors.PathExists(f"{target} exists.")
 
 
-async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
+async def _create_in_trash(trash: TrashDirectory, directory_path: StoragePath) -> StoragePath:
     """Create a directory in the trash if missing. If a file has its name, the directory gets a different name."""
     try:
-        return await _made(found, wanted)
+        return await _create(trash, directory_path)
     except (errors.PathExists, errors.NotADirectory):
-        if await _is_directory(found.storage, wanted):
-            return wanted
-    directory = found.current
-    for name in wanted.path.removeprefix(directory.path).strip("/").split("/"):
+        if await _is_directory(trash.storage, directory_path):
+            return directory_path
+    directory = trash.current
+    for name in directory_path.path.removeprefix(directory.path).strip("/").split("/"):
         inner = directory.child(name)
         with suppress(errors.PathExists):
-            await _made(found, inner)
-        if not await _is_directory(found.storage, inner):
-            inner = await _made(found, directory.child(_another_name(name)))
+            await _create(trash, inner)
+        if not await _is_directory(trash.storage, inner):
+            inner = await _create(trash, directory.child(_unique_name(name)))
         directory = inner
     return directory
 
 
-async def _made(found: Bin, directory: StoragePath) -> StoragePath:
-    await found.storage.mkdir(directory.path, permissions=_PRIVATE)
+async def _create(trash: TrashDirectory, directory: StoragePath) -> StoragePath:
+    await trash.storage.mkdir(directory.path, permissions=_PRIVATE)
     return directory
 
 
-def _another_name(name: str) -> str:
+def _unique_name(name: str) -> str:
     """Return the name with a timestamp appended, truncated to the maximum name length."""
     number = str(time.time_ns() // 1_000_000)
     if is_escaped(name):
-        return escaped(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
+        return escaped_name(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
     return name.encode()[: MAX_NAME_BYTES - len(number)].decode(errors="ignore") + number
 
 
@@ -104,42 +104,42 @@ class Trash:
         self._stores = stores
         self._audit = audit
 
-    async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
+    async def find(self, caller: Caller, path: StoragePath) -> StoragePath | None:
         """Return the caller's home directory in the trash, else the trash itself, else None. Raises
         trash_not_supported.
         """
-        found = await _bin_of(self._stores.location(caller, path))
+        trash = await _trash_of(self._stores.location(caller, path))
         home = self._stores.home(caller, path.scheme)
-        for candidate in (found.current.child(home.path), found.root):
-            if await _is_directory(found.storage, candidate):
+        for candidate in (trash.current.child(home.path), trash.root):
+            if await _is_directory(trash.storage, candidate):
                 return candidate
         return None
 
     async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Restore an entry to its original path. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
         location = self._stores.location(caller, path)
-        found = await _bin_of(location)
-        original = _original(found.root, path)
+        trash = await _trash_of(location)
+        original = _original(trash.root, path)
         with self._audit.event(caller, "storage.trash.restore", path):
             await location.storage.stat(path.path)
             with suppress(errors.PathExists):
                 await location.storage.mkdir(original.parent.path)
-            await found.renaming.rename(path.path, original.path)
+            await trash.renaming.rename(path.path, original.path)
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
         """Empty the caller's trash; return its path and the number of entries. Raises trash_not_supported."""
-        found = await _bin_of(self._stores.location(caller, path))
-        with self._audit.event(caller, "storage.trash.purge", found.root):
+        trash = await _trash_of(self._stores.location(caller, path))
+        with self._audit.event(caller, "storage.trash.purge", trash.root):
             purged, checkpoints = 0, list[str]()
             with suppress(errors.PathNotFound):  # the trash does not exist yet
-                batches = found.storage.list_directory(found.root.path)
+                batches = trash.storage.list_directory(trash.root.path)
                 checkpoints = [entry.path async for batch in batches for entry in batch.entries]
             for checkpoint in checkpoints:
                 with suppress(errors.PathNotFound):
-                    await found.storage.delete(checkpoint, recursive=True)
+                    await trash.storage.delete(checkpoint, recursive=True)
                     purged += 1
-        return found.root, purged
+        return trash.root, purged
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
@@ -160,7 +160,7 @@ async def _is_directory(storage: Storage, path: StoragePath) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedEntry:
     """A deleted entry; `trash_path` is None if it was deleted permanently."""
 
     path: StoragePath
@@ -186,7 +186,7 @@ class Deletions:
             raise errors.trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
         return location
 
-    async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
+    async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> DeletedEntry:
         """Delete an entry with its content, permanently or to the trash; `skip_trash=None` uses the store's default.
 
         Raises the errors of `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for
@@ -197,7 +197,7 @@ class Deletions:
         to_trash = traits.deletes_to_trash if skip_trash is None else not skip_trash
         with self._audit.event(caller, "storage.trash" if to_trash else "storage.delete", path):
             if to_trash:
-                return Deleted(path, await _move_to_trash(location))
+                return DeletedEntry(path, await _move_to_trash(location))
             is_container = len(path.names) <= traits.container_levels
             await location.storage.delete(path.path, recursive=not is_container)
-            return Deleted(path, None)
+            return DeletedEntry(path, None)

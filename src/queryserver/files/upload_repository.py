@@ -17,7 +17,7 @@ from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.protocol import PartPlan, StoredPart, UnseenUploads
+from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.threads import background, once_and_every, renewed
 
@@ -43,8 +43,8 @@ class UploadTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedPart:
-    """A part that has been stored."""
+class ReceivedPart:
+    """A part that the store has, and its digest."""
 
     stored: StoredPart
     sha256: bytes
@@ -63,7 +63,7 @@ class PartUpload:
     result: FileStatus | None
     """The joined file; None while the upload is unfinished."""
     expires_at: datetime
-    arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
+    received_parts: Mapping[int, ReceivedPart] = field(default_factory=dict[int, ReceivedPart])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'open', now() + $12::interv
 where (select count(*) from part_uploads where user_id = $2 and state = 'open' and expires_at > now()) < $13
 """
 
-_MOVE_ASIDE = """
+_DETACH_EXPIRED = """
 update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 and expires_at <= now()
 """
 
@@ -123,11 +123,11 @@ update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
 where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())
 """
 
-_PREPARED = """
+_RECORD_STAGING = """
 update part_uploads set staging = $3, claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2
 """
 
-_FINISHED = """
+_RECORD_RESULT = """
 update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
 where id = $1 and claimed_by = $2
 """
@@ -142,7 +142,7 @@ on conflict (upload_id, index) do update set claimed_by = excluded.claimed_by, c
     where part.sha256 is null and (part.claimed_by = excluded.claimed_by or part.claimed_until < now())
 """
 
-_ARRIVED = """
+_RECORD_PART = """
 with upload as (
     update part_uploads set expires_at = now() + $7::interval
     where id = $1 and exists (
@@ -211,13 +211,13 @@ class PartUploads:
         async with self._database.transaction() as connection:
             # The lock makes counting and inserting atomic.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
-            known = await _read(connection, new.user_id, new.client_uuid)
-            if known is None:
+            existing = await _read(connection, new.user_id, new.client_uuid)
+            if existing is None:
                 # Frees an expired upload's key. The upload's record stays until its parts are removed from the store.
-                await connection.execute(_MOVE_ASIDE, new.user_id, new.client_uuid)
+                await connection.execute(_DETACH_EXPIRED, new.user_id, new.client_uuid)
                 await connection.execute(_OPEN, *_values(new), keep, max_open)
-                known = await _read(connection, new.user_id, new.client_uuid)
-        return known
+                existing = await _read(connection, new.user_id, new.client_uuid)
+        return existing
 
     async def read(self, user_id: int, client_uuid: UUID) -> PartUpload | None:
         """Return an upload that has not expired."""
@@ -235,14 +235,14 @@ class PartUploads:
             claimant,
         )
 
-    async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
+    async def record_staging(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
         """Record the staging area and release the claim. Return False if the claim was lost."""
-        return await self._database.execute(_PREPARED, upload_id, claimant, staging) == 1
+        return await self._database.execute(_RECORD_STAGING, upload_id, claimant, staging) == 1
 
-    async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
+    async def record_result(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
         """Record the joined file and release the claim. Return False if the claim was lost."""
         entry = _ENTRY.dump_python(result, mode="json")
-        return await self._database.execute(_FINISHED, upload_id, claimant, entry) == 1
+        return await self._database.execute(_RECORD_RESULT, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
         """Claim a part that has not arrived, or renew the claim.
@@ -254,11 +254,11 @@ class PartUploads:
     async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
         await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
-    async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
+    async def record_part(self, upload_id: UUID, claimant: UUID, part: ReceivedPart, *, keep: timedelta) -> bool:
         """Record a stored part. The upload then expires after `keep`. Return False if the claim was lost."""
         stored = part.stored
         changed = await self._database.execute(
-            _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
+            _RECORD_PART, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
         )
         return changed == 1
 
@@ -290,7 +290,7 @@ async def _read(connection: Connection, user_id: int, client_uuid: UUID) -> Part
         row["id"],
     )
     arrived = {
-        part["index"]: ArrivedPart(
+        part["index"]: ReceivedPart(
             StoredPart(part["index"], part["size_bytes"], part["receipt"]), bytes(part["sha256"])
         )
         for part in parts
@@ -298,7 +298,7 @@ async def _read(connection: Connection, user_id: int, client_uuid: UUID) -> Part
     return _upload(row, arrived)
 
 
-def _upload(row: asyncpg.Record, arrived: Mapping[int, ArrivedPart]) -> PartUpload:
+def _upload(row: asyncpg.Record, arrived: Mapping[int, ReceivedPart]) -> PartUpload:
     target = StoragePath(Scheme(row["scheme"]), row["path"])
     plan = PartPlan(row["path"], row["size_bytes"], row["part_bytes"], row["parts"])
     return PartUpload(
@@ -309,7 +309,7 @@ def _upload(row: asyncpg.Record, arrived: Mapping[int, ArrivedPart]) -> PartUplo
         staging=row["staging"],
         result=None if row["result"] is None else _ENTRY.validate_python(row["result"]),
         expires_at=row["expires_at"],
-        arrived=arrived,
+        received_parts=arrived,
     )
 
 
@@ -336,7 +336,7 @@ LEASE = timedelta(seconds=60)
 """If a claim is not renewed for this long, another process may take over the work."""
 RENEW_EVERY_S = LEASE.total_seconds() / 4
 
-_LONGEST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 1.0
 
 
 async def attempts(within_s: float) -> AsyncGenerator[None]:
@@ -349,12 +349,12 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
         if clock() + pause_s > end:
             return
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
-_SLACK = timedelta(minutes=15)
+_AGE_TOLERANCE = timedelta(minutes=15)
 """How much newer a file may be than its record's last renewal."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
@@ -384,12 +384,12 @@ class OrphanSweep:
         self._touch_every_s = touch_every.total_seconds()
 
     @asynccontextmanager
-    async def recorded(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
+    async def recorded_write(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
         """Record an entry's write inside the block, which may leave temporary files. Raises DatabaseUnavailable."""
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
-            async with self.alive(write_id):
+            async with self.renewing(write_id):
                 yield
         except (StorageError, DirectoryNotEmpty):
             # The store may have left something behind.
@@ -399,7 +399,7 @@ class OrphanSweep:
             raise
         await self.end(write_id)
 
-    def alive(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
+    def renewing(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
         """Renew the record inside the block, so that files left by a crash are no older than their record."""
         return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
 
@@ -422,11 +422,13 @@ class OrphanSweep:
         """
         age = self._age if older_than is None else older_than
         expired = await self._uploads.expired(limit=_BATCH)
-        abandoned = await self._writes.abandoned(older_than=age + _SLACK, others_within=_SLACK, schemes=tuple(Scheme))
+        abandoned = await self._writes.abandoned(
+            older_than=age + _AGE_TOLERANCE, others_within=_AGE_TOLERANCE, schemes=tuple(Scheme)
+        )
         if dry_run:
             return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
         removed = [await self._remove(upload) for upload in expired]
-        swept = [await self._swept(write, age) for write in abandoned]
+        swept = [await self._sweep_directory(write, age) for write in abandoned]
         return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
 
     @asynccontextmanager
@@ -439,13 +441,13 @@ class OrphanSweep:
             yield
 
     async def _sweep_always(self, *, alone: bool) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
 
-        async def begun_before() -> None:
-            since = timedelta(seconds=time.monotonic() - began)
+        async def sweep_earlier_writes() -> None:
+            since = timedelta(seconds=time.monotonic() - started_at)
             await self._sweep(since, since, tuple(Scheme))
 
-        await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=begun_before if alone else self.sweep_dead)
+        await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
         """Remove the orphans of processes that stopped renewing their records; return how many directories were
@@ -455,7 +457,7 @@ class OrphanSweep:
 
     async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:
         writes = await self._writes.abandoned(older_than=older_than, others_within=others_within, schemes=schemes)
-        return sum([await self._swept(write, older_than) for write in writes])
+        return sum([await self._sweep_directory(write, older_than) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
         """Remove an upload. Return False if the store fails; the next sweep retries."""
@@ -475,13 +477,13 @@ class OrphanSweep:
         await self._uploads.forget(upload.id)
         return True
 
-    async def _swept(self, write: UnfinishedWrite, age: timedelta) -> bool:
+    async def _sweep_directory(self, write: UnfinishedWrite, age: timedelta) -> bool:
         """Sweep a directory. Return False if the store fails; the next sweep retries."""
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)
-            if write.name and isinstance(storage, UnseenUploads):
-                removed += await storage.discard_unseen(write.directory.child(write.name).path, age_s)
+            if write.name and isinstance(storage, UnlistedUploads):
+                removed += await storage.abort_unlisted_uploads(write.directory.child(write.name).path, age_s)
             log.info("directory swept", scheme=write.directory.scheme, removed=removed)
         except StorageNotConfigured:
             return False

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from queryserver.errors.files import PathExists, StorageUnavailable, VerificationFailed, file_too_large, upload_disabled
 from queryserver.files.access import Caller, Location, StorageAudit, Stores, may_use
-from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, new_name
+from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, checked_new_name
 from queryserver.files.protocol import CheckedWrites, QuotaStorage
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 # For smaller chunks, neither reading ahead nor hashing in a thread is worthwhile.
-_LARGE_BYTES = 64 * 1024
+_LARGE_CHUNK_BYTES = 64 * 1024
 # Overhead for boundaries, headers and fields in the request body.
-_FRAME_BYTES = 8 * 1024
-_DISK_WITHIN_S = 10.0
+_BODY_OVERHEAD_BYTES = 8 * 1024
+_DISK_TIMEOUT_S = 10.0
 
 
 class UploadRules:
@@ -40,7 +40,7 @@ class UploadRules:
             raise upload_disabled("Uploads are switched off.")
         if self.max_bytes is None:
             return
-        file_bytes = (body_bytes or 0) - _FRAME_BYTES if file_bytes is None else file_bytes
+        file_bytes = (body_bytes or 0) - _BODY_OVERHEAD_BYTES if file_bytes is None else file_bytes
         if file_bytes > self.max_bytes:
             raise file_too_large(self.max_bytes)
 
@@ -53,7 +53,7 @@ class UploadRules:
         """
         parent = self._stores.location(caller, directory)
         await parent.require_directory_of_files()
-        name = new_name(file_name)
+        name = checked_new_name(file_name)
         self._extensions.check(name)
         location = parent.at(directory.child(name))
         existing = await location.find()
@@ -85,7 +85,7 @@ class UploadSpace:
         if self._staging_area is not None and may_use(user, Scheme.FILE):
             room = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, self._staging_area)
             try:
-                async with asyncio.timeout(_DISK_WITHIN_S):
+                async with asyncio.timeout(_DISK_TIMEOUT_S):
                     limits.append(max(await room, 0))
             except OSError as error:  # TimeoutError is an OSError
                 raise StorageUnavailable("The local root does not answer.") from error
@@ -124,7 +124,7 @@ class CheckedContent:
         self._content = content
         self._threads = threads
         self._max_bytes = max_bytes
-        self._wanted = sha256
+        self._expected_sha256 = sha256
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
@@ -137,11 +137,11 @@ class CheckedContent:
 
         While a large chunk is stored, it is hashed in a thread and the next chunk is read.
         """
-        following: asyncio.Task[bytes | None] | None = None
+        next_piece: asyncio.Task[bytes | None] | None = None
         try:
-            while (piece := await (following or self._next())) is not None:
-                is_large = len(piece) >= _LARGE_BYTES
-                following = asyncio.create_task(self._next(), name="next piece") if is_large else None
+            while (piece := await (next_piece or self._next())) is not None:
+                is_large = len(piece) >= _LARGE_CHUNK_BYTES
+                next_piece = asyncio.create_task(self._next(), name="next piece") if is_large else None
                 self.size_bytes += len(piece)
                 if self._max_bytes is not None and self.size_bytes > self._max_bytes:
                     raise file_too_large(self._max_bytes)
@@ -154,18 +154,18 @@ class CheckedContent:
                     self._hash.update(piece)
                     yield piece
         finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            if next_piece is not None:
+                next_piece.cancel()
+                await asyncio.gather(next_piece, return_exceptions=True)
             await self._content.aclose()
-        if self._wanted is not None and self._wanted != self.sha256:
+        if self._expected_sha256 is not None and self._expected_sha256 != self.sha256:
             raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
 
     async def _next(self) -> bytes | None:
         return await anext(self._content, None)
 
 
-async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
+async def sha256_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
     """Return the SHA-256 of all chunks."""
     checked = CheckedContent(content, threads)
     async with aclosing(checked.pieces()) as pieces:
@@ -191,13 +191,13 @@ class Uploads:
         Raises the errors of `UploadRules.target`, `Storage.write` and `content`, and file_too_large,
         VerificationFailed.
         """
-        with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
+        with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as details:
             location = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
-            async with self._orphans.recorded(caller, location.path), aclosing(checked.pieces()) as pieces:
+            async with self._orphans.recorded_write(caller, location.path), aclosing(checked.pieces()) as pieces:
                 # The rules have just checked the target, so an object store need not check it again.
                 storage = location.storage
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(location.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
-            noted.size_bytes = checked.size_bytes
+            details.size_bytes = checked.size_bytes
             return entry, checked.sha256

@@ -473,7 +473,7 @@ class ImportSources:
             try:
                 location = self._stores.location(caller, self._stores.path(file_path, parameter="file_path"))
             except (errors.UnknownScheme, errors.StorageNotConfigured) as error:
-                raise self._stores.with_configured(error, caller) from None
+                raise self._stores.with_available_stores(error, caller) from None
             status = await location.storage.stat(location.path.path)
         if status.kind is EntryKind.LINK:
             raise errors.InvalidParameter(f"{location.path} is a link; links are not followed.")

@@ -173,8 +173,8 @@ class _Summed(MemoryStorage):
 
     async def content_summary(self, path: str) -> ContentSummary:
         del path
-        further = {"ecPolicy": "RS-6-3-1024k", "snapshotFileCount": 0, "typeQuota": {"SSD": {"quota": -1}}}
-        return ContentSummary(1, 2, 4096, 12288, quota=10, space_quota_bytes=99, further=further)
+        extra_fields = {"ecPolicy": "RS-6-3-1024k", "snapshotFileCount": 0, "typeQuota": {"SSD": {"quota": -1}}}
+        return ContentSummary(1, 2, 4096, 12288, quota=10, space_quota_bytes=99, extra_fields=extra_fields)
 
 
 class _SummedFileSystem(MemoryFileSystem):

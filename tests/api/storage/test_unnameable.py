@@ -15,14 +15,14 @@ from tests.engines import azurite as emulator
 from tests.engines.servers import HttpAddress
 from tests.engines.versitygw import S3Address
 
-from queryserver.files.model import escaped, escaped_file
+from queryserver.files.model import escaped_file_name, escaped_name
 from queryserver.files.stores.adls.flat import BlobCalls
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import AzureLocation
 from queryserver.files.stores.s3.connection import S3Connection
 
-_EMPTY, _DOT, _DOTS = escaped(b""), escaped(b"."), escaped(b"..")
-_MARKER = escaped_file(b"")
+_EMPTY, _DOT, _DOTS = escaped_name(b""), escaped_name(b"."), escaped_name(b"..")
+_MARKER = escaped_file_name(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class FlatKeysContract:
     async def test_file_sharing_a_directory_name_has_an_escaped_path(self, keys: Keys) -> None:
         await keys.fill("d", "d/x")
         assert await keys.names() == ["d", "d"]
-        renamed = await keys.post("rename", escaped_file(b"d"), "file")
+        renamed = await keys.post("rename", escaped_file_name(b"d"), "file")
         assert renamed.status_code == 200, renamed.text
         assert await keys.all() == {"file": b"d", "d/x": b"d/x"}
         assert (await keys.post("rename", "d", "e")).status_code == 200
@@ -257,8 +257,8 @@ async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
 ) -> None:
     root = f"file:///{place}"
     listed = (await ana.get("storage/list", path=f"{root}/d")).json()["files"]
-    assert sorted(entry["name"] for entry in listed) == [escaped(b"caf\xe9.csv"), escaped(b"in\xff")]
-    file = f"{root}/d/{escaped(_OUTER)}"
+    assert sorted(entry["name"] for entry in listed) == [escaped_name(b"caf\xe9.csv"), escaped_name(b"in\xff")]
+    file = f"{root}/d/{escaped_name(_OUTER)}"
     assert (await ana.get("storage/display", path=file)).json()["contents"] == "outer"
     assert (await ana.get("storage/download", path=file)).content == b"outer"
     for call, target in (("copy", "e"), ("move", "f"), ("rename", "g")):
@@ -267,7 +267,7 @@ async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
         assert done.status_code == 200, done.text
     whole = {_OUTER: b"outer", _INNER: b"inner"}
     assert _found(strange) == {b"%s/%s" % (top, name): data for top in (b"e", b"g") for name, data in whole.items()}
-    renamed = await ana.post("storage/rename", src_path=f"{root}/g/{escaped(_OUTER)}", dest_path="café.csv")
+    renamed = await ana.post("storage/rename", src_path=f"{root}/g/{escaped_name(_OUTER)}", dest_path="café.csv")
     assert renamed.status_code == 200, renamed.text
     assert (strange / "g" / "café.csv").read_bytes() == b"outer"
 
@@ -275,7 +275,7 @@ async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
 @pytest.mark.storage(101)
 async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, place: str, ana: Caller) -> None:
     root = f"file:///{place}"
-    for path in (f"{root}/d", f"{root}/d/{escaped(_OUTER)}"):
+    for path in (f"{root}/d", f"{root}/d/{escaped_name(_OUTER)}"):
         before = _found(strange)
         trashed = (await ana.post("storage/rmtree", path=path, skip_trash=False)).json()
         assert trashed["trashed"] is True
@@ -284,15 +284,15 @@ async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, plac
         assert _found(strange) == before
     for content in (b"outer", b"again"):  # the second file gets another name in the trash
         (strange / "d" / os.fsdecode(_OUTER)).write_bytes(content)
-        trashed = (await ana.post("storage/rmtree", path=f"{root}/d/{escaped(_OUTER)}", skip_trash=False)).json()
+        trashed = (await ana.post("storage/rmtree", path=f"{root}/d/{escaped_name(_OUTER)}", skip_trash=False)).json()
         assert (await ana.get("storage/download", path=trashed["trash_path"])).content == content
 
 
 @pytest.mark.storage(101)
 async def test_new_entries_cannot_have_escaped_names(place: str, ana: Caller) -> None:
-    path = f"file:///{place}/{escaped(_OUTER)}"
+    path = f"file:///{place}/{escaped_name(_OUTER)}"
     for call in ("mkdir", "touch"):
         assert (await ana.post(f"storage/{call}", path=path)).json()["code"] == "invalid_name"
-    other = await ana.post("storage/rename", src_path=f"file:///{place}", dest_path=escaped(_OUTER))
+    other = await ana.post("storage/rename", src_path=f"file:///{place}", dest_path=escaped_name(_OUTER))
     assert other.json()["code"] == "invalid_name"
     assert (await ana.get("storage/stat", path=f"file:///{place}/{_DOTS}")).json()["code"] == "invalid_path"

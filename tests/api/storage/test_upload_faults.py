@@ -145,7 +145,7 @@ class TestSweeping:
                 PartUploads(api.database),
                 touch_every=timedelta(milliseconds=20),
             )
-            async with orphans.recorded(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
+            async with orphans.recorded_write(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
                 await turn_clock(api, 30)
                 async for _ in attempts(30):
                     if await api.database.value(touched):

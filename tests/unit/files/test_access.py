@@ -44,8 +44,8 @@ def test_error_names_only_the_stores_the_caller_may_use() -> None:
         [MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)], PathReader((Scheme.HDFS, Scheme.S3A))
     )
     for user, usable in ((User(1, "ana"), "hdfs"), (User(2, "root", is_admin=True), "hdfs, s3a")):
-        error = stores.with_configured(StorageNotConfigured("The store ofs is not configured."), Caller.of(user))
+        error = stores.with_available_stores(StorageNotConfigured("The store ofs is not configured."), Caller.of(user))
         assert isinstance(error, StorageNotConfigured)
         assert error.message == f"The store ofs is not configured. Configured: {usable}."
         other = InvalidPath("The path holds encoded dots.")
-        assert stores.with_configured(other, Caller.of(user)) is other
+        assert stores.with_available_stores(other, Caller.of(user)) is other

@@ -14,13 +14,13 @@ from queryserver.files import directory_pages
 from queryserver.files.access import Caller, Location
 from queryserver.files.directory_pages import (
     BEGINNING,
-    Cursors,
     DirectoryPage,
     ListingLimits,
+    ListingPosition,
     Listings,
-    Mark,
     PageRequest,
     PageStart,
+    PositionCache,
     SortKey,
 )
 from queryserver.files.model import Scheme, StoragePath
@@ -278,36 +278,36 @@ class Clock:
 
 
 def test_mark_is_found_by_user_path_filter_and_page() -> None:
-    cursors = Cursors()
-    cursors.keep(start(30), Mark(20, "token"))
-    assert cursors.mark(start(30)) == Mark(20, "token")
+    positions = PositionCache()
+    positions.put(start(30), ListingPosition(20, "token"))
+    assert positions.get(start(30)) == ListingPosition(20, "token")
     for other in (start(60), start(30, user="bob"), start(30, part="x"), start(30, path=PATH.child("c"))):
-        assert cursors.mark(other) == BEGINNING
+        assert positions.get(other) == BEGINNING
 
 
 def test_mark_expires_after_five_minutes() -> None:
     clock = Clock()
-    cursors = Cursors(clock=clock)
-    cursors.keep(start(30), Mark(20, "token"))
+    positions = PositionCache(clock=clock)
+    positions.put(start(30), ListingPosition(20, "token"))
     clock.now = 299.9
-    assert cursors.mark(start(30)) == Mark(20, "token")
+    assert positions.get(start(30)) == ListingPosition(20, "token")
     clock.now = 300
-    assert cursors.mark(start(30)) == BEGINNING
+    assert positions.get(start(30)) == BEGINNING
 
 
 def test_least_recently_used_mark_is_evicted() -> None:
-    cursors = Cursors(max_marks=3)
+    positions = PositionCache(max_positions=3)
     for page in (1, 2, 3):
-        cursors.keep(start(page), Mark(page, f"token{page}"))
-    cursors.mark(start(1))
-    cursors.keep(start(4), Mark(4, "token4"))
-    assert [cursors.mark(start(page)).cursor for page in (1, 2, 3, 4)] == ["token1", None, "token3", "token4"]
+        positions.put(start(page), ListingPosition(page, f"token{page}"))
+    positions.get(start(1))
+    positions.put(start(4), ListingPosition(4, "token4"))
+    assert [positions.get(start(page)).cursor for page in (1, 2, 3, 4)] == ["token1", None, "token3", "token4"]
 
 
 def test_mark_at_the_beginning_is_not_stored() -> None:
-    cursors = Cursors(max_marks=1)
-    cursors.keep(start(30), Mark(20, "token"))
-    cursors.keep(start(60), BEGINNING)
-    assert cursors.mark(start(30)) == Mark(20, "token")
-    cursors.keep(start(30), BEGINNING)
-    assert cursors.mark(start(30)) == BEGINNING
+    positions = PositionCache(max_positions=1)
+    positions.put(start(30), ListingPosition(20, "token"))
+    positions.put(start(60), BEGINNING)
+    assert positions.get(start(30)) == ListingPosition(20, "token")
+    positions.put(start(30), BEGINNING)
+    assert positions.get(start(30)) == BEGINNING

@@ -43,7 +43,7 @@ async def shown(
 ) -> FileExcerpt:
     storage = store.as_user(StorageUser("ana"))
     place = Location(StoragePath(store.scheme, name), store, storage)
-    return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)
+    return await viewing.read(ANA, place, await storage.stat(name), offset, 16, codec)
 
 
 async def test_offset_far_beyond_the_end_reads_only_the_start(viewing: Excerpts) -> None:

@@ -12,13 +12,13 @@ from queryserver.files.model import (
     PathReader,
     Scheme,
     StoragePath,
+    checked_new_name,
     decoded_path,
+    decodes_to_dots,
     extension_of,
-    hides_dots,
     is_name,
     names_of,
-    new_name,
-    repaired,
+    repaired_path,
 )
 
 ALL = PathReader(
@@ -190,7 +190,7 @@ def test_undecodable_bytes_are_rejected(raw: str) -> None:
     [("%2Fsome%2Fa%20b", "/some/a%20b"), ("s3a:%2Fsome%2Fpath", "s3a:/some/path"), ("%2fx", "/x"), ("/a%2Fb", "/a%2Fb"),
     ("a%2Fb", "a%2Fb")])  # fmt: skip
 def test_doubly_encoded_path_is_repaired(given_path: str, path: str) -> None:
-    assert repaired(given_path) == path
+    assert repaired_path(given_path) == path
 
 
 @given(st.text(alphabet="/.%2eE5:\\a\0é", max_size=24))
@@ -201,7 +201,7 @@ def test_parsed_path_round_trips_without_hidden_segments(text: str) -> None:
         return
     assert ALL.read(str(path)) == path
     assert names_of(path.path) == path.names
-    assert not any(map(hides_dots, path.names))
+    assert not any(map(decodes_to_dots, path.names))
     assert not {"", ".", ".."} & {*path.names}
 
 
@@ -252,7 +252,7 @@ def test_unusual_names_are_valid(name: str) -> None:
      ("%2525252e", False),
      ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False)])  # fmt: skip
 def test_encoded_dots_are_detected_through_three_encodings(name: str, hidden: bool) -> None:
-    assert hides_dots(name) is hidden
+    assert decodes_to_dots(name) is hidden
 
 
 @pytest.mark.storage(56)
@@ -262,19 +262,19 @@ def test_encoded_dots_are_detected_through_three_encodings(name: str, hidden: bo
 @pytest.mark.parametrize("is_directory", [False, True])
 def test_invalid_names_of_new_entries_are_rejected(name: str, is_directory: bool) -> None:
     with pytest.raises(InvalidName):
-        new_name(name, is_directory=is_directory)
+        checked_new_name(name, is_directory=is_directory)
 
 
 @pytest.mark.storage(56)
 def test_number_sign_is_allowed_in_files_only() -> None:
-    assert new_name("a#b") == "a#b"
+    assert checked_new_name("a#b") == "a#b"
     with pytest.raises(InvalidName):
-        new_name("a#b", is_directory=True)
+        checked_new_name("a#b", is_directory=True)
 
 
 @pytest.mark.parametrize("name", ["a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255])
 def test_other_names_of_new_entries_are_accepted(name: str) -> None:
-    assert new_name(f"  {name}\u00a0", is_directory=True) == name
+    assert checked_new_name(f"  {name}\u00a0", is_directory=True) == name
 
 
 @pytest.mark.storage(58)

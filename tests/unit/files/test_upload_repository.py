@@ -21,10 +21,10 @@ from queryserver.files.model import (
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import (
-    ArrivedPart,
     NewUpload,
     PartUpload,
     PartUploads,
+    ReceivedPart,
     UnfinishedWrite,
     UnfinishedWrites,
     UploadTerms,
@@ -63,14 +63,20 @@ async def opened(uploads: PartUploads, upload: NewUpload, *, keep: timedelta = D
     return found
 
 
-def part(index: int = 0) -> ArrivedPart:
-    return ArrivedPart(StoredPart(index, 10, f"receipt {index}"), bytes([index]) * 32)
+def part(index: int = 0) -> ReceivedPart:
+    return ReceivedPart(StoredPart(index, 10, f"receipt {index}"), bytes([index]) * 32)
 
 
 async def test_upload_keeps_the_terms_of_its_first_part(database: Database, uploads: PartUploads) -> None:
     first = new(await user(database))
     found = await opened(uploads, first)
-    assert (found.id, found.user, found.terms, found.staging, found.arrived) == (first.id, ANA, first.terms, None, {})
+    assert (found.id, found.user, found.terms, found.staging, found.received_parts) == (
+        first.id,
+        ANA,
+        first.terms,
+        None,
+        {},
+    )
     again = await opened(uploads, new(first.user_id, first.client_uuid, path="other"))
     assert again == found
     assert await uploads.read(first.user_id, first.client_uuid) == found
@@ -99,8 +105,8 @@ async def test_one_of_many_claimants_wins_until_the_claim_ends(database: Databas
     winner, loser = claimants[won.index(True)], claimants[won.index(False)]
     assert await uploads.claim(upload.id, winner, lease=ENDED)
     assert await uploads.claim(upload.id, loser, lease=LEASE)
-    assert not await uploads.prepared(upload.id, winner, "place")
-    assert await uploads.prepared(upload.id, loser, "place")
+    assert not await uploads.record_staging(upload.id, winner, "place")
+    assert await uploads.record_staging(upload.id, loser, "place")
     assert await uploads.claim(upload.id, winner, lease=LEASE)
     await uploads.release(upload.id, winner)
     assert await uploads.claim(upload.id, loser, lease=LEASE)
@@ -114,11 +120,11 @@ async def test_part_is_stored_once(database: Database, uploads: PartUploads) -> 
     assert not await uploads.claim_part(upload.id, 0, second, lease=LEASE)
     await uploads.release_part(upload.id, 0, first)
     assert await uploads.claim_part(upload.id, 0, second, lease=LEASE)
-    assert not await uploads.arrived(upload.id, first, part(), keep=DAY)
-    assert await uploads.arrived(upload.id, second, part(), keep=2 * DAY)
+    assert not await uploads.record_part(upload.id, first, part(), keep=DAY)
+    assert await uploads.record_part(upload.id, second, part(), keep=2 * DAY)
     assert not await uploads.claim_part(upload.id, 0, first, lease=LEASE)
     found = await opened(uploads, new(await _owner(database), upload.client_uuid))
-    assert found.arrived == {0: part()}
+    assert found.received_parts == {0: part()}
     assert found.expires_at > datetime.now(UTC) + 1.9 * DAY
 
 
@@ -139,9 +145,9 @@ async def test_result_is_stored_completely(database: Database, uploads: PartUplo
     entry = FileStatus(
         "d/é.csv", EntryKind.FILE, 15, moment, 0o640, moment, "ana", "staff", True, 128, 3, "tag", "file id"
     )  # fmt: skip
-    assert not await uploads.finished(upload.id, claimant, entry)
+    assert not await uploads.record_result(upload.id, claimant, entry)
     assert await uploads.claim(upload.id, claimant, lease=LEASE)
-    assert await uploads.finished(upload.id, claimant, entry)
+    assert await uploads.record_result(upload.id, claimant, entry)
     read = await uploads.read(await _owner(database), upload.client_uuid)
     assert read is not None
     assert read.result == entry

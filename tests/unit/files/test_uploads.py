@@ -13,9 +13,16 @@ from tests.refusals import raises_code
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.errors.files import VerificationFailed
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.part_uploads import PartRequest, UploadJoiner, contiguous, missing_parts, plan_of, received
+from queryserver.files.part_uploads import (
+    PartRequest,
+    UploadJoiner,
+    contiguous_bytes,
+    missing_parts,
+    plan_of,
+    received_ranges,
+)
 from queryserver.files.protocol import PartPlan, StoredPart
-from queryserver.files.upload_repository import ArrivedPart, PartUpload, UploadTerms, attempts
+from queryserver.files.upload_repository import PartUpload, ReceivedPart, UploadTerms, attempts
 from queryserver.files.uploads import CheckedContent
 
 UUID_0 = UUID(int=0)
@@ -95,12 +102,12 @@ def test_numbers_that_contradict_each_other_are_refused(part: PartRequest) -> No
 
 def test_adjacent_ranges_are_merged() -> None:
     plan = PartPlan("d/a", 45, 10, 5)
-    arrived = {index: ArrivedPart(StoredPart(index, 10, ""), b"") for index in (4, 0, 1, 3)}
+    arrived = {index: ReceivedPart(StoredPart(index, 10, ""), b"") for index in (4, 0, 1, 3)}
     upload = PartUpload(
         UUID_0, UUID_0, StorageUser("ana"), UploadTerms(PLACE, plan, False), "s", None, datetime.now(UTC), arrived
     )  # fmt: skip
-    assert received(upload) == [[0, 20], [30, 45]]
-    assert contiguous(upload) == 20
+    assert received_ranges(upload) == [[0, 20], [30, 45]]
+    assert contiguous_bytes(upload) == 20
     assert missing_parts(upload) == [2]
 
 
@@ -112,7 +119,7 @@ class Records:
         self.is_ours = is_ours
         self.ended: list[UUID] = []
 
-    async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
+    async def record_result(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
         del upload_id, claimant, result
         self.outages -= 1
         if self.outages >= 0:
@@ -138,7 +145,7 @@ ENTRY = FileStatus("a", EntryKind.FILE, 1, None)
 async def keep(records: Records) -> None:
     with ThreadPoolExecutor(1) as threads:
         joining = UploadJoiner(None, records, records, threads)  # type: ignore[arg-type]
-        await joining.keep(UPLOAD, uuid4(), ENTRY)
+        await joining.record_file(UPLOAD, uuid4(), ENTRY)
 
 
 async def test_short_database_outage_does_not_lose_the_file() -> None:

@@ -28,7 +28,7 @@ from queryserver.api.service_dependencies import (
 )
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import QueryServerError
-from queryserver.files.model import repaired
+from queryserver.files.model import repaired_path
 from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, WarningCode
 from queryserver.formats.cell_types.value_formats import ValueFormats
 from queryserver.formats.delimited.encodings import parse_encoding
@@ -154,7 +154,7 @@ async def _file(
 ) -> ImportFile:
     # Paths of GET calls may be encoded twice (Contract storage 2.2); references never contain the repaired characters.
     remote = request.import_type is Origin.REMOTE
-    file_path = repaired(request.file_path) if remote else request.file_path
+    file_path = repaired_path(request.file_path) if remote else request.file_path
     return await sources.find(user, request.import_type, file_path)
 
 

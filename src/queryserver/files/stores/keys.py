@@ -3,15 +3,15 @@
 from queryserver import errors
 from queryserver.files.model import (
     RESERVED_PREFIX,
-    escaped,
-    escaped_file,
+    escaped_file_name,
+    escaped_name,
     is_escaped,
     is_escaped_file,
     is_name,
     raw_name,
 )
 
-MARKER_NAME = escaped_file(b"")
+MARKER_NAME = escaped_file_name(b"")
 """The last name in the path of an object whose key ends with a slash. If empty, the object marks a directory."""
 
 
@@ -28,7 +28,7 @@ def path_name(segment: str) -> str | None:
     """Return a key segment's path name, or None for reserved names, which are not path_names."""
     if is_name(segment):
         return segment
-    return None if segment.startswith(RESERVED_PREFIX) else escaped(segment.encode(errors="surrogatepass"))
+    return None if segment.startswith(RESERVED_PREFIX) else escaped_name(segment.encode(errors="surrogatepass"))
 
 
 def relative_path(rest: str) -> str | None:

@@ -30,7 +30,15 @@ from queryserver.api.v1.editor.shapes import (
     page_response,
     requested_operation_id,
 )
-from queryserver.files.downloads import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
+from queryserver.files.downloads import (
+    Conditions,
+    Part,
+    Version,
+    extract_part,
+    is_unchanged,
+    requested_part,
+    wants_part,
+)
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import PackedStream
 from queryserver.formats.download.stream import download as encode
@@ -86,7 +94,7 @@ class ResultFile:
         if part.is_whole:
             return await self.whole()
         headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
-        pieces = self._pieces(part) if self._stored is not None else only_part(self._pieces(), part)
+        pieces = self._pieces(part) if self._stored is not None else extract_part(self._pieces(), part)
         return await self._answer(pieces, headers, 206)
 
     async def _size(self) -> int:

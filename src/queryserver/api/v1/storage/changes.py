@@ -35,8 +35,8 @@ from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, an
 from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.access import Caller, Stores
-from queryserver.files.model import StoragePath, TransferKind, new_name, repaired
-from queryserver.files.moves import Moves, TransferRequest, final_body, moved_body
+from queryserver.files.model import StoragePath, TransferKind, checked_new_name, repaired_path
+from queryserver.files.moves import Moves, TransferRequest, final_body, item_body
 from queryserver.files.operations import LongOperations, Progress
 from queryserver.formats.delimited.encodings import encoded
 
@@ -92,7 +92,7 @@ def _new_path(
     stores: Stores, request: requests.NewEntryRequest | requests.NamedEntryRequest, *, is_directory: bool
 ) -> StoragePath:
     path = stores.path(request.path)
-    return path if request.name is None else path.child(new_name(request.name, is_directory=is_directory))
+    return path if request.name is None else path.child(checked_new_name(request.name, is_directory=is_directory))
 
 
 def _created(path: StoragePath) -> Response:
@@ -217,8 +217,8 @@ async def get_trash_path(
     trash: TrashDep,
 ) -> Response:
     """The trash folder for a path; null when there is none yet. Contract storage 8."""
-    path = stores.path(repaired(request.path))
-    found = await trash.where(caller, path)
+    path = stores.path(repaired_path(request.path))
+    found = await trash.find(caller, path)
     return json_response(
         wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found))
     )
@@ -286,9 +286,9 @@ class _Transfers:
             shown = self.stores.path(request.dest_path, parameter="dest_path")
 
         async def each(source: str) -> Mapping[str, Any]:
-            transfer = TransferRequest(kind, source, request.dest_path, overwrite=overwrite, several=several)
+            transfer = TransferRequest(kind, source, request.dest_path, overwrite=overwrite, is_one_of_several=several)
             prepared = await self.moves.prepare(caller, transfer)
-            return moved_body(await self.moves.perform(caller, prepared, Progress()))
+            return item_body(await self.moves.perform(caller, prepared, Progress()))
 
         long = self._long(caller, kind, str(shown), request.wait)
         return await answer_each(sources, each, always_bulk=True, long=long)

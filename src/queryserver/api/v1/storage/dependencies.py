@@ -71,7 +71,7 @@ def _shown(request: Request, error: errors.QueryServerError) -> errors.QueryServ
             return errors.InvalidPath(error.message)
         return errors.InvalidName(error.message) if error.name in NAME_FIELDS else error
     user = request.scope.get("user")
-    return error if user is None else services_of(request).storage.stores.with_configured(error, Caller.of(user))
+    return error if user is None else services_of(request).storage.stores.with_available_stores(error, Caller.of(user))
 
 
 def _scheme(request: Request) -> str:

@@ -18,7 +18,7 @@ from queryserver.errors.base import MissingParameter
 from queryserver.files.access import AvailableFileSystem, Caller, Location, Stores
 from queryserver.files.changes import content_summary as summary_of
 from queryserver.files.downloads import FileDownloads, Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.model import FileStatus, StoragePath, repaired
+from queryserver.files.model import FileStatus, StoragePath, repaired_path
 from queryserver.platform.settings.tree import Settings
 
 router = storage_group()
@@ -63,7 +63,7 @@ async def stat_path(
 @router.get("/stat", response_model=wire.StatResponse, responses=failures(403, 404, 502))
 async def stat(caller: FilesReader, request: _PathParameters, stores: StoresDep, settings: SettingsDep) -> Response:
     """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
-    return await _stat(_location(stores, caller, repaired(request.path or "")), settings)
+    return await _stat(_location(stores, caller, repaired_path(request.path or "")), settings)
 
 
 async def _stat(location: Location, settings: Settings) -> Response:
@@ -96,14 +96,14 @@ async def content_summary_of_path(
 @router.get("/content_summary", response_model=wire.ContentSummaryResponse, responses=failures(403, 404, 413, 501, 502))
 async def content_summary(caller: FilesReader, request: _PathParameters, stores: StoresDep) -> Response:
     """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
-    return await _summary(_location(stores, caller, repaired(request.path or "")))
+    return await _summary(_location(stores, caller, repaired_path(request.path or "")))
 
 
 async def _summary(location: Location) -> Response:
     found = await summary_of(location)
     counts: dict[str, object] = {
         "typeQuota": {},
-        **(found.further or {}),  # keys of the store
+        **(found.extra_fields or {}),  # keys of the store
         "directoryCount": found.directory_count,
         "fileCount": found.file_count,
         "length": found.length_bytes,
@@ -173,7 +173,7 @@ async def download_file(
     sender: FileSenderDep,
 ) -> Response:
     """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
-    return await sender.send(caller, _path(stores, repaired(request.path or "")), request.disposition)
+    return await sender.send(caller, _path(stores, repaired_path(request.path or "")), request.disposition)
 
 
 def _description(path: StoragePath, part: Part, *, is_inline: bool) -> dict[str, str]:

@@ -17,14 +17,14 @@ from queryserver.api.v1.storage.dependencies import FilesWriter, storage_fields,
 from queryserver.errors.base import QueryServerError
 from queryserver.files.access import Caller
 from queryserver.files.operations import (
+    ContinuedOperation,
     LongOperations,
     Outcomes,
     Progress,
-    Started,
     Work,
-    each_of,
+    distinct_items,
     failure_body,
-    items_of,
+    process_each,
 )
 
 router = storage_group()
@@ -81,7 +81,7 @@ class LongCall:
         """
         work = Work(self.kind, self.path, run, lambda final: final.body)
         outcome = await self.operations.run(self.caller, work, wait_s=self.wait_s)
-        if isinstance(outcome, Started):
+        if isinstance(outcome, ContinuedOperation):
             running = wire.RunningOperation(
                 status=0, path=outcome.path, operation_id=str(outcome.operation_id), state="running"
             )
@@ -103,7 +103,7 @@ async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, lon
     With `long`, the work may continue after 202. Raises MissingParameter, too_many_entries; for a single item, the
     errors of `each`.
     """
-    items = items_of(sent)
+    items = distinct_items(sent)
 
     async def run(progress: Progress) -> Final:
         if len(sent) == 1 and not always_bulk:
@@ -111,7 +111,7 @@ async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, lon
             body = await each(items[0])
             progress.advance()
             return Final(body)
-        return _final_of(await each_of(items, each, progress))
+        return _final_of(await process_each(items, each, progress))
 
     return await long.json_response(run) if long else _json_answer(await run(Progress()))
 

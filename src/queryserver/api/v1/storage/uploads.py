@@ -23,7 +23,13 @@ from queryserver.api.service_dependencies import (
 from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, storage_group, upload_body
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.files.access import Caller, Stores
-from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received
+from queryserver.files.part_uploads import (
+    CompletionRequest,
+    PartRequest,
+    contiguous_bytes,
+    missing_parts,
+    received_ranges,
+)
 from queryserver.files.upload_repository import PartUpload
 from queryserver.files.uploads import FileUpload, UploadRules
 from queryserver.identity.limits import Streams, StreamSlot
@@ -79,7 +85,9 @@ async def upload_file(
             sha256=None if request.sha256 is None else bytes.fromhex(request.sha256),
             size_bytes=body.announced_bytes,
         )
-        content = slot.rechecked(body.content(), lambda user: stores.require(caller, user, file.directory.scheme))
+        content = slot.rechecked(
+            body.content(), lambda user: stores.require_rights(caller, user, file.directory.scheme)
+        )
         try:
             entry, sha256 = await uploads.receive(caller, file, content)
         finally:
@@ -114,7 +122,9 @@ async def upload_part(
     with admission.admitted(caller) as slot:
         request, _ = await body.start()
         part = _part(stores, request)
-        content = slot.rechecked(body.content(), lambda user: stores.require(caller, user, part.directory.scheme))
+        content = slot.rechecked(
+            body.content(), lambda user: stores.require_rights(caller, user, part.directory.scheme)
+        )
         try:
             upload = await uploads.receive(caller, part, content)
         finally:
@@ -127,8 +137,8 @@ async def upload_part(
             uuid=str(upload.client_uuid),
             path=str(upload.terms.target),
             part=part.index,
-            received=received(upload),
-            offset=contiguous(upload),
+            received=received_ranges(upload),
+            offset=contiguous_bytes(upload),
         )
     )
 
@@ -142,8 +152,8 @@ async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUp
             status=0,
             uuid=str(upload.client_uuid),
             path=str(upload.terms.target),
-            offset=contiguous(upload),
-            received=received(upload),
+            offset=contiguous_bytes(upload),
+            received=received_ranges(upload),
             missing_parts=list(missing_parts(upload)),
             total_size=upload.terms.plan.size_bytes,
             expires_at=utc_text(upload.expires_at) or "",

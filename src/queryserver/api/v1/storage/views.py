@@ -34,7 +34,7 @@ from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_
 from queryserver.files.access import Caller, FileSystems, Location
 from queryserver.files.directory_pages import DirectoryPage, Listings, PageRequest, SortKey
 from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
-from queryserver.files.model import EntryKind, FileStatus, repaired
+from queryserver.files.model import EntryKind, FileStatus, repaired_path
 from queryserver.formats.delimited.encodings import TextWindow, python_codec, text_window
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Settings
@@ -87,8 +87,8 @@ class _Directories:
 
     async def _page(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> DirectoryPage:
         sort_key = SortKey(request.sortby)
-        wanted = PageRequest(request.pagenum, request.pagesize, request.filter, sort_key, request.descending)
-        return await self.listings.page(caller, location, wanted)
+        page_request = PageRequest(request.pagenum, request.pagesize, request.filter, sort_key, request.descending)
+        return await self.listings.page(caller, location, page_request)
 
     async def _facts(
         self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
@@ -167,19 +167,19 @@ async def _parent(location: Location) -> FileStatus:
 
 
 def _page_facts(page: DirectoryPage) -> wire.ListingPage:
-    wanted = page.wanted
+    request = page.request
     return wire.ListingPage(
-        number=wanted.number,
-        page_number=wanted.number,
-        page_size=wanted.size,
+        number=request.number,
+        page_number=request.number,
+        page_size=request.size,
         num_pages=page.pages,
         total_pages=page.pages,
         total_count=page.total,
         total_size=page.total,
         previous_page_number=page.previous_number,
         next_page_number=page.next_number,
-        start_index=wanted.start + 1 if page.entries else 0,
-        end_index=wanted.start + len(page.entries) if page.entries else 0,
+        start_index=request.start + 1 if page.entries else 0,
+        end_index=request.start + len(page.entries) if page.entries else 0,
         total_is_exact=page.total_is_exact,
     )
 
@@ -192,7 +192,7 @@ async def list_directory(
     directories: DirectoriesDep,
 ) -> Response:
     """A page of a directory. Contract storage 5.2."""
-    location = stores.location(caller, stores.path_or_root(repaired(request.path or "")))
+    location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
     return await directories.flat(caller, location, request)
 
 
@@ -208,11 +208,13 @@ class _FileViews:
         self, caller: Caller, location: Location, status: FileStatus, window: tuple[int, int], codec: Codec | None
     ) -> FileExcerpt:
         """Read the bytes of a window, given by offset and length."""
-        reading = self.excerpts.show(caller.user.id, location, status, *window, codec)
+        reading = self.excerpts.read(caller.user.id, location, status, *window, codec)
         return await while_connected(self.http, reading)
 
     async def text(self, caller: Caller, shown: FileExcerpt, encoding: str, length: int) -> TextWindow:
-        return await self.excerpts.aside(caller.user.id, partial(text_window, shown.excerpt, encoding), length)
+        return await self.excerpts.run_in_thread_if_large(
+            caller.user.id, partial(text_window, shown.excerpt, encoding), length
+        )
 
     async def view(
         self, caller: Caller, location: Location, status: FileStatus, request: requests.ViewPathParameters
@@ -228,7 +230,7 @@ class _FileViews:
         if text is not None and (text.is_valid or request.mode == "text"):
             return json_response(self._body(location, status, request, shown, text))
         facts = self._body(location, status, request, shown, None)
-        return await self.excerpts.aside(caller.user.id, partial(_with_dump, facts, shown), length)
+        return await self.excerpts.run_in_thread_if_large(caller.user.id, partial(_with_dump, facts, shown), length)
 
     def _body(
         self,
@@ -304,7 +306,7 @@ async def display_file(
     """A window of a file as text. Contract storage 5.3."""
     offset, length = request.window
     encoding = python_codec(request.encoding)
-    location = stores.location(caller, stores.path_or_root(repaired(request.path or "")))
+    location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
     status = await location.storage.stat(location.path.path)
     if status.is_directory:
         raise NotAFile(f"{location.path} is a directory.")

@@ -19,7 +19,7 @@ from xml.etree import ElementTree as ET
 import httpx
 
 from queryserver import errors
-from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, ambiguous
+from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, ambiguous_name_error
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
@@ -254,7 +254,7 @@ class AzureFlatStorage(AzureStorage):
         if found.is_directory:
             await self._require_deletable(location, recursive=recursive)
         elif recursive and await self._keys_below(location, 1):
-            raise ambiguous(f"abfs://{location.path}")
+            raise ambiguous_name_error(f"abfs://{location.path}")
         await self._make_folders(location.parent)
         if found.is_directory:
             await self._delete_below(location)

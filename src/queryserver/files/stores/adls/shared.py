@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from queryserver import errors
-from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, escaped_file, is_escaped_file, names_of
+from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, escaped_file_name, is_escaped_file, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
@@ -36,7 +36,7 @@ class AzureLocation:
     @property
     def path(self) -> str:
         names = [path_name(name) or name for name in self.names]
-        return "/".join([*names[:-1], escaped_file(self.names[-1].encode())] if self.is_blob else names)
+        return "/".join([*names[:-1], escaped_file_name(self.names[-1].encode())] if self.is_blob else names)
 
     @property
     def container(self) -> str:

@@ -23,7 +23,7 @@ from queryserver.files.model import (
     RESERVED_PREFIX,
     EntryKind,
     FileStatus,
-    escaped,
+    escaped_name,
     is_escaped,
     is_escaped_file,
     names_of,
@@ -73,7 +73,7 @@ def path_name(name: str) -> str | None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return escaped(os.fsencode(name))
+        return escaped_name(os.fsencode(name))
     return None if name.startswith(RESERVED_PREFIX) else name
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from queryserver import errors
 from queryserver.files.model import Escapes, FileStatus, Scheme, StorageUser
-from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
+from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, empty_body
 from queryserver.files.stores.s3 import uploads
 from queryserver.files.stores.s3.connection import (
     MultipartUploadMissing,
@@ -154,7 +154,7 @@ class S3Storage:
         upload, target = self._upload(plan, staging), parse_object_location(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
-            status = await self.write(plan.path, no_bytes(), overwrite=overwrite)
+            status = await self.write(plan.path, empty_body(), overwrite=overwrite)
             await upload.discard()
             return status
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
@@ -182,7 +182,7 @@ class S3Storage:
         parse_location(path)
         return 0
 
-    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+    async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
         """Abort old uploads. Their age is the last part's age. S3 only reports uploads' keys, not their owners."""
         before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, parse_object_location(path)
         pages = self._connection.pages(

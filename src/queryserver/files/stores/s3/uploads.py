@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from queryserver import errors
-from queryserver.files.model import FileStatus, ambiguous
+from queryserver.files.model import FileStatus, ambiguous_name_error
 from queryserver.files.stores.s3.connection import MultipartUploadMissing, ObjectLocation
 from queryserver.files.stores.s3.objects import IF_ABSENT, Objects, file_status, tag_of
 from queryserver.files.stores.transfer_blocks import Blocks
@@ -367,7 +367,7 @@ async def delete(objects: Objects, location: ObjectLocation, *, recursive: bool)
     """Delete an entry but preserve its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
     if await objects.head(location) is not None:
         if recursive and await objects.keys_below(location, 1):
-            raise ambiguous(location.label)
+            raise ambiguous_name_error(location.label)
         await _delete_key(objects, location, location.key)
     else:
         await _delete_directory(objects, location, recursive=recursive)

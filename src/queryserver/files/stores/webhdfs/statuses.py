@@ -79,7 +79,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
             space_consumed_bytes=int(found["spaceConsumed"]),
             quota=int(found.get("quota", -1)),
             space_quota_bytes=int(found.get("spaceQuota", -1)),
-            further={name: value for name, value in found.items() if name not in _SUMMARY_FIELDS},
+            extra_fields={name: value for name, value in found.items() if name not in _SUMMARY_FIELDS},
         )
     except (LookupError, ValueError, TypeError) as error:
         raise errors.StorageError("The store found something else than a summary.") from error

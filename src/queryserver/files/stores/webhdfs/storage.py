@@ -18,7 +18,7 @@ import httpx
 
 from queryserver import errors
 from queryserver.files import model
-from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
+from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, empty_body
 from queryserver.files.stores.webhdfs.gateway import (
     ErrorTranslator,
     Gateway,
@@ -328,7 +328,7 @@ async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequen
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
         raise errors.VerificationFailed("The parts are not as long as the file.")
     if _JOINED not in stored:
-        await write_verified(tree, joined, no_bytes(), new)
+        await write_verified(tree, joined, empty_body(), new)
     await _append(tree, directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
     status = await tree.stat(joined)
     if status.size_bytes != plan.size_bytes:
