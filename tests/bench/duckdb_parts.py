@@ -40,18 +40,18 @@ _SMALL_TIMES, _WARM_UP = 200, 10
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """The shortest times of several rounds, ours and plain DuckDB's."""
+    """The shortest times of several rounds, through the server and of plain DuckDB."""
 
     ours_s: float
     ours_processor_s: float
     plain_s: float
     plain_processor_s: float
     is_bound: bool = False
-    """Whether our statement was canceled before it had its rows."""
+    """Whether the server's statement was canceled before it had its rows."""
 
     @property
     def rate(self) -> float:
-        """Our speed as a share of the other: 1 is equally fast."""
+        """The server's speed as a share of plain DuckDB's speed: 1 is equally fast."""
         return self.plain_s / self.ours_s
 
     @property

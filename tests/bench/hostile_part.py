@@ -1,4 +1,4 @@
-"""One hostile user beside ten ordinary ones, for two minutes, followed by a minute of rest."""
+"""One hostile user while ten ordinary users work, for two minutes, followed by a minute of rest."""
 
 from pathlib import Path
 
@@ -7,7 +7,9 @@ from tests.hostile import scenario
 
 
 async def hostile(folder: Path) -> list[Measured]:
-    """Return what the ordinary users experienced, and what the server used. Errors and responses to attacks are
+    """Return the ordinary users' latencies and failures, and the server's use of resources.
+
+    Errors and responses to attacks are
     printed."""
     report = await scenario.run(folder, attacked_s=120, afterwards_s=60)
     for error in report.errors[:20]:

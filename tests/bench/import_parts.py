@@ -1,4 +1,4 @@
-"""How fast files become previews and tables, against loading them directly into the database, in the same run."""
+"""Previews and imports of files, against loading them directly into the database, in the same run."""
 
 import asyncio
 import json

@@ -162,7 +162,7 @@ async def many_users(bench: Bench) -> list[Measured]:
 
 
 async def stalls(bench: Bench) -> list[Measured]:
-    """Measure the longest is_alive wait during nasty calls: what blocks the event loop delays everybody."""
+    """Measure the longest is_alive wait during expensive calls: a blocked event loop delays every client."""
     big = "SELECT '" + "x" * (9 * 2**20) + "'"
     nasty = {
         "10 MB of SQL text": [("editor/execute/duckdb", "statement=" + big)],

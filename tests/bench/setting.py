@@ -1,4 +1,4 @@
-"""The measured server: started like a user starts it, with embedded defaults."""
+"""The measured server, started as a user would, with embedded defaults."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How fast files pass through the server, against direct transfers to the store with curl, in the same run.
+"""File transfers through the server, against direct transfers to the store with curl, in the same run.
 
 The stores are the real ones of `make test-engines`: HDFS through WebHDFS, versitygw for S3, and a local root.
 """

@@ -1,4 +1,4 @@
-"""Afterwards: the clients' ledger against the service database, the target table and the results."""
+"""Compares the clients' ledger with the service database, the target table and the results after a run."""
 
 import asyncio
 import json

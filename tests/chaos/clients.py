@@ -41,7 +41,7 @@ def now() -> str:
 
 @dataclass
 class Entry:
-    """One statement as its client knows it. `token` is the idempotency key, and the value that an insert adds to the
+    """A statement, as recorded by its client. `token` is the idempotency key, and the value that an insert adds to the
     target."""
 
     kind: str

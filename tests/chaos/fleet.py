@@ -51,7 +51,7 @@ class Member:
     """Whether a disturbance is using it."""
     process: asyncio.subprocess.Process | None = None
     starts_again: int = 0
-    """How often it exited by itself during startup."""
+    """The number of times that it exited by itself during startup."""
     _said_before: int = 0
 
     async def start(self) -> None:

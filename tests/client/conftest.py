@@ -50,7 +50,7 @@ async def server(
 ) -> AsyncIterator[Server]:
     """A server with files: its local root is a folder on this machine (`root`).
 
-    It has a separate database, because a server that shares it would take statements and has other results. It lives
+    It has a separate database, because servers that share a database run each other's statements. It lives
     only for the tests of one file, because other files' tests replace functions that it uses.
     """
     async for dsn in new_database(postgres, template=migrated_template):
@@ -62,7 +62,7 @@ async def server(
 async def small_server(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Server]:
-    """A server that keeps 5,000 rows of a result."""
+    """A server that stores at most 5,000 rows of each result."""
     async for dsn in new_database(postgres, template=migrated_template):
         async with _serving(tmp_path_factory.mktemp("small"), dsn, users_url, result_max_rows=5000) as server:
             yield server
@@ -112,7 +112,7 @@ def commands() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def make(tmp_path: Path, commands: socket.socket) -> Make:
-    """Return a maker of command lines for one test."""
+    """Return a factory of command lines for one test."""
     return maker(tmp_path, commands)
 
 

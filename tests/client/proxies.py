@@ -21,7 +21,7 @@ class Cut:
 
 @dataclass
 class Proxy:
-    """Each new connection uses the next of `cuts`; without one it is forwarded completely."""
+    """Each new connection takes the next of `cuts`; once all are used, connections are not cut."""
 
     url: str = ""
     cuts: deque[Cut] = field(default_factory=deque)

@@ -36,7 +36,7 @@ class CommandOutput:
 
 @dataclass(frozen=True)
 class RunningCommand:
-    """A command that was started."""
+    """A running command."""
 
     pid: int
     _out: asyncio.Task[bytes]
@@ -97,7 +97,7 @@ def forker() -> Iterator[socket.socket]:
 
 
 def maker(directory: Path, requests: socket.socket) -> Make:
-    """Return a maker of command lines that share a configuration directory; only the given variables concern
+    """Return a factory of command lines that share a configuration directory; only the given variables concern
     queryserver."""
 
     def made(**variables: str) -> Qs:

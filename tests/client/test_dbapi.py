@@ -369,7 +369,7 @@ def run_program(text: str) -> str:
 
 
 def close_sessions(connection: dbapi.Connection) -> None:
-    """Close all of the user's sessions without the connection's knowledge."""
+    """Close all of the user's sessions on the server, bypassing the connection."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
 

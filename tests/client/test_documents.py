@@ -36,7 +36,7 @@ def block(document: str, heading: str, language: str = "sh") -> str:
 
 
 async def run(script: str, directory: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script in `directory` in a shell that stops at the first failure and finds our programs."""
+    """Run a script in `directory` in a shell that stops at the first failure and finds this project's programs."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return await asyncio.to_thread(
         subprocess.run,

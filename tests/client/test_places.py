@@ -1,4 +1,4 @@
-"""Where a download is written until it is complete, and what is kept of it."""
+"""The partial files of downloads: where they are, when they are reused, and when they are removed."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ def names(directory: Path) -> list[str]:
 
 
 def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], None] = Place.leave) -> int:
-    """Write data and return how many bytes were kept from before; `end` determines how the download ends."""
+    """Write data and return how many bytes of the partial file were reused; `end` determines how the download ends."""
     place = Place(target, is_kept=True)
     file, kept = place.open(source)
     with file:
@@ -29,7 +29,7 @@ def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], No
     return kept
 
 
-def test_partial_download_resumes_even_beside_read_only_target(tmp_path: Path):
+def test_partial_download_resumes_even_if_target_is_read_only(tmp_path: Path):
     target = tmp_path / "a"
     target.write_bytes(b"old")
     target.chmod(0o444)

@@ -174,7 +174,7 @@ async def test_termination_signal_reaches_engine(server: Server, qs: Qs):
         await until(lambda text=text: server.engine.executions.count(text) == 1)
         cancels = server.engine.cancels
         os.kill(process.pid, number)
-        os.kill(process.pid, number)  # like timeout(1), to the program and to its group
+        os.kill(process.pid, number)  # timeout(1) also signals both the program and its process group
         ended = await process.end()
         assert (ended.code, ended.out, ended.err) == (128 + number, b"", "")
         assert server.engine.cancels == cancels + 1

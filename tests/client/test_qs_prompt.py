@@ -31,7 +31,7 @@ class Terminal:
     code: "asyncio.Task[bytes]"
     printed: bytearray = field(default_factory=bytearray)
     seen: int = 0
-    """How much of `text` earlier waits have consumed."""
+    """The number of characters of `text` that earlier waits have consumed."""
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())

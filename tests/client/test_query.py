@@ -98,7 +98,7 @@ async def test_rows_beyond_a_page_are_read_in_pages(db: Connection):
     assert [row async for row in result] == rows
 
 
-async def test_arrow_pandas_and_polars_hold_the_same_rows(db: Connection):
+async def test_arrow_pandas_and_polars_contain_the_same_rows(db: Connection):
     result = await db.query("duckdb", ROWS.format(12_345), limit=50_000)
     table = await result.arrow()
     assert table.num_rows == 12_345
@@ -159,7 +159,7 @@ async def test_dates_beyond_python_are_timestamps_in_pandas(db: Connection):
     assert frame["near"][0] == dt.date(2024, 2, 29)
 
 
-async def test_integers_beside_nulls_stay_integers_in_pandas(db: Connection):
+async def test_integers_with_nulls_stay_integers_in_pandas(db: Connection):
     columns = "9007199254740993::BIGINT AS a, 255::UTINYINT AS b, 1::INTEGER AS c, 1.5 AS d"
     result = await db.query("duckdb", f"SELECT {columns} UNION ALL SELECT NULL, NULL, 2, NULL ORDER BY c")
     frame = await result.pandas()
@@ -272,7 +272,7 @@ async def test_script_is_refused_if_server_would_run_only_its_first_statement(se
         return httpx.Request(request.method, request.url, headers=headers, json=fields)
 
     class Old(httpx.AsyncHTTPTransport):
-        """A server that does not have the field."""
+        """Simulates a server version without the field."""
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             if not request.url.path.endswith("/execute/duckdb"):

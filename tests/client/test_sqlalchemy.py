@@ -40,7 +40,7 @@ ENGINES = ("duckdb", "postgresql", "sqlite")
 
 @pytest.fixture
 async def url(server: Server) -> str:
-    """A new user's url without the connector; the token takes the password's place."""
+    """A new user's URL without a connector. The token is its password."""
     return f"queryserver://:{await server.token()}@{server.url.removeprefix('http://')}/%s?scheme=http"
 
 

@@ -1,4 +1,4 @@
-"""What stands between a program and its server: proxies, the limit of waiting calls, certificates."""
+"""Obstacles between a client and its server: proxies, the limit of concurrent waits, certificates."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class Impatient(httpx.AsyncHTTPTransport):
         super().__init__()
         self.end = end
         self.waits: list[float] = []
-        """How long the server was asked to hold each call."""
+        """The requested wait of each call, in seconds."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.waits += [wait] if (wait := json.loads(request.content or b"{}").get("wait")) else []
@@ -69,7 +69,7 @@ async def test_statement_outlasting_proxy_timeout_runs_once_to_completion(
         assert len(line.waits) > 1
         await db.query("mysql", "rows 1")
         assert max(line.waits[1:]) < 2
-        # The cut may have been accidental: later, the server is asked for the whole wait again.
+        # The cut may have been accidental, so later calls request the whole wait again.
         monkeypatch.setattr(db.transport, "_held_shorter_until", 0.0)
         await db.query("mysql", "rows 1")
         assert line.waits[-1] == 30
@@ -113,8 +113,8 @@ async def test_unconfirmed_submission_is_found_by_its_key(server: Server):
     assert server.engine.executions.count(statement) == 1
 
 
-async def test_statement_with_unheard_outcome_is_found_by_its_key(server: Server):
-    """Its first response arrived, and said that it was running."""
+async def test_statement_whose_response_was_lost_is_found_by_its_key(server: Server):
+    """The first response arrived and reported that the statement was running."""
     statement, is_cut = a_sleep(0.5), asyncio.Event()
 
     class Cut(httpx.AsyncHTTPTransport):
@@ -305,7 +305,7 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    async def test_transaction_with_unheard_end_may_be_ended_again_and_ends_before_next(self, server: Server):
+    async def test_transaction_whose_end_response_was_lost_may_be_ended_again(self, server: Server):
         token = await server.token()
 
         def work() -> None:

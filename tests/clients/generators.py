@@ -14,7 +14,7 @@ PYTHON, TYPESCRIPT, HUE = _HERE / "python", _HERE / "typescript", _HERE / "hue"
 
 
 def python_environment() -> Path:
-    """Return the interpreter of an environment with openapi-python-client, whose pins differ from ours."""
+    """Return the interpreter of an environment with openapi-python-client, whose pins differ from the project's."""
     return _python_environment("clients-python", PYTHON / "requirements.lock")
 
 

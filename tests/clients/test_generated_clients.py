@@ -53,7 +53,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 @pytest.fixture(scope="module")
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generate the package from nothing but the document, and return its folder."""
+    """Generate the package from the API document alone, and return its folder."""
     folder, python = tmp_path_factory.mktemp("python-client"), python_environment()
     command = [str(python), "-m", "openapi_python_client", "generate", "--path", str(TARGET)]
     environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}

@@ -46,7 +46,7 @@ def compose() -> dict[str, Any]:
 
 
 def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
-    """Return the settings that a server reads there, with our own secrets. Fails with the server's complaints."""
+    """Return the settings that a server reads from these files, with test secrets. Fails with the server's messages."""
     addresses = {
         "DATABASE__URL_FILE": f"postgresql://queryserver:{SECRET}@database.example.org/queryserver",
         "BROKER_URL_FILE": f"redis://:{SECRET}@broker.example.org/0",
@@ -105,7 +105,7 @@ def test_pod_has_the_settings_of_its_files(tmp_path: Path):
     for place in (Path(results.location or ""), read.importer.upload_dir, read.filebrowser.local_root):
         assert place is not None
         assert mounts[str(place.parent)] == "shared"
-    # The server creates the other two itself.
+    # The server creates the other two directories.
     [migrate] = pod()["initContainers"]
     assert migrate["command"][2] == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
     assert container["ports"][0]["containerPort"] == read.desktop.http_port
@@ -240,7 +240,7 @@ def test_prometheus_scrapes_each_pod_of_servers_workers_and_beats():
         assert read[name] == spec["ports"][0]["port"] == port["containerPort"]
         assert spec["ports"][0]["targetPort"] == port["name"]
         assert spec["selector"] == manifest("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
-        # Otherwise the name resolves to one address for all.
+        # Otherwise the name resolves to one address for all pods.
         assert spec["clusterIP"] == "None"
     policy = manifest("NetworkPolicy", "queryserver-metrics")["spec"]
     assert policy["podSelector"]["matchExpressions"][0]["values"] == ["worker", "beat"]

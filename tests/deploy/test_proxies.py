@@ -131,7 +131,7 @@ async def test_statement_with_pages_and_file_passes_through_proxy(proxy: Proxy, 
         assert [row[0] for row in page.json()["result"]["data"]] == [150_001, 150_002]
         file = await http.get(f"/api/v1/editor/download/{operation}", params={"format": "csv"}, headers=headers(place))
         assert file.content.count(b"\n") == 200_001
-        # Not the proxy's task: authentication, permitted hosts, and a server's refusals.
+        # The server, not the proxy, is responsible for authentication, permitted hosts, and refusals.
         assert (await http.get("/api/v1/editor/get_history")).status_code == 401
         refused = await http.get("/api/v1/editor/get_history", headers={**headers(place), "Host": "other.example.org"})
         assert refused.json()["code"] == "invalid_host"

@@ -81,7 +81,7 @@ class Client:
     done: int = 0
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Refused by a server that accepts nothing new: the calls that arrive while its statements may finish."""
+    """Calls that arrive while a stopping server finishes its statements; the server refuses them."""
     stopped: bool = False
 
     async def run(self) -> None:

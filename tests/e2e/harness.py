@@ -1,4 +1,4 @@
-"""Runs the server as a separate process, as a person starts it, for end-to-end tests."""
+"""Runs the server as a separate process, as an operator would, for end-to-end tests."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The started process' id."""
+        """The id of the started process."""
         return self.process.pid
 
     @property
@@ -54,9 +54,9 @@ class ServerProcess:
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
-        """Kill the process in the middle of an activity.
+        """Kill the process as soon as the condition `middle` is true.
 
-        The process is paused (SIGSTOP) whenever `middle` is evaluated, so it cannot get past the moment.
+        The process is paused (SIGSTOP) while `middle` is evaluated, so that the condition still holds at the kill.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -70,8 +70,8 @@ class ServerProcess:
             await self.kill9()
 
     def _go_on(self, seconds: float) -> None:
-        """Let the paused process continue briefly. This blocks our event loop, since other tasks would prolong the
-        moment."""
+        """Let the paused process continue briefly. This blocks the event loop, since other tasks would prolong the
+        pause."""
         self.process.send_signal(signal.SIGCONT)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGSTOP)

@@ -57,7 +57,7 @@ class Node:
         return response.json()
 
     async def execute(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """Call execute with a JSON body, in which long texts do not grow."""
+        """Call execute with a JSON body, because form encoding would enlarge long texts."""
         body = {"statement": statement, **fields}
         return await self.http.post(f"/api/v1/editor/execute/{dialect}", json=body, headers=self.headers(user))
 
@@ -125,7 +125,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Installation:
-    """What servers share. `environment` holds the settings of all of them."""
+    """The resources that servers share. `environment` holds the settings of all of them."""
 
     directory: Path
     database_dsn: str

@@ -25,7 +25,7 @@ LASTING_S = 8
 """Longer than a lease, so that each lease is renewed."""
 SHORT_S = 4
 SLACK_S = 6
-"""Less than the difference between the clocks, and enough for a busy machine."""
+"""Less than the difference between the clocks, but long enough for a busy machine."""
 PASSWORD = "a password for clocks"
 
 

@@ -1,4 +1,4 @@
-"""Each real engine through the HTTP API, and its statements after our server is killed (items 9 to 66)."""
+"""Each real engine through the HTTP API, and its statements after the server is killed."""
 
 import asyncio
 import csv
@@ -83,7 +83,7 @@ async def fleet(
 
 @pytest.fixture(scope="class")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server that no other server considers dead, however busy the machine is."""
+    """A server with a long lease, so that other servers never consider it dead on a busy machine."""
     async with place.server(editor__lease_timeout_s="60") as node:
         yield node
 
@@ -230,7 +230,7 @@ class RoundTrip:
 
 
 class TakeOver(RoundTrip):
-    """Inherited if the engine continues without its client."""
+    """Inherited for engines that continue a statement without its client."""
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("ending", ["kill -9", "restart"])

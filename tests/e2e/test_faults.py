@@ -1,4 +1,4 @@
-"""Faults under a running server, and what its users see (issue: bad input and faults)."""
+"""Faults of the disk, the network and the databases of a running server, as its users see them."""
 
 import asyncio
 import shutil
@@ -81,7 +81,7 @@ async def test_kill_during_spooling_and_download_keeps_finished_results_only(pla
 
 
 async def test_embedded_server_recovers_immediately_after_power_cut(tmp_path: Path) -> None:
-    """A server that is alone on its database waits for no lease after a restart."""
+    """After a restart, a server that is alone on its database does not wait for old leases."""
     password = "a password of the test"
     operations: dict[str, str] = {}
     async with embedded(tmp_path / "state", password) as victim:

@@ -238,7 +238,7 @@ async def test_failed_logins_on_both_instances_are_counted_together(
 
 @dataclass
 class Survival:
-    """The fate of a killed instance's statements, as the other instance shows it."""
+    """The states of a killed instance's statements, as the other instance reports them."""
 
     survivor: Node
     operations: dict[str, str]
@@ -344,7 +344,7 @@ async def test_session_of_killed_instance_is_lost_and_not_replaced(survival: Sur
     assert answer.json()["code"] in {"session_lost", "session_not_found"}
 
 
-async def test_kill_leaves_nothing_waiting_or_running(survival: Survival) -> None:
+async def test_no_statement_waits_or_runs_after_a_kill(survival: Survival) -> None:
     async def all_ended() -> bool:
         node = survival.survivor
         history = await node.http.get("/api/v1/editor/get_history", headers=node.headers("bob"))

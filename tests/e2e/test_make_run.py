@@ -1,4 +1,4 @@
-"""`make run` is the only command a newcomer types. Here it is typed and then disturbed."""
+"""`make run` as a new developer uses it: first start, interruptions, and restarts."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ def postgres_runs(data_dir: Path) -> bool:
 
 
 async def postgres_ends(data_dir: Path) -> bool:
-    """Return whether it exits within 15 s."""
+    """Return whether the process exits within 15 s."""
     for _ in range(150):
         if not postgres_runs(data_dir):
             return True
@@ -159,7 +159,7 @@ async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Si
 
 
 async def test_stopped_server_closes_everything_and_exits_successfully(tmp_path: Path):
-    """Had the signal killed it, its statements would be left to their leases and PostgreSQL to its guard."""
+    """If the signal had killed the server, its statements would keep their leases, and PostgreSQL would still run."""
     data_dir = tmp_path / "data"
     async with running_server(data_dir) as server:
         assert await server.terminate() == 0

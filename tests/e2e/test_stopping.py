@@ -1,4 +1,4 @@
-"""What happens to users' statements when a server is stopped."""
+"""The statements of users when a server is stopped."""
 
 import signal
 import time

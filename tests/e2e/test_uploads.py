@@ -1,4 +1,4 @@
-"""Uploads into a server that is killed, and what the clean-up then finds."""
+"""Uploads to a server that is killed, and the clean-up of their files."""
 
 import asyncio
 import os
@@ -114,7 +114,7 @@ async def gone(*files: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.storage(103)
-async def test_leftovers_of_killed_server_and_nothing_else_are_removed_by_next_one(place: Installation) -> None:
+async def test_next_server_removes_exactly_the_orphaned_files_of_killed_server(place: Installation) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     live, uploads = shared / "live", place.directory / "data" / "uploads"
     live.mkdir()

@@ -113,7 +113,7 @@ def ozone_gateway() -> Generator[OzoneGateway]:
 
 
 def ozone_libraries() -> Path:
-    """Download Ozone 2.2 once. One parent of its modules is not published; ours replaces it."""
+    """Download Ozone 2.2 once. One parent POM of its modules is not published; a POM of this project replaces it."""
 
     def fill(folder: Path) -> None:
         environment = {**os.environ, "JAVA_HOME": str(java_17(NAME).home)}

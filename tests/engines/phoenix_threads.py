@@ -1,4 +1,4 @@
-"""What a Query Server and its HBase are working on, according to their own threads."""
+"""The running statements of a Query Server and its HBase, counted from thread dumps."""
 
 import asyncio
 from asyncio.subprocess import DEVNULL

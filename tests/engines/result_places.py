@@ -1,4 +1,4 @@
-"""Settings that keep results in a real store, in a new location."""
+"""Settings that store results in a new location of a real store."""
 
 import json
 from collections.abc import Mapping

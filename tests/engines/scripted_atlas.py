@@ -19,7 +19,7 @@ USER, PASSWORD = "svc", "atlas-secret"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad response, or none at all with `hangs`."""
+    """A bad response; with `hangs`, no response at all."""
 
     status: int = 200
     body: bytes = b"{}"

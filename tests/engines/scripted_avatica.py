@@ -1,4 +1,4 @@
-"""A peer that speaks Avatica on a real socket, for behavior that a real Query Server cannot be made to show.
+"""A peer that speaks Avatica on a real socket, for behavior that tests cannot provoke in a real Query Server.
 
 It knows two statements: `ROWS n` returns the integers below n; `SLOW` responds after half a minute unless it is closed.
 """

@@ -1,4 +1,4 @@
-"""A peer that speaks S3's HTTP and sends a test's responses, which no well-behaved store can be made to send."""
+"""A peer that speaks S3's HTTP protocol and sends a test's responses, which a real store does not send on demand."""
 
 import asyncio
 from collections import deque

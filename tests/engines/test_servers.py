@@ -1,4 +1,4 @@
-"""The engine tests' shared servers listen only on loopback. `EngineServers` checks what they leave behind."""
+"""The engine tests' shared servers listen only on loopback. `EngineServers` checks for orphaned processes and files."""
 
 from typing import Protocol
 

@@ -38,7 +38,7 @@ def trino_program() -> Path:
 def trino_client(
     url: str, *, verify: ssl.SSLContext | bool = True, auth: tuple[str, str] | None = None
 ) -> Generator[httpx.Client]:
-    """Yield a client for the tests' own queries, as the user `tests` or the one that logs in."""
+    """Yield a client for the tests' own queries, as the user `tests` or the user of the login."""
     user = auth[0] if auth else "tests"
     with httpx.Client(
         base_url=url, headers={"X-Trino-User": user}, timeout=_FIRST_QUERY_TIMEOUT_S, verify=verify, auth=auth

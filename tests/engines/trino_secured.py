@@ -28,7 +28,7 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SecuredAddress:
-    """The server's address, and what its callers need. Its certificate is for `localhost`, not for 127.0.0.1."""
+    """The server's address and its callers' credentials. Its certificate is for `localhost`, not for 127.0.0.1."""
 
     port: int
     authority: str

@@ -67,7 +67,7 @@ def s3_server() -> Generator[S3Address]:
 
 @contextmanager
 def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
-    """Start the same gateway over an Azurite account, whose keys are flat: any text is a key, even `d` beside `d/x`."""
+    """Start the same gateway over an Azurite account, whose keys are flat: `d` and `d/x` may both be keys."""
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
     with data_directory() as directory:
@@ -91,5 +91,5 @@ def versitygw_program() -> Path:
 
 
 def _go() -> str:
-    """Return the system's Go tools, or a package's: Debian's are too old for the program."""
+    """Return the Go tools of the system or of a Python package: Debian's version is too old for the program."""
     return shutil.which("go") or str(python_packages("go", "go") / "go" / "bin" / "go")

@@ -64,7 +64,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a statement will do."""
+    """The parsed actions of a statement."""
 
     sleep_s: float = 0
     works: bool = False

@@ -57,11 +57,11 @@ class Issuer:
 
     keys: dict[str, RSAPrivateKey] = field(default_factory=lambda: {"one": rsa_key("one")})
     served: list[dict[str, Any]] | None = None
-    """Entries of the document, if they are not simply all `keys`."""
+    """Entries of the document; None for all `keys`."""
     answer: Answer | None = None
     """Sent instead of the keys."""
     script: Script | None = None
-    """Computes the responses instead."""
+    """Computes each response, instead of the document."""
     servers: list[ScriptedNameNode] = field(default_factory=list)
 
     def token(self, kid: str | None = "one", *, key: RSAPrivateKey | None = None, **changes: Any) -> str:

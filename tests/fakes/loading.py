@@ -118,7 +118,7 @@ class FakeLoadingEngine(FakeEngine):
 
 
 class FakeLoader:
-    """Implements `TableLoader`. Rows are first stored in the staging table, which is visible to everybody."""
+    """Implements `TableLoader`. Rows are first stored in the staging table, which is visible to every user."""
 
     def __init__(self, engine: FakeLoadingEngine, session: EngineSession) -> None:
         self._engine = engine

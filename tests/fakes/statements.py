@@ -447,7 +447,7 @@ class MemorySessions:
 
 
 class MemoryUsers:
-    """Implements `identity.users.UserDirectory`: everybody is active except disabled users."""
+    """Implements `identity.users.UserDirectory`: every user is active except the disabled ones."""
 
     def __init__(self) -> None:
         self.disabled: set[int] = set()

@@ -49,7 +49,7 @@ class MemoryStorage:
         ordered = sorted((self._order(child), child) for child in self.tree.children(path))
         if not self.traits.lists_in_order:
             ordered.reverse()
-        # The cursor's entry may be gone, but its place in the order remains.
+        # The cursor's entry may have been deleted, but its position in the order remains.
         left = [(key, child) for key, child in ordered if cursor is None or self._follows(key, cursor)]
         while True:
             now, left = left[:batch_size], left[batch_size:]
@@ -252,7 +252,7 @@ class ListsFlat(MemoryStorage):
 
 
 class Power(Enum):
-    """What only some stores can do."""
+    """The optional capabilities of a store."""
 
     RENAME = Renames
     TRASH = Trashes

@@ -21,11 +21,11 @@ class Oddity:
 
     size_bytes: int
     sent_bytes: int | None = None
-    """How many bytes are sent before the end or `failure`; None for the reported size."""
+    """The number of bytes sent before the end or `failure`; None for the reported size."""
     failure: QueryServerError | None = None
     """Raised after the last byte."""
     pause_s: float = 0.0
-    """How long the store takes for each chunk."""
+    """The time that the store takes for each chunk."""
     pattern: bytes = b"0123456789abcde\n"
     tag: str = ""
 

@@ -1,4 +1,4 @@
-"""A minimal NameNode: an HTTP server whose responses a test defines, for those no real one sends on demand."""
+"""A minimal NameNode: an HTTP server whose responses a test defines, including those that a real one never sends."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request."""
+    """A received request."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""Handmade workbooks, including some that no program would write."""
+"""Workbooks written part by part, including invalid ones."""
 
 import struct
 import zipfile

@@ -164,7 +164,7 @@ async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
 
 
 async def slow_bodies(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Send large bodies to the login that stop before their end."""
+    """Send large, incomplete bodies to the login call."""
     writers = [await _connected(hostile) for _ in range(30)]
     try:
         for writer in writers:

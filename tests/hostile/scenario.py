@@ -49,7 +49,7 @@ _STATEMENTS = {
 
 @dataclass
 class Report:
-    """What the users experienced, and what the server used."""
+    """The latencies and failures of the users' calls, and the server's use of resources."""
 
     errors: list[str] = field(default_factory=list)
     """Descriptions of what went wrong for an ordinary user."""

@@ -129,7 +129,7 @@ class TestTexts:
         assert codes[-1]["code"] == "quota_exceeded"
 
     @pytest.mark.slow
-    async def test_data_stored_beside_text_is_limited_or_counted(self, api: Api):
+    async def test_data_stored_with_statement_text_is_limited_or_counted(self, api: Api):
         ana = await api.user()
         long_name = await ana.refused("editor/execute/sqlite", statement="select 1", database="d" * 1001)
         assert long_name == (400, -1, "invalid_parameter")
@@ -389,7 +389,9 @@ class TestShareOfTheLocalRoot:
         assert (tmp_path / "shared/closed").stat().st_mode & 0o777 == 0o500
         await file_system.close()
 
-    async def test_unreadable_directory_blocks_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def test_unreadable_directory_does_not_delay_other_users(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
         for directory in ("shared/closed", "user/bob"):
             (tmp_path / directory).mkdir(parents=True)
         (tmp_path / "user/bob/file").write_bytes(bytes(100))

@@ -1,4 +1,4 @@
-"""What crashes a database's process, which must not affect the rest of the server (Contract editor 3.5)."""
+"""Crashes of a database's process, which must not affect the rest of the server (Contract editor 3.5)."""
 
 import asyncio
 import itertools
@@ -412,7 +412,7 @@ def _at_work(api: Api) -> list[int]:
 
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
-async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     # Users must not be blocked for crashes here.
     monkeypatch.setattr("queryserver.engines.process.pool._FREE_LOSSES", 1e9)
     users = [await api.user(name) for name in ("ana", "ben", "eva")]

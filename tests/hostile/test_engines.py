@@ -1,4 +1,4 @@
-"""What users of one engine can do to each other, and to the server's processor, memory and disk."""
+"""The effects of an engine's users on each other, and on the server's processor, memory and disk."""
 
 import asyncio
 import threading

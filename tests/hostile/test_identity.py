@@ -259,7 +259,7 @@ class TestDisabledUsers:
         closed = "select true as closed from sessions where id = $1 and closed_at is not null"
         assert await found(quick, closed, body["session"]["id"])
 
-    async def test_hanging_session_close_delays_nobody(self, quick: Api) -> None:
+    async def test_hanging_session_close_delays_no_other_call(self, quick: Api) -> None:
         ana, bob = await quick.user(), await quick.user()
         body = await ana.post_ok("editor/create_session", session=json.dumps({"type": "mysql"}))
         held = quick.services.statements.runner.sessions.get(body["session"]["id"])
@@ -372,7 +372,7 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.6", PASSWORD) == 429
         for _ in range(3):
             assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
-        # A known address has separate guesses, as many as any other.
+        # Guesses from a known address are counted separately, with the same limit.
         assert [await attempt(behind, "10.0.0.1") for _ in range(6)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 

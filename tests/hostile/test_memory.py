@@ -1,4 +1,4 @@
-"""What one user can do to the process's memory: huge cells, rows, pages and log lines (issue: fair shares)."""
+"""Attacks on the process's memory: huge cells, rows, pages and log lines."""
 
 import io
 import json

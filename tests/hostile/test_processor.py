@@ -41,7 +41,7 @@ SLOW_SCRIPT = ";\n".join([SLOW_STATEMENT] * 3)
 MANY_STATEMENTS = "a;" * (5 * 1024 * 1024 - 1)
 SMALL_GZIP = gzip.compress(b"small")
 NO_SUCH_PLACE = "postgresql://nobody:nothing@127.0.0.1:1/none"
-# Far longer than anything here takes: it stops a test that would hang.
+# Much longer than every call in this file, so that a hanging test fails.
 ENDS_WITHIN_S = 100
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]

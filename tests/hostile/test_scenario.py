@@ -1,4 +1,4 @@
-"""All attacks beside ten ordinary users, for a few seconds; `make bench ARGS="hostile"` continues for two minutes."""
+"""All attacks while ten users work, for a few seconds; `make bench ARGS="hostile"` continues for two minutes."""
 
 from pathlib import Path
 

@@ -109,7 +109,7 @@ options = {{ path = "sample.sqlite" }}
 async def server(
     image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ServerProcess]:
-    """Run what an operator starts: migrate, create an administrator, serve."""
+    """Run the commands of an operator: migrate, create an administrator, serve."""
     unmigrated = run(image, "serve", environment=environment, mounts=mounts)
     assert unmigrated.returncode == 3, unmigrated.stderr
     for words, typed in ((["migrate"], ""), (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n")):

@@ -34,7 +34,7 @@ def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, 
 
 
 def _end_at(text: str, at: int, delimiters: Delimiters) -> tuple[str | None, int]:
-    """Return what ends here, and where the next part begins."""
+    """Return the kind of the end at this position, and the position of the next part."""
     if at == len(text):
         return "text", at
     ends = ("\r\n", "\n") if delimiters.record == "\n" else (delimiters.record,)

@@ -71,7 +71,7 @@ def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_texts_are_in_script_order_and_only_empty_parts_are_lost(script: str, dialect: str):
-    # By its position, because the same text may occur in a comment before it.
+    # Searched by position, because the same text may occur in an earlier comment.
     rows = [0, *(line_end.end() for line_end in re.finditer(r"\r\n|\r|\n", script))]
     offset, lost = 0, []
     for statement in Script(script, dialect):
@@ -127,7 +127,7 @@ def test_quoted_text_is_never_split(inside: str, quoting: tuple[str, str, str]):
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_statement_split_again_stays_whole(script: str, dialect: str):
-    """What is sent as one statement stays one statement; a custom terminator is known only in its script."""
+    """A statement that is split again stays whole; a custom terminator is known only in its script."""
     if "elimiter" in script.lower():
         return
     for statement in Script(script, dialect):

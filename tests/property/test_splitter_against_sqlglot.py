@@ -18,7 +18,7 @@ SQLGLOT = {
     "duckdb": "duckdb", "trino": "trino",
 }  # fmt: skip
 BACKSLASH = {"hive", "sparksql", "mysql"}
-BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}  # and duckdb since its version 2, which sqlglot does not know
+BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}  # and DuckDB since version 2, but not sqlglot
 DOLLARS = {"postgresql", "duckdb"}
 
 _WORDS = ["SELECT", "1", "1.5", "a", "tab.col", "FROM", "ünï", "(", ")", ",", "=", "<=", "+", "*", "case", "END"]
@@ -113,7 +113,7 @@ def test_both_split_at_the_same_semicolons(made: tuple[str, str]) -> None:
         ("postgresql", "CREATE RULE r AS ON INSERT TO a DO ALSO (DELETE FROM b; DELETE FROM c)"),
     ],
 )
-def test_sqlglot_splits_bodies_that_we_keep(dialect: str, script: str) -> None:
+def test_sqlglot_splits_bodies_that_our_splitter_keeps_whole(dialect: str, script: str) -> None:
     assert len(Script(script, dialect)) == 1
     assert len(groups(script, dialect)[0]) > 1
 

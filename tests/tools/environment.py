@@ -24,6 +24,6 @@ def python_with_tools() -> Path:
 
 
 def install_client(folder: Path) -> None:
-    """Install this source tree's client with its entry points; our own environment's tools build it."""
+    """Install this source tree's client with its entry points; the build tools of the tests' environment build it."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     run_tool(ENGINE, [*pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", folder, _CLIENT])

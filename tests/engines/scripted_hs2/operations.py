@@ -11,7 +11,7 @@ from tests.engines.scripted_hs2.warehouse import StatementRefusal
 
 RUNNING, FINISHED, ERROR = 1, 2, 5
 FETCH_WAIT_S = 10.0
-"""How long a fetch waits for rows before it returns none (FETCH_ROWS_TIMEOUT_MS)."""
+"""The time that a fetch waits for rows before it returns no rows (FETCH_ROWS_TIMEOUT_MS)."""
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class Operation:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     work: "asyncio.Task[None] | None" = None
     kept_rows: int = 0
-    """How many rows are kept for a client that fetches from the first row again (impala.resultset.cache.size)."""
+    """The number of rows stored for a client that fetches from the first row again (impala.resultset.cache.size)."""
     _given: int = 0
     _kept: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 

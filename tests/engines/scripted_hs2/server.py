@@ -18,13 +18,13 @@ _UNTIL_S = 10.0
 
 
 class Fault(StrEnum):
-    """What happens instead of the reply to a call."""
+    """The behavior that replaces the normal reply to a call."""
 
     GARBAGE = "garbage"
     HALF = "half"
     """The call is carried out; half of its response is sent."""
     HALF_ONCE = "half once"
-    """The same, for one call."""
+    """Like the previous fault, for one call only."""
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
@@ -79,7 +79,7 @@ class ScriptedServer:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._writers)
 
     async def until(self, has_come: Callable[[], bool]) -> None:

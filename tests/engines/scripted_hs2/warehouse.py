@@ -6,7 +6,7 @@ import duckdb
 
 
 class StatementRefusal(Exception):
-    """The statement is refused in Impala's words."""
+    """Impala refuses the statement; the message is Impala's."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    """Accepted logins; without entries, everybody is accepted. `logins` are the `Authorization` headers of HTTP
+    """Accepted logins; without entries, any login is accepted. `logins` are the `Authorization` headers of HTTP
     calls."""
 
     by_user: Mapping[str, str]

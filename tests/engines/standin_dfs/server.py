@@ -14,7 +14,7 @@ from tests.engines.standin_dfs.tree import Entry, Refusal, Tree
 
 ACCOUNT = "standinaccount"
 _DELETED_AT_ONCE = 3
-"""Small enough that tests see continuations."""
+"""Small, so that listings in tests need continuations."""
 
 _LETTERS = "rwxrwxrwx"
 
