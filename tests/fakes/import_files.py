@@ -22,7 +22,7 @@ class MemoryFile:
     copies: int = 0
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return "memory.csv"
 
     @property

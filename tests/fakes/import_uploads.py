@@ -22,14 +22,14 @@ class MemoryImportUploads:
         sizes = [new.size_bytes for new, end in self.uploads.values() if new.user_id == user_id and end > _now()]
         return UploadUsage(len(sizes), sum(sizes))
 
-    async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
+    async def add(self, new: NewImportUpload, *, keep: timedelta, max_usage: UploadUsage) -> datetime | None:
         if self.is_down:
             raise DatabaseUnavailable
         if self.hangs:
             self.asked.set()
             await asyncio.Event().wait()
         used = await self.usage(new.user_id)
-        if used.files >= most.files or used.size_bytes + new.size_bytes > most.size_bytes:
+        if used.files >= max_usage.files or used.size_bytes + new.size_bytes > max_usage.size_bytes:
             return None
         self.uploads[new.digest] = new, _now() + keep
         return _now() + keep

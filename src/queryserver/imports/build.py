@@ -70,7 +70,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
     names = importer.restrict_local_file_extensions
     limits = UploadLimits(
         max_file_bytes=importer.max_local_file_size_upload_limit,
-        most=UploadUsage(importer.max_files_per_user, importer.max_bytes_per_user),
+        max_usage=UploadUsage(importer.max_files_per_user, importer.max_bytes_per_user),
         # The leading dot is optional in the settings.
         restricted_extensions=frozenset(f".{name.strip().lstrip('.').lower()}" for name in names if name.strip(" .")),
         keep=importer.upload_expiry,

@@ -40,8 +40,8 @@ from queryserver.formats.table_files import (
     SkippedLines,
 )
 
-MORE = "more"
-"""The result if more of the file is needed."""
+MORE_NEEDED = "more"
+"""The result of a task that needs more of the file."""
 
 CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
 """Bytes to read after the sample to complete a field, which has at most 1 MiB characters of up to four bytes."""
@@ -71,7 +71,7 @@ class DetectedHeader:
     skipped: SkippedLines = NO_LINES
 
 
-class _Text:
+class _TextSample:
     """The beginning of a file. `is_whole` if the sample is the whole file, `is_last` if no more will be read."""
 
     def __init__(self, head: bytes, options: Mapping[str, Any]) -> None:
@@ -94,7 +94,7 @@ class _Text:
             yield self._head[offset:piece_end], self._has_end and piece_end == len(self._head)
 
 
-class _Records:
+class _RecordSample:
     """The first records of a text; `unclosed` are the numbers of the records with an unclosed quote."""
 
     def __init__(self, form: TextForm) -> None:
@@ -128,7 +128,7 @@ class _Records:
         list(self._reader.parts("", final=True))
 
 
-class _Blocks:
+class _BlockSample:
     """The records of a text as blocks of `width` columns."""
 
     def __init__(self, form: TextForm, width: int) -> None:
@@ -140,18 +140,18 @@ class _Blocks:
     def comments(self) -> int:
         return self._reader.comments
 
-    def read(self, pieces: Iterable[tuple[bytes, bool]], most_rows: int) -> bool:
-        """Read until there are more than `most_rows` rows; returns whether there are."""
+    def read(self, pieces: Iterable[tuple[bytes, bool]], max_rows: int) -> bool:
+        """Read until there are more than `max_rows` rows; returns whether there are."""
         for piece, is_end in pieces:
             self.blocks += self._reader.feed(piece)
             if is_end:
                 self.blocks += self._reader.finish()
-            if self.blocks and self.blocks[-1].first_record + self.blocks[-1].columns.num_rows - 1 > most_rows:
+            if self.blocks and self.blocks[-1].first_record + self.blocks[-1].columns.num_rows - 1 > max_rows:
                 return True
         return False
 
     def end(self) -> None:
-        """Treat the text read so far as complete, as `_Records.end` does."""
+        """Treat the text read so far as complete, as `_RecordSample.end` does."""
         list(self._reader.finish())
 
 
@@ -184,33 +184,33 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """Return the columns and first rows; EXCEL if the file begins like a workbook, MORE if `head` is too short.
+    """Return the columns and first rows; EXCEL if the file begins like a workbook, MORE_NEEDED if `head` is too short.
 
     The option `reading` is a ReadingOptions dict. `is_whole` is set if `head` is the whole file, `is_last` if no more
     will be read.
     """
-    form = _form_of(head, options)
+    form = _text_form(head, options)
     if form is None:
         return FileType.EXCEL
-    text, has_header, first = _Text(head, options), options["has_header"], _Records(form)
+    text, has_header, first = _TextSample(head, options), options["has_header"], _RecordSample(form)
     # One row more than is analyzed shows whether the file continues.
-    most = SAMPLE_RECORDS + has_header
+    max_rows = SAMPLE_RECORDS + has_header
     is_enough = first.read(text.sample(_STEP_BYTES), lambda records: len(records) >= FIRST_RECORDS)
     blocks = None
-    if is_enough and len(first.records) <= most:
+    if is_enough and len(first.records) <= max_rows:
         del first.records[FIRST_RECORDS:]
         width = sample_width(first.records, has_header=has_header, is_whole=text.is_whole)
-        blocks = _Blocks(form, width)
-        is_enough = blocks.read(text.sample(_FEED_BYTES), most)
+        blocks = _BlockSample(form, width)
+        is_enough = blocks.read(text.sample(_FEED_BYTES), max_rows)
     if not is_enough and not text.is_last:
-        return MORE
+        return MORE_NEEDED
     analysis = _analysis(form, text, first, blocks, options)
     if not is_enough:
         # A field cut off at the end of the sample may be too long, and an import would reject its record.
         if blocks is None:
             if not first.read(text.rest(), _too_many_records):
                 first.end()
-        elif not blocks.read(text.rest(), most):
+        elif not blocks.read(text.rest(), max_rows):
             blocks.end()
     if not form.is_encoding_certain:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(WarningCode.ENCODING_UNCERTAIN, 1)])
@@ -221,7 +221,7 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def _analysis(
-    form: TextForm, text: _Text, first: _Records, blocks: _Blocks | None, options: Mapping[str, Any]
+    form: TextForm, text: _TextSample, first: _RecordSample, blocks: _BlockSample | None, options: Mapping[str, Any]
 ) -> Analysis:
     """Analyze the sample.
 
@@ -230,7 +230,7 @@ def _analysis(
     decoder = first.decoder if blocks is None else blocks.decoder
     if form.is_encoding_given:
         decoder.check()
-    reading = _reading_of(options["reading"])
+    reading = _reading_options(options["reading"])
     common: dict[str, Any] = {
         "has_header": options["has_header"],
         "is_whole": text.is_whole,
@@ -241,20 +241,21 @@ def _analysis(
         try:
             return analyse_blocks(first.records, blocks.blocks, undecodable=decoder.undecodable, **common)
         except WidthUncertain:
-            first = _Records(form)
+            first = _RecordSample(form)
             first.read(text.sample(_STEP_BYTES), _too_many_records)
     return analyse_records(first.records, unclosed=first.unclosed, undecodable=first.decoder.undecodable, **common)
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """Detect a header, as a DetectedHeader dict. Takes the options of `preview`, and returns MORE in the same cases.
+    """Detect whether the file has a header. Returns a DetectedHeader dict, or EXCEL or MORE_NEEDED as `preview` does.
 
-    Needs at most a hundred records with a value after the header. Raises file_empty, record_too_long, encoding_failed.
+    Takes the options of `preview`, and needs at most a hundred records with a value after the header. Raises
+    file_empty, record_too_long, encoding_failed.
     """
-    form = _form_of(head, options)
+    form = _text_form(head, options)
     if form is None:
         return FileType.EXCEL
-    text, first = _Text(head, options), _Records(form)
+    text, first = _TextSample(head, options), _RecordSample(form)
     counted = with_value = 0
 
     def is_enough(records: Sequence[Cells]) -> bool:
@@ -264,7 +265,7 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
         return with_value > COMPARED_RECORDS or counted > SAMPLE_RECORDS
 
     if not first.read(text.sample(_STEP_BYTES), is_enough) and not text.is_last:
-        return MORE
+        return MORE_NEEDED
     if form.is_encoding_given:
         first.decoder.check()
     if not first.records:
@@ -272,9 +273,9 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
     return asdict(DetectedHeader(has_header(first.records[: SAMPLE_RECORDS + 1]), form.skipped))
 
 
-def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
+def _text_form(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     """Return the text's form; None if the file begins like a workbook."""
-    reading = _reading_of(options["reading"])
+    reading = _reading_options(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
     if detect_declared_type(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
@@ -304,7 +305,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     )
 
 
-def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
+def _reading_options(reading: Mapping[str, Any]) -> ReadingOptions:
     delimiters = reading["delimiters"]
     return ReadingOptions(
         FileType(reading["file_type"]),

@@ -43,16 +43,16 @@ from queryserver.statements.submission import ImportSubmissions, NewImport
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_LOOKUP = timedelta(seconds=20)
+_MAX_LOOKUP_TIME = timedelta(seconds=20)
 _MAX_PRECISION = 38
-_SHOWN_CHARACTERS = 100
-_KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+_MAX_SHOWN_CHARACTERS = 100
+_TEXT_FALLBACK_TYPES = frozenset({BaseType.TIME, BaseType.DURATION})
 """Types whose values are stored as the file's text in dialects without the type."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
 _INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
 _NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
 _BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
-_SHOWN_COLUMNS = 100
+_MAX_SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
@@ -105,7 +105,7 @@ class ImportPlan:
         return TableName(self.database, self.table)
 
     @property
-    def shown_target(self) -> str:
+    def target_name(self) -> str:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
@@ -124,9 +124,9 @@ _PLAN = TypeAdapter(ImportPlan)
 
 
 def stored_plan(plan: ImportPlan) -> Mapping[str, Any]:
-    """Return the plan as stored.
+    """Return the database record of a plan.
 
-    It is JSON text within JSON, because a separator may be U+0000, which the database rejects.
+    The plan is JSON text inside JSON, because a separator may be U+0000, which the database rejects in JSON.
     """
     return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
 
@@ -170,7 +170,7 @@ def target_columns(
     used_names: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in used_names:
-            raise invalid_columns(f"columns: the name {_shown(column.name)} occurs twice.")
+            raise invalid_columns(f"columns: the name {_quoted(column.name)} occurs twice.")
         used_names.add(folded)
     return columns
 
@@ -188,33 +188,35 @@ def _column(
         raise invalid_columns("columns: a name is empty.")
     limit = name_limit(dialect)
     if "\0" in name or not limit.allows(name):
-        raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
+        raise invalid_columns(f"columns: {_quoted(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
     source_column = inferred[source]
-    type_ = source_column.type
+    column_type = source_column.type
     if request.type is not None:
-        type_ = _requested_type(type_, request, request.type, dialect)
-    if type_.base in _TEXTS and request.format is not None and request.type is not None:
-        type_ = _type_of_format(request, request.type, request.format, dialect) or type_
+        column_type = _requested_type(column_type, request, request.type, dialect)
+    if column_type.base in _TEXTS and request.format is not None and request.type is not None:
+        column_type = _type_of_format(request, request.type, request.format, dialect) or column_type
     words = null_words if request.null_words is None else request.null_words
     if words is None:
         # In a text column, detected NULL words are ordinary values.
-        words = () if type_.base in _TEXTS else tuple(source_column.null_words)
-    if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
-        type_ = STRING
+        words = () if column_type.base in _TEXTS else tuple(source_column.null_words)
+    if column_type.base in _TEXT_FALLBACK_TYPES and declared_type(column_type, dialect) in _TEXT_TYPES:
+        column_type = STRING
     # Text columns keep their cells unchanged.
-    form = source_column.format if request.format is None else request.format
-    if type_.base in _TEXTS:
-        form = None
-    if form is not None and not _suits(form, type_):
+    value_format_text = source_column.format if request.format is None else request.format
+    if column_type.base in _TEXTS:
+        value_format_text = None
+    if value_format_text is not None and not _is_format_of(value_format_text, column_type):
         if request.format is not None:
-            raise invalid_columns(f"columns: {_shown(form)} is no format of values of the type {type_.base.value}.")
-        form = None
-    return TargetColumn(source, name, type_, request.nullable, form, words)
+            raise invalid_columns(
+                f"columns: {_quoted(value_format_text)} is no format of values of the type {column_type.base.value}."
+            )
+        value_format_text = None
+    return TargetColumn(source, name, column_type, request.nullable, value_format_text, words)
 
 
-def _type_of_format(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
+def _type_of_format(request: ColumnRequest, name: str, value_format_text: str, dialect: str) -> ColumnType | None:
     """Return the date or decimal type implied by the format of a column, in dialects that store it as text."""
-    known_format = _known_format(form)
+    known_format = _known_format(value_format_text)
     if isinstance(known_format, NumberFormat):
         decimal = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
     else:
@@ -226,14 +228,14 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
     try:
         return parse_value_format(text)
     except UnknownFormat as error:
-        raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
+        raise invalid_columns(f"columns: the format {_quoted(text)} is not known: {error}.") from None
 
 
-def _suits(text: str, type_: ColumnType) -> bool:
+def _is_format_of(text: str, column_type: ColumnType) -> bool:
     known_format = _known_format(text)
     if isinstance(known_format, NumberFormat):
-        return type_.base in _NUMBERS
-    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known_format.has_time)
+        return column_type.base in _NUMBERS
+    return column_type.base is BaseType.DATETIME or (column_type.base is BaseType.DATE and not known_format.has_time)
 
 
 def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
@@ -243,7 +245,7 @@ def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int
             if source in candidates:
                 return candidates.index(source)
         if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
-            raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
+            raise invalid_columns(f"columns: the file has no column {_quoted(source)}.")
         source = int(source)
     if not 1 <= source <= len(inferred):
         raise invalid_columns(f"columns: the file has no column {source}.")
@@ -261,10 +263,10 @@ def _requested_type(inferred: ColumnType, request: ColumnRequest, name: str, dia
     if requested is None:
         valid = ", ".join(allowed_types(dialect))
         raise invalid_columns(
-            f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
+            f"columns: {_quoted(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
         )
     if requested.length is not None and not 1 <= requested.length <= _MAX_LENGTH:
-        raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
+        raise invalid_columns(f"columns: {_quoted(name)} needs a length from 1 to {_MAX_LENGTH}.")
     return _decimal(requested, request, name) if requested.base is BaseType.DECIMAL else requested
 
 
@@ -273,16 +275,16 @@ def _decimal(requested: ColumnType, request: ColumnRequest, name: str) -> Column
     if precision is None:
         precision, scale = request.precision, 0 if request.scale is None else request.scale
     elif request.precision not in {None, precision} or request.scale not in {None, scale}:
-        raise invalid_columns(f"columns: {_shown(name)} has other digits than precision and scale say.")
+        raise invalid_columns(f"columns: {_quoted(name)} has other digits than precision and scale say.")
     if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
         raise invalid_columns(
-            f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
+            f"columns: {_quoted(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
         )
     return ColumnType(BaseType.DECIMAL, precision, scale)
 
 
-def _shown(text: str) -> str:
-    return json.dumps(text[:_SHOWN_CHARACTERS], ensure_ascii=False)
+def _quoted(text: str) -> str:
+    return json.dumps(text[:_MAX_SHOWN_CHARACTERS], ensure_ascii=False)
 
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
@@ -290,7 +292,7 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
     mark = "`" if dialect in _BACKTICKS else '"'
     columns = [
         f"  {identifier(column.name, mark=mark)} {declared}" + ("" if column.nullable else " NOT NULL")
-        for column, declared in zip(plan.columns[:_SHOWN_COLUMNS], plan.declared, strict=False)
+        for column, declared in zip(plan.columns[:_MAX_SHOWN_COLUMNS], plan.declared, strict=False)
     ]
     hidden = len(plan.columns) - len(columns)
     more = f"\n  -- and {hidden} more columns" if hidden else ""
@@ -358,15 +360,15 @@ class TableCreations:
         plan = await self._plan(user, request, file, connector.dialect)
         text = history_text(plan, connector.dialect)
         new_import = NewImport(text, plan.database, stored_plan(plan), request.idempotency_key)
-        target, shown_target = plan.target, plan.shown_target
+        target, target_name = plan.target, plan.target_name
         recorded = None
         if new_import.idempotency_key is not None:
             recorded = await self.submissions.replay(user, connector, new_import)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, target):
-                raise errors.table_exists(f"The table {shown_target} exists already.")
+                raise errors.table_exists(f"The table {target_name} exists already.")
             recorded = await self.submissions.submit(user, connector, new_import)
-        return CreatedImport(recorded, shown_target)
+        return CreatedImport(recorded, target_name)
 
     async def _connector(self, user: User, name: str) -> Connector:
         try:
@@ -394,7 +396,7 @@ class TableCreations:
         analysis = await self.previews.analysis(user.id, file, reading, has_header=request.has_header)
         columns = target_columns(analysis.columns, request.columns, dialect, null_words=reading.null_words)
         return ImportPlan(
-            shown=file.shown,
+            shown=file.display_name,
             reading=FileReading(
                 origin=request.origin,
                 file_path=request.file_path,
@@ -418,7 +420,7 @@ class TableCreations:
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
         """Return whether the engine has the table now; False if the lookup fails, since the import checks again."""
-        budget = min(connector.limits.metadata_timeout, _LONGEST_LOOKUP)
+        budget = min(connector.limits.metadata_timeout, _MAX_LOOKUP_TIME)
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)
         except (errors.EngineError, errors.NotSupported) as error:

@@ -28,7 +28,7 @@ from queryserver.formats.table_files import (
     FileType,
     SkippedLines,
 )
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, DetectedHeader
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE_NEEDED, DetectedHeader
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.platform.fair_queue import FairSemaphore
@@ -64,7 +64,7 @@ FileForm: TypeAlias = DetectedFormat | Sheets | Records
 
 
 class Detection:
-    """Detects the type and form of files."""
+    """Detects the types of files, and the delimiters, sheets or encodings that they need."""
 
     def __init__(self, workbooks: ProcessWorkbooks, computations: ComputationExecutor, slots: FairSemaphore) -> None:
         self._workbooks = workbooks
@@ -78,8 +78,8 @@ class Detection:
         file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and the errors of `ImportFile.read`.
         """
         async with self._slots.slot(user_id):
-            head, is_whole = await _beginning(file)
-            with _errors_of_files():
+            head, is_whole = await _file_head(file)
+            with _file_errors():
                 answer = await self._computations.run(
                     user_id, Task.DETECT_FILE, {"is_whole": is_whole, "encoding": encoding, "is_given": False}, head
                 )
@@ -106,7 +106,7 @@ class Previews:
         self._computations = computations
         self._threads = threads
         self._analyses = LruCache[Hashable, Analysis](_ANALYSES_BYTES, weigh=_analysis_weight)
-        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
+        self._locks = WeakValueDictionary[Hashable, asyncio.Lock]()
         self._slots = slots
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
@@ -116,7 +116,7 @@ class Previews:
             return await self._analysis(user_id, file, options, has_header)
         key = file.fixed_identity, options, has_header
         # Concurrent equal calls share the first call's result; if that call fails or is canceled, the next one tries.
-        async with self._turns.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             analysis = self._analyses.get(key)
             if analysis is None:
                 analysis = await self._analysis(user_id, file, options, has_header)
@@ -153,14 +153,15 @@ class Previews:
                 sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
-            how = {"reading": asdict(options), "has_header": has_header}
-            return _adapter(Analysis).validate_python(await self._run_on_text(user_id, file, Task.PREVIEW, how))
+            task_options = {"reading": asdict(options), "has_header": has_header}
+            answer = await self._run_on_text(user_id, file, Task.PREVIEW, task_options)
+            return _adapter(Analysis).validate_python(answer)
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
         """Raise format_mismatch if the file begins like another type. JSON Lines are checked by their reader."""
         if kind is FileType.NDJSON:
             return
-        head, is_whole = await _beginning(file)
+        head, is_whole = await _file_head(file)
         if type_by_signature(head) is kind:
             return
         await self._require_text(user_id, head, is_whole=is_whole, is_given=False)
@@ -168,7 +169,7 @@ class Previews:
 
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
         """Return the first rows of the table in a worksheet."""
-        head, is_whole = await _beginning(file)
+        head, is_whole = await _file_head(file)
         if type_by_signature(head) is not FileType.EXCEL:
             await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
@@ -189,21 +190,21 @@ class Previews:
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
         await self._computations.run(user_id, Task.DETECT_FILE, options, head)
 
-    async def _run_on_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
+    async def _run_on_text(self, user_id: int, file: ImportFile, task: Task, options: Mapping[str, Any]) -> Any:
         """Run the task on as much of the file as it needs, and return its result."""
         async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
             while True:
                 is_whole = len(head) >= file.size_bytes
-                options = {**how, "is_whole": is_whole, "is_last": is_last}
-                with _errors_of_files():
-                    answer = await self._computations.run(user_id, task, options, bytes(head))
+                task_options = {**options, "is_whole": is_whole, "is_last": is_last}
+                with _file_errors():
+                    answer = await self._computations.run(user_id, task, task_options, bytes(head))
                 if answer == FileType.EXCEL:
                     async with file.on_disk() as path:
                         await self._workbooks.sheet_names(path)  # only a file that can be read is a workbook
                     raise format_mismatch("The file is a workbook.")
-                if answer != MORE:
+                if answer != MORE_NEEDED:
                     return answer
                 target = _GROWTH * len(head)
                 while (len(head) < target or target >= SAMPLE_TEXT_BYTES) and not is_last:
@@ -222,7 +223,7 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
     return replace(analysis, warnings=warnings, skipped=skipped)
 
 
-async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
+async def _file_head(file: ImportFile) -> tuple[bytes, bool]:
     """Return at least the first SAMPLE_BYTES, and whether they are the whole file."""
     async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
@@ -239,7 +240,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
 
 
 @contextmanager
-def _errors_of_files() -> Generator[None]:
+def _file_errors() -> Generator[None]:
     """Convert TooComplex to FileTooComplex."""
     try:
         yield

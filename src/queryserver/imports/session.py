@@ -1,6 +1,6 @@
 """Executes imports as engine sessions of the runner (Contract importer 13.2 to 13.4).
 
-The whole file is converted and counted before anything is loaded. Until then, the converted rows are kept on disk; if
+The whole file is converted and counts before anything is loaded. Until then, the converted rows are kept on disk; if
 they do not fit, the file is read and converted a second time.
 """
 
@@ -42,15 +42,15 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
 """Disk space for the converted rows of one import."""
-EXPLAINED_ROWS = 100
+MAX_EXPLAINED_ROWS = 100
 """Maximum number of bad rows explanations in the log."""
 
-EXPLAINED_COLUMNS = 100
+MAX_EXPLAINED_COLUMNS = 100
 """Maximum number of columns whose NULL words are listed in the log."""
 
-_EXPLAINED_WORDS = 10
-_EXPLAINED_IN_MESSAGE = 3
-_PROGRESS_OF_COUNTING = 40
+_MAX_EXPLAINED_WORDS = 10
+_MAX_EXPLAINED_IN_MESSAGE = 3
+_COUNTING_PROGRESS = 40
 _KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that expire after a minute
 _BATCH_BYTES = 4 * 1024 * 1024  # batches for a loader are not much larger (engines/protocol.py)
 _STOP_WAIT_S = 5.0
@@ -65,9 +65,9 @@ COLUMNS = (
 )
 
 
-def few_bad_rows(rows: int) -> int:
+def default_bad_row_limit(rows: int) -> int:
     """Return the default number of bad rows allowed for a file; never more than the log lists."""
-    return min(EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
+    return min(MAX_EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ class _Import:
     async def load_into(self, loader: protocol.TableLoader) -> ImportResult:
         # create_table has checked the name of a new table, and `load` checks it again before it starts.
         append = self.plan.append and await loader.exists(self.plan.target)
-        counted = await self._count()
+        counts = await self._count()
         try:
-            return await self._load(loader, counted, append=append)
+            return await self._load(loader, counts, append=append)
         except StatementRejected:
             if append or not self.plan.append:
                 raise
@@ -172,66 +172,66 @@ class _Import:
                 exists_now = False
             if not exists_now:
                 raise
-        return await self._load(loader, counted, append=True)
+        return await self._load(loader, counts, append=True)
 
     async def _count(self) -> "ImportCounts":
         """Convert and count the file in a first pass. Raises rejected_by_rule if too many rows are bad."""
         conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._report_counting)
-        counted = await conversion.count(max_explanations=EXPLAINED_ROWS, scratch=self.scratch)
+        counts = await conversion.count(max_explanations=MAX_EXPLAINED_ROWS, scratch=self.scratch)
         lines = self.report.lines
         if first := self.plan.reading.skipped.first:
             unit = "line" if self.plan.reading.is_text else "row"
             lines.append(f"Skipped the first {first} {unit}{'' if first == 1 else 's'}.")
-        if counted.comments:
-            unit, mark = "line" if counted.comments == 1 else "lines", self.plan.reading.skipped.comment
-            lines.append(f"Left out {counted.comments} comment {unit}: {mark}")
-        lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
-        lines.extend(f"Bad row: {row}" for row in counted.explanations)
-        if counted.bad > len(counted.explanations):
-            lines.append(f"{counted.bad - len(counted.explanations)} more bad rows are not listed.")
-        lines.extend(self._nulls(counted))
-        if counted.undecodable:
-            lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
-        most = self.plan.max_bad_rows
-        if most == "few":
-            most = few_bad_rows(counted.rows)
-        if most is not None and counted.bad > most:
-            first = "; ".join(str(row) for row in counted.explanations[:_EXPLAINED_IN_MESSAGE])
-            raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
-        return counted
+        if counts.comments:
+            unit, mark = "line" if counts.comments == 1 else "lines", self.plan.reading.skipped.comment
+            lines.append(f"Left out {counts.comments} comment {unit}: {mark}")
+        lines.append(f"Read {counts.rows} rows of {self.plan.shown}, {counts.bad} of them bad.")
+        lines.extend(f"Bad row: {row}" for row in counts.explanations)
+        if counts.bad > len(counts.explanations):
+            lines.append(f"{counts.bad - len(counts.explanations)} more bad rows are not listed.")
+        lines.extend(self._null_lines(counts))
+        if counts.undecodable:
+            lines.append(f"{counts.undecodable} characters could not be decoded and became U+FFFD.")
+        max_bad_rows = self.plan.max_bad_rows
+        if max_bad_rows == "few":
+            max_bad_rows = default_bad_row_limit(counts.rows)
+        if max_bad_rows is not None and counts.bad > max_bad_rows:
+            first = "; ".join(str(row) for row in counts.explanations[:_MAX_EXPLAINED_IN_MESSAGE])
+            raise rejected_by_rule(f"{counts.bad} of {counts.rows} rows are bad, {max_bad_rows} may be: {first}.")
+        return counts
 
-    def _nulls(self, counted: "ImportCounts") -> Iterator[str]:
+    def _null_lines(self, counts: "ImportCounts") -> Iterator[str]:
         """Yield log lines about words stored as NULL, so that no value is lost silently."""
-        columns = [column for column in self.plan.columns if counted.nulls[column.name]]
-        for column in columns[:EXPLAINED_COLUMNS]:
-            cells, words = counted.nulls[column.name], ", ".join(map(repr, column.null_words[:_EXPLAINED_WORDS]))
-            more = ", …" if len(column.null_words) > _EXPLAINED_WORDS else ""
+        columns = [column for column in self.plan.columns if counts.nulls[column.name]]
+        for column in columns[:MAX_EXPLAINED_COLUMNS]:
+            cells, words = counts.nulls[column.name], ", ".join(map(repr, column.null_words[:_MAX_EXPLAINED_WORDS]))
+            more = ", …" if len(column.null_words) > _MAX_EXPLAINED_WORDS else ""
             yield f'Read {cells} cell{"" if cells == 1 else "s"} of column "{column.name}" as NULL: {words}{more}.'
-        if len(columns) > EXPLAINED_COLUMNS:
-            yield f"{len(columns) - EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
+        if len(columns) > MAX_EXPLAINED_COLUMNS:
+            yield f"{len(columns) - MAX_EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
 
-    async def _load(self, loader: protocol.TableLoader, counted: "ImportCounts", *, append: bool) -> ImportResult:
-        load, target_name = self.plan.load(self.ledger.statement_id, append=append), self.plan.shown_target
-        good_rows = self._scratch_batches(counted) if self.scratch.is_whole else self._convert_again(counted)
+    async def _load(self, loader: protocol.TableLoader, counts: "ImportCounts", *, append: bool) -> ImportResult:
+        load, target_name = self.plan.load(self.ledger.statement_id, append=append), self.plan.target_name
+        good_rows = self._scratch_batches(counts) if self.scratch.is_whole else self._convert_again(counts)
         async with aclosing(good_rows):
             loaded = await loader.load(load, good_rows, self.ledger)
-            result = self.report.result = ImportResult(counted.rows, loaded, counted.bad, target_name)
+            result = self.report.result = ImportResult(counts.rows, loaded, counts.bad, target_name)
         self.report.lines.append(f"Loaded {loaded} rows into {target_name}.")
         return result
 
-    async def _scratch_batches(self, counted: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
+    async def _scratch_batches(self, counts: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
         loaded = 0
         async with aclosing(self.scratch.batches()) as batches:
             async for batch in batches:
                 for piece in split_batch(batch, _BATCH_BYTES):
                     yield piece
                 loaded += batch.num_rows
-                self._report_loading(loaded, counted.rows - counted.bad)
+                self._report_loading(loaded, counts.rows - counts.bad)
 
-    async def _convert_again(self, counted: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
+    async def _convert_again(self, counts: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
         """Convert the file again in a second pass. Raises rejected_by_rule if the file has changed."""
         again = ImportCounts()
-        self._amount_read, total = 0, counted.rows if self.text_bytes is None else self.text_bytes
+        self._amount_read, total = 0, counts.rows if self.text_bytes is None else self.text_bytes
 
         def note_read(amount: int) -> None:
             self._amount_read += amount
@@ -241,18 +241,18 @@ class _Import:
         async with aclosing(conversion.batches(again)) as batches:
             async for batch in batches:
                 yield batch
-        if not again.agrees_with(counted):
+        if not again.agrees_with(counts):
             raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
     def _report_counting(self, amount: int) -> None:
         """Report the progress of the first pass, which is the shorter one."""
         self._amount_read += amount
         share = 0.5 if self.text_bytes is None else self._amount_read / max(self.text_bytes, 1)
-        self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
+        self.report.progress = int(_COUNTING_PROGRESS * min(share, 1))
 
     def _report_loading(self, done: int, total: int) -> None:
         share = min(done / max(total, 1), 1)
-        self.report.progress = _PROGRESS_OF_COUNTING + int((99 - _PROGRESS_OF_COUNTING) * share)
+        self.report.progress = _COUNTING_PROGRESS + int((99 - _COUNTING_PROGRESS) * share)
 
 
 @dataclass(slots=True)
@@ -289,37 +289,37 @@ class Conversion:
 
     async def count(self, *, max_explanations: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
         """Convert the file, and add good rows to `scratch`; returns counts, and reasons for the first bad rows."""
-        counted = ImportCounts()
+        counts = ImportCounts()
         # If no rows are kept, columns that accept any text need not be converted.
         columns = [column for column in self.plan.columns if scratch is not None or not column.accepts_any_cell]
         async with aclosing(
-            read_ahead(self._portions(RowConverter(columns, max_explanations=max_explanations), counted))
+            read_ahead(self._portions(RowConverter(columns, max_explanations=max_explanations), counts))
         ) as portions:
             async for portion in portions:
-                counted.add(portion)
+                counts.add(portion)
                 if scratch is not None:
                     await scratch.add(portion.batch)
-        return counted
+        return counts
 
-    async def batches(self, counted: ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
+    async def batches(self, counts: ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
         """Yield the good rows in batches of a few MiB."""
         converter = RowConverter(self.plan.columns, max_explanations=0)
-        async with aclosing(self._portions(converter, counted)) as portions:
+        async with aclosing(self._portions(converter, counts)) as portions:
             async for portion in portions:
-                counted.add(portion)
+                counts.add(portion)
                 if portion.batch.num_rows:
                     for batch in split_batch(portion.batch, _BATCH_BYTES):
                         yield batch
 
-    def _portions(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[ConvertedRows]:
+    def _portions(self, converter: RowConverter, counts: ImportCounts) -> AsyncGenerator[ConvertedRows]:
         reading = self.plan.reading
         if reading.records is not None:
-            return self._of_records(converter, reading.records)
+            return self._record_portions(converter, reading.records)
         if reading.sheet is not None:
-            return self._of_workbook(converter, reading.sheet)
-        return self._of_text(converter, counted)
+            return self._workbook_portions(converter, reading.sheet)
+        return self._text_portions(converter, counts)
 
-    async def _of_records(self, converter: RowConverter, kind: FileType) -> AsyncGenerator[ConvertedRows]:
+    async def _record_portions(self, converter: RowConverter, kind: FileType) -> AsyncGenerator[ConvertedRows]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
         async with (
             self.file.on_disk() as path,
@@ -330,7 +330,7 @@ class Conversion:
                 record += portion.rows.num_rows
                 self.on_read(portion.rows.num_rows)
 
-    async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[ConvertedRows]:
+    async def _workbook_portions(self, converter: RowConverter, sheet: str) -> AsyncGenerator[ConvertedRows]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
         read = partial(self.workbooks.rows, skip=self.plan.reading.skipped.first)
         async with self.file.on_disk() as path, aclosing(read(path, sheet)) as portions:
@@ -343,13 +343,13 @@ class Conversion:
                 record += len(data)
                 self.on_read(len(data))
 
-    async def _of_text(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[ConvertedRows]:
+    async def _text_portions(self, converter: RowConverter, counts: ImportCounts) -> AsyncGenerator[ConvertedRows]:
         run, has_header = asyncio.get_running_loop().run_in_executor, self.plan.reading.has_header
-        async with aclosing(read_ahead(self._blocks(counted))) as blocks:
+        async with aclosing(read_ahead(self._blocks(counts))) as blocks:
             async for block in blocks:
                 yield await run(self.threads, partial(converter.block, block, has_header=has_header))
 
-    async def _blocks(self, counted: ImportCounts) -> AsyncGenerator[Block]:
+    async def _blocks(self, counts: ImportCounts) -> AsyncGenerator[Block]:
         reading = self.plan.reading
         reader = BlockReader(reading.delimiters, reading.encoding, reading.width, skipped=reading.skipped)
         run = asyncio.get_running_loop().run_in_executor
@@ -360,7 +360,7 @@ class Conversion:
                 self.on_read(len(piece))
         for block in await run(self.threads, list[Block], reader.finish()):
             yield block
-        counted.undecodable, counted.comments = reader.decoder.undecodable, reader.comments
+        counts.undecodable, counts.comments = reader.decoder.undecodable, reader.comments
 
 
 async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
@@ -369,14 +369,14 @@ async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
     async def next_item() -> T | None:
         return await anext(items, None)
 
-    coming = asyncio.create_task(next_item())
+    next_task = asyncio.create_task(next_item())
     try:
-        while (item := await coming) is not None:
-            coming = asyncio.create_task(next_item())
+        while (item := await next_task) is not None:
+            next_task = asyncio.create_task(next_item())
             yield item
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        next_task.cancel()
+        await asyncio.gather(next_task, return_exceptions=True)
         await items.aclose()
 
 

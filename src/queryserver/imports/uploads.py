@@ -26,16 +26,16 @@ from queryserver.platform.threads import background, once_and_every, renewed
 
 log = structlog.get_logger(__name__)
 
-MAX_NAME = 100
+MAX_NAME_CHARACTERS = 100
 """Maximum length of the name in an upload reference, in characters."""
 
 _SECRET_BYTES = 32
-_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
+_REFERENCE = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
 _SEPARATORS = re.compile(r"[/\\]")
 _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
-_NAMELESS = "file"
+_DEFAULT_NAME = "file"
 _MIN_EXTENSION = timedelta(minutes=1)
-_FRAME_BYTES = 1024 * 1024
+_BODY_OVERHEAD_BYTES = 1024 * 1024
 """Allowance for boundaries, headers and other parts of a body."""
 _NAME_BYTES = 32
 _AREA_NAME = re.compile(r"[0-9a-f]{64}")
@@ -48,7 +48,7 @@ _DEAD_AFTER = timedelta(minutes=10)
 """Live processes touch their files more than twice as often."""
 _SWEEP_EVERY_S = 150.0
 _BATCH = 500
-_UNREADABLE = (
+_INVALID_FILE_ERRORS = (
     errors.SymlinkNotFollowed,
     errors.InvalidPath,
     errors.UnknownScheme,
@@ -71,7 +71,7 @@ class UploadReference:
     @classmethod
     def read(cls, text: str) -> Self | None:
         """Parse a reference; None if the text is not a reference."""
-        match = _FORM.fullmatch(text)
+        match = _REFERENCE.fullmatch(text)
         return cls(*match.groups()) if match else None
 
     def __str__(self) -> str:
@@ -91,8 +91,8 @@ def base_name(client_name: str) -> str:
 
 def safe_name(client_name: str) -> str:
     """Return the base name with characters other than letters, digits and `._-` replaced by `_`."""
-    name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
-    return name if name.strip(".") else _NAMELESS
+    name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME_CHARACTERS]
+    return name if name.strip(".") else _DEFAULT_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class ImportUploadRecords:
         row = await self._database.row(_USAGE, user_id)
         return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
-    async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
-        """Record an upload, and return its expiry; None if the user would exceed `most`."""
+    async def add(self, new: NewImportUpload, *, keep: timedelta, max_usage: UploadUsage) -> datetime | None:
+        """Record an upload, and return its expiry; None if the user would exceed `max_usage`."""
         expires_at: datetime = await self._database.value("select now() + $1::interval", keep)
         script = _ADD.format(
             lock=_LOCK,
@@ -161,8 +161,8 @@ class ImportUploadRecords:
             name=new.name.encode().hex(),
             size_bytes=int(new.size_bytes),
             expires_at=expires_at.isoformat(),
-            most_files=int(most.files),
-            most_bytes=int(most.size_bytes),
+            most_files=int(max_usage.files),
+            most_bytes=int(max_usage.size_bytes),
         )
         return expires_at if await self._database.execute(script) else None
 
@@ -211,7 +211,7 @@ class ImportFile(Protocol):
     """
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The name in messages and the history: the client's file name, or the storage path."""
         ...
 
@@ -237,7 +237,7 @@ class UploadLimits:
     """Upload limits, and how long uploads are kept after their last use."""
 
     max_file_bytes: int
-    most: UploadUsage
+    max_usage: UploadUsage
     """Limit per user."""
     restricted_extensions: Collection[str] = ()
     """In lower case with a leading dot."""
@@ -258,7 +258,7 @@ class UploadedImportFile:
     area: LocalUploadArea
     fixed_identity: str
     """The name in the area: the hexadecimal digest of the reference, which does not reveal the reference."""
-    shown: str
+    display_name: str
     """The name at the end of its reference."""
     size_bytes: int
 
@@ -294,12 +294,12 @@ class ImportUploads:
 
         `body_bytes` is the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
         """
-        if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
+        if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _BODY_OVERHEAD_BYTES:
             raise errors.import_file_too_large(self._limits.max_file_bytes)
-        used, most = await self._records.usage(user.id), self._limits.most
-        if used.files >= most.files or used.size_bytes >= most.size_bytes:
-            raise self._no_room()
-        return most.size_bytes - used.size_bytes
+        used, max_usage = await self._records.usage(user.id), self._limits.max_usage
+        if used.files >= max_usage.files or used.size_bytes >= max_usage.size_bytes:
+            raise self._quota_error()
+        return max_usage.size_bytes - used.size_bytes
 
     async def receive(
         self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
@@ -317,9 +317,9 @@ class ImportUploads:
             entry = await self._area.write(reference.digest.hex(), checked, overwrite=False)
         new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
         try:
-            expires_at = await self._records.add(new, keep=self._limits.keep, most=self._limits.most)
+            expires_at = await self._records.add(new, keep=self._limits.keep, max_usage=self._limits.max_usage)
             if expires_at is None:
-                raise self._no_room()  # noqa: TRY301 the file must also be removed
+                raise self._quota_error()  # noqa: TRY301 the file must also be removed
         except BaseException:  # also a cancel, since no file may stay without a record
             # If removal fails, the clean-up deletes it as a file without a record.
             with suppress(errors.QueryServerError):
@@ -371,16 +371,16 @@ class ImportUploads:
                 if size > self._limits.max_file_bytes:
                     raise errors.import_file_too_large(self._limits.max_file_bytes)
                 if size > room_bytes:
-                    raise self._no_room()
+                    raise self._quota_error()
                 yield piece
         if not size:
             raise errors.file_empty("The submitted file is empty.")
 
-    def _no_room(self) -> errors.InvalidRequest:
-        most = self._limits.most
-        mib = round(most.size_bytes / 1024**2)
+    def _quota_error(self) -> errors.InvalidRequest:
+        max_usage = self._limits.max_usage
+        mib = round(max_usage.size_bytes / 1024**2)
         return errors.upload_quota_exceeded(
-            f"{most.files} files, or {mib} MiB, are as much as you may have until they expire."
+            f"{max_usage.files} files, or {mib} MiB, are as much as you may have until they expire."
         )
 
 
@@ -492,7 +492,7 @@ class StoredImportFile:
     max_copy_bytes: int
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return str(self.location.path)
 
     @property
@@ -532,7 +532,7 @@ def _import_errors() -> Generator[None]:
         yield
     except (errors.PathNotFound, errors.NotADirectory):
         raise errors.import_file_not_found() from None
-    except _UNREADABLE as error:
+    except _INVALID_FILE_ERRORS as error:
         raise errors.InvalidParameter(f"file_path: {error.message}") from None
     except errors.PermissionDenied:
         raise errors.import_file_denied("You may not read this file.") from None

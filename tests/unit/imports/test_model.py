@@ -19,7 +19,7 @@ from queryserver.imports.model import (
     declared_type,
     type_name,
 )
-from queryserver.imports.uploads import MAX_NAME, UploadReference, safe_name
+from queryserver.imports.uploads import MAX_NAME_CHARACTERS, UploadReference, safe_name
 
 TABLE = """
 Base type|hive, sparksql|impala|trino|phoenix|postgresql|mysql|sqlite|duckdb
@@ -200,7 +200,7 @@ def test_reading_a_reference_never_fails_or_alters_it(text: str) -> None:
 @pytest.mark.parametrize("text",
     ["", f"upload/{SECRET}", f"upload/{SECRET}/", f"upload/{SECRET}/a/b", f"upload/{SECRET}a/b",
     f"upload/{SECRET[1:]}/b", f"upload/{SECRET[1:]}=/b", f"/upload/{SECRET}/b", f"uploads/{SECRET}/b",
-    f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}", f"upload/{SECRET}/b\n/"])  # fmt: skip
+    f"upload/{SECRET}/{'b' * (MAX_NAME_CHARACTERS + 1)}", f"upload/{SECRET}/b\n/"])  # fmt: skip
 def test_malformed_reference_is_none(text: str) -> None:
     assert UploadReference.read(text) is None
 
@@ -218,6 +218,6 @@ def test_references_are_unguessable_and_hide_their_secret() -> None:
 @given(st.text())
 def test_safe_name_is_not_a_path(client_name: str) -> None:
     name = safe_name(client_name)
-    assert 1 <= len(name) <= MAX_NAME
+    assert 1 <= len(name) <= MAX_NAME_CHARACTERS
     assert not set(name) & set("/\\\0\n\r\"' &?#%")
     assert name.strip(".")

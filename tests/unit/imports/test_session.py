@@ -35,7 +35,7 @@ from queryserver.imports.session import (
     Imports,
     ImportSession,
     ScratchRows,
-    few_bad_rows,
+    default_bad_row_limit,
     read_ahead,
 )
 from queryserver.statements.model import Assignment, Lease
@@ -63,8 +63,8 @@ class OneFile:
         return self
 
     @property
-    def shown(self) -> str:
-        return self.file.shown
+    def display_name(self) -> str:
+        return self.file.display_name
 
     @property
     def size_bytes(self) -> int:
@@ -113,7 +113,7 @@ async def imported(
     ("rows", "bad"), [(1, 0), (9, 0), (10, 1), (83, 8), (100, 10), (999, 10), (1_100, 11), (10_000, 100), (10**7, 100)]
 )
 def test_default_bad_row_limit_depends_on_the_row_count(rows: int, bad: int) -> None:
-    assert few_bad_rows(rows) == bad
+    assert default_bad_row_limit(rows) == bad
 
 
 @pytest.mark.importer(54)

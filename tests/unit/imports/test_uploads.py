@@ -32,7 +32,7 @@ from queryserver.imports.uploads import (
 )
 
 ANA = User(1, "ana")
-LIMITS = UploadLimits(max_file_bytes=1000, most=UploadUsage(3, 2000))
+LIMITS = UploadLimits(max_file_bytes=1000, max_usage=UploadUsage(3, 2000))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_use_extends_even_a_short_lifetime(records: MemoryImportUploads, a
     records.uploads[reference.digest] = new, end - timedelta(seconds=20)
     found = await uploads.find(ANA, str(reference))
     assert records.uploads[reference.digest][1] > end - timedelta(seconds=1)
-    assert (found.shown, found.size_bytes, found.fixed_identity) == ("a.csv", 10, reference.digest.hex())
+    assert (found.display_name, found.size_bytes, found.fixed_identity) == ("a.csv", 10, reference.digest.hex())
     async with found.on_disk() as place:
         assert place.stat().st_size == 10
     assert b"".join([piece async for piece in found.read(offset=3, length=5)]) == bytes(5)
@@ -162,7 +162,7 @@ async def read(file: ImportFile, offset: int = 0, length: int | None = None) -> 
 
 async def test_ranges_match_the_file(sources: ImportSources, store: FaultyFileSystem):
     file = await sources.find(EVA, Origin.REMOTE, "/area/x")
-    assert (file.shown, file.size_bytes, file.fixed_identity) == ("/area/x", 256, None)
+    assert (file.display_name, file.size_bytes, file.fixed_identity) == ("/area/x", 256, None)
     assert await read(file) == CONTENT
     assert await read(file, 10, 5) == CONTENT[10:15]
     assert await read(file, 250) == CONTENT[250:]
