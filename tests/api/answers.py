@@ -21,7 +21,7 @@ INSIDE = re.compile(
 )
 
 TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
-"""What query_status, history and get_logs say about the times of a statement."""
+"""Keys for the times of a statement in query_status, history and get_logs."""
 
 _UNCACHED = re.compile("/api/v1/|/api/token/|/notebook/api/")
 _IMPORTER = "/api/v1/importer/"

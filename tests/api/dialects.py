@@ -16,11 +16,11 @@ class Dialect:
     rows: Callable[[int], str]
     """The integers 0, 1, … in order, in the column `n`."""
     slow: str
-    """Runs for 30 s or longer unless it is stopped."""
+    """A statement that runs for at least 30 s unless it is stopped."""
     bad_table: str
-    """What the engine says about the table `no_such_table`."""
+    """Part of the engine's message about the missing table `no_such_table`."""
     integer_type: str
-    """`meta.type` of `n`."""
+    """`meta.type` of the column `n`."""
 
     def __str__(self) -> str:
         return self.name

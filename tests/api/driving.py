@@ -63,11 +63,11 @@ class Api:
     app: ASGIApp
     services: Services
     database: Database
-    """The service database, for what no call can do: turning the clock, counting rows."""
+    """The service database, for tests that move times into the past or count rows."""
     fakes: Mapping[str, FakeEngine]
     http: httpx.AsyncClient
     worker: Services | None = None
-    """Of the process that runs the statements, where it is another one (`--task-server`)."""
+    """The services of the process that runs statements, if it is another process (`--task-server`)."""
 
     @property
     def running(self) -> Services:

@@ -41,7 +41,7 @@ LAYOUTS = (
     "SELECT n FROM ({rows}) AS r WHERE n < 0",
     "SELECT n FROM ({rows}) AS r WHERE n < 3",
 )
-"""Selects whose stored columns a download takes as they are, or must convert; of many rows, few, and none."""
+"""Statements with columns that downloads copy unchanged or convert, and with many, few or no rows."""
 
 
 async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 BREAK_S = 3.0
 SLOW = "SELECT SLEEP(60000)"
 _MAX_S = 30.0
-"""What takes a few seconds on a machine without other load; repetitions alone would last a minute."""
+"""Time limit in seconds for steps that take a few seconds on an idle machine; repetitions alone take a minute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from queryserver.results.stores import ResultFiles
 
 UNREACHABLE = (503, -1, "service_unavailable")
 LARGE = "rows 3000 wide 1000"
-"""In several blocks of one segment; its rows are too many for the record."""
+"""A statement whose result fills several blocks of one segment, and is too large for the record."""
 LARGER = "rows 9000 wide 1000"
-"""In several segments."""
+"""A statement whose result fills several segments."""
 
 
 @dataclass

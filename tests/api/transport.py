@@ -7,7 +7,7 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 _MAX_UNREAD = 16
-"""Messages of an answer that the app may be ahead of the client."""
+"""Maximum number of response messages that the app may send before the client reads them."""
 
 
 class AppTransport(httpx.AsyncBaseTransport):

@@ -1,4 +1,4 @@
-"""Error codes: the description explains each code that the program can return, and no others."""
+"""Error codes: the OpenAPI document describes exactly the codes that the program can return."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from queryserver.errors import base, files, statements
 from queryserver.errors.base import KINDS, ConfigurationError, QueryServerError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
-# How code refers to a code without an error class: as a response value, an outcome, a refused download.
+# Where the source uses error codes without an error class: in responses, outcomes, and rejected downloads.
 _WRITTEN = re.compile(
     r"""["']code["']:\s*["']([a-z_]+)["']"""
     r"""|\b(?:error_)?code=["']([a-z_]+)["']"""

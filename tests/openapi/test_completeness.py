@@ -1,4 +1,4 @@
-"""The document as a product: descriptions of every operation, every status, and examples that match their schemas."""
+"""The OpenAPI document is complete: descriptions and statuses of every operation, examples that match schemas."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import QueryServerError
 
-# As committed: test_document.py compares it with the application, which takes seconds to generate it.
+# The committed document. test_document.py compares it with the generated one, which takes seconds.
 DOCUMENT: dict[str, Any] = json.loads(TARGET.read_text(encoding="utf-8"))
 COMPONENTS = DOCUMENT["components"]
 ROWS = {row.key: row for row in read_operations()}
@@ -75,14 +75,14 @@ def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
 
 
 def problems(schema: Mapping[str, Any], example: Any) -> list[str]:
-    """Return an example's errors; schemas may refer to the components."""
+    """Return the errors of an example. Schemas may refer to the components."""
     validator = _validator(json.dumps(schema))
     return [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(example)]
 
 
 @cache
 def _validator(schema: str) -> Draft202012Validator:
-    """Cache validators: each takes 20 ms to build, and most schemas have many examples."""
+    """Cache validators, because building one takes 20 ms, and most schemas have many examples."""
     return Draft202012Validator({**json.loads(schema), "components": COMPONENTS})
 
 

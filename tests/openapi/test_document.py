@@ -1,4 +1,4 @@
-"""openapi.json, which the app serves: generated from the routes, with the same shapes as the tables."""
+"""openapi.json, which the server returns, is generated from the routes and has the schemas of resources.yaml."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The document and the request parsers agree about each form or query text, one field at a time."""
+"""The OpenAPI document and the request parsers accept the same form and query texts, tested field by field."""
 
 import json
 import re
@@ -21,19 +21,19 @@ TEXTS = (
     *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
     *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
 )
-"""Tested in addition to each field's own words, and the numbers at its limits."""
+"""Texts that are tested in addition to each field's words and the numbers at its limits."""
 BLANK = {"", " "}
 LEFT_TO_THE_CALL: Mapping[str, set[str] | None] = {
-    # The call refuses a blank text after it has parsed its other fields.
+    # The call rejects blank text after it has parsed its other fields.
     **dict.fromkeys(("path", "src_path", "dest_path", "name", "file_path", "table"), BLANK),
-    # The call looks these up in lists, ignoring case: encodings, users, applications.
+    # The call searches lists for these texts case-insensitively: encodings, users, applications.
     **dict.fromkeys(("encoding", "doas", "app_name")),
     # Grammars that no schema can express.
     "date_format": None,
     # Token calls parse their fields themselves: their errors have a different format.
     **dict.fromkeys(("username", "password", "token", "refresh", "all")),
 }
-"""Texts of these fields that no parser refuses by itself, or all texts (None)."""
+"""Texts by field that the parser of the field does not reject, or None for all texts."""
 
 
 @cache
@@ -43,7 +43,7 @@ def validator(schema: str) -> Draft202012Validator:
 
 
 def readings(text: str) -> Iterator[Any]:
-    """Yield what a form text may represent: itself, a flag, a number, one of many values."""
+    """Yield the values that a form text may represent: itself, a flag, a number, one of many values."""
     yield text
     yield [text]
     flag = boolean_of(text)
@@ -73,7 +73,7 @@ def is_read(model: type[BaseModel], name: str, text: str) -> bool:
 
 
 def fields(one: Described) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Yield name, schema, and whether the empty text is allowed nevertheless."""
+    """Yield the name and schema of each field, and whether empty text is also allowed."""
     if one.method == "POST":
         body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
         yield from ((name, field, False) for name, field in body.get("properties", {}).items())

@@ -1,4 +1,4 @@
-"""The document as client generators read it: unambiguous unions, enumerated words, optional fields with defaults."""
+"""The OpenAPI document suits client generators: unambiguous unions, enumerations, optional fields with defaults."""
 
 import json
 import re
@@ -57,7 +57,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "ConnectorGroup.category": tuple(Category),
     "ConnectorCategoryEntry.type": tuple(Category),
 }
-"""Response enumerations, and where their words come from."""
+"""Enumerations in responses, and the sources of their values."""
 
 
 def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -73,7 +73,10 @@ def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield location, name and schema of every property in every schema, except those that a choice only requires."""
+    """Yield the location, name and schema of every property in every schema.
+
+    Properties that a choice only requires are omitted.
+    """
     for place, part in parts(DOCUMENT):
         if {"if", "then"} & set(place.split("/")):
             continue
@@ -83,7 +86,7 @@ def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def unions() -> Iterator[tuple[str, list[str]]]:
-    """Yield every response that is one of several models."""
+    """Yield every response with a union of several models."""
     shared = [(name, answer) for name, answer in COMPONENTS["responses"].items()]
     own = [(f"{one.key} {s}", a) for one in OPERATIONS for s, a in one.spec["responses"].items() if "$ref" not in a]
     for name, answer in [*shared, *own]:

@@ -1,4 +1,4 @@
-"""The README's pasteable commands work literally on a server with the sample data."""
+"""The README's commands work as written on a server with the sample data."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ PASSWORD = "a password & nothing but a password"
 
 
 def block(language: str, section: str | None = None) -> str:
-    """Return the only fenced block in that language, in the README or one of its sections."""
+    """Return the only fenced block with this language in the README or one of its sections."""
     text = README.read_text()
     if section is not None:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
@@ -37,7 +37,7 @@ def login() -> str:
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve --embedded`, started for the first time."""
+    """Start `queryserver serve --embedded` for the first time."""
     state = tmp_path_factory.mktemp("readme") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -56,7 +56,7 @@ async def output_of_second_run(script: Path, server: ServerProcess) -> str:
 
 
 async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
-    """Return the command's output in `directory`."""
+    """Return the output of the command in `directory`."""
     code, output, errors = await run(command, server, directory)
     assert (code, errors) == (0, "")
     return output
@@ -82,7 +82,7 @@ async def run(command: Sequence[str], server: ServerProcess, directory: Path) ->
 
 
 def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
-    """Compute the response that the shell sequence's statement must give."""
+    """Compute the response that the statement of the shell commands must return."""
     country_of_customer = {row[0]: row[3] for row in sample["customers"].rows}
     country_of_order = {row[0]: country_of_customer[row[1]] for row in sample["orders"].rows}
     sales: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -170,7 +170,7 @@ def test_python_script_has_about_ten_lines() -> None:
 
 
 def test_shell_sequence_needs_only_curl_and_python() -> None:
-    """A newcomer has no jq: commands start with a shell word, curl, python3, or one of the functions."""
+    """New users may not have jq: commands start with a shell keyword, curl, python3, or a function."""
     sections = ("Files", "From a file to a table", "Data sources")
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The wire models against the specification's tables and the contract's printed bodies."""
+"""The wire models match the specification's tables and the contract's example bodies."""
 
 import json
 from typing import Any
@@ -95,7 +95,7 @@ def referenced(schema: Any) -> set[str]:
 
 
 def reachable(names: set[str]) -> set[str]:
-    """Return `names` and everything that they use."""
+    """Return `names` and all components that they use."""
     found: set[str] = set()
     while names:
         found |= names

@@ -1,4 +1,4 @@
-"""The endpoint tables: complete, consistent, and identical to the application's routes."""
+"""The rows of operations.yaml are complete, consistent, and identical to the routes of the application."""
 
 import re
 from collections import Counter

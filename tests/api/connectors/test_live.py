@@ -24,7 +24,7 @@ from queryserver.platform.settings.sections import DatabaseSettings
 _numbers = count(1)
 _LOCK = 63
 _HELD_UP = f"SELECT pg_advisory_xact_lock({_LOCK}), current_setting('application_name') AS who"
-"""It ends once `Servers.held_up` is left."""
+"""A statement that ends when the context `Servers.held_up` ends."""
 _WHO = "SELECT current_setting('application_name') AS who"
 
 

@@ -91,7 +91,7 @@ DISAGREEING = pytest.mark.parametrize(
 @pytest.mark.platform(35)
 @DISAGREEING
 def test_disagreeing_headers_give_an_unknown_address(x_forwarded_for: str, forwarded: str) -> None:
-    """A proxy writes one header and the caller sent the other; the server cannot know which is which."""
+    """A proxy wrote one header and the client sent the other; they cannot be distinguished."""
     assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == UNKNOWN
 
 

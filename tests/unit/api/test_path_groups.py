@@ -1,4 +1,4 @@
-"""Which routes FastAPI tries for a path."""
+"""The routes that FastAPI tries for a path."""
 
 import httpx
 import pytest
