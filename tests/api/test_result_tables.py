@@ -24,7 +24,7 @@ async def user_of(caller: Caller) -> User:
 
 
 def session_of(caller: Caller) -> SessionResults:
-    opener = caller.api.running.statements.reach.open_result
+    opener = caller.api.running.statements.external_data.open_result
     assert opener is not None
     return SessionResults(opener)
 

@@ -52,7 +52,7 @@ def metadata_services(
         cache=cache,
         can_run=statements.runner.data.can_run,
         forwarding=statements.forwarding,
-        reach=statements.reach,
+        external_data=statements.external_data,
         metrics=metrics,
         on_result=on_result,
     )

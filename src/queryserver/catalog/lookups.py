@@ -24,7 +24,7 @@ from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.open_sessions import Reach
+from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.session_options import SessionCredentials
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class Lookups:
     cache: MetadataCache
     can_run: Callable[[Connector], Awaitable[bool]]
     forwarding: WorkForwarder
-    reach: Reach
+    external_data: ExternalData
     metrics: Metrics
     on_result: ResultListener | None
     _single_flight: SingleFlight = field(default_factory=SingleFlight, init=False)
@@ -209,11 +209,12 @@ class Lookups:
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
             # Metadata queries change nothing, so they need no write access to files.
-            reach = self.reach.for_session(self.connectors.engine(connector).capabilities, read_only=True)
+            capabilities = self.connectors.engine(connector).capabilities
+            external_data = self.external_data.for_session(capabilities, read_only=True)
             try:
-                async with self.connectors.using(connector) as engine, reach.acting(user):
+                async with self.connectors.using(connector) as engine, external_data.acting(user):
                     try:
-                        yield engine, reach.add_to(options)
+                        yield engine, external_data.add_to(options)
                     except (errors.OutcomeUnknown, errors.SessionLost) as error:  # callers can safely repeat lookups
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:

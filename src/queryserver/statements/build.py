@@ -32,7 +32,7 @@ from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EndListener, StatementEnd
-from queryserver.statements.open_sessions import Reach
+from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.repository import StatementRecords
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 def statement_ends(settings: Settings) -> EndListener:
-    """Return a callback that writes an audit event for each end, and a log line if audit events have their own file."""
+    """Return a function that writes an audit event for each end, and a log line if audit events have their own file."""
     audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
     def record(end: StatementEnd) -> None:
@@ -122,7 +122,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
 
 @dataclass(frozen=True, slots=True)
 class StatementServices:
-    """The services used by calls about statements, results and engine sessions."""
+    """The services for calls about statements, results and engine sessions."""
 
     access: StatementAccess
     submissions: Submissions
@@ -142,7 +142,7 @@ class StatementServices:
     signals: StateSignals
     changed_states: StateChangePoller
     forwarding: WorkForwarder
-    reach: Reach
+    external_data: ExternalData
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,6 @@ class StatementBuilder:
     fleet: FleetMember
 
     def build(self) -> StatementServices:
-        """Build all services."""
         settings, stored, signals, runner = self.settings, self.stored, self._signals, self._runner
         return StatementServices(
             access=self._access,
@@ -220,7 +219,7 @@ class StatementBuilder:
             signals=signals,
             changed_states=StateChangePoller(stored.database, signals, runner.statements.runs),
             forwarding=self._forwarding,
-            reach=self._reach,
+            external_data=self._external_data,
         )
 
     @cached_property
@@ -267,10 +266,10 @@ class StatementBuilder:
         )
 
     @cached_property
-    def _reach(self) -> Reach:
+    def _external_data(self) -> ExternalData:
         stored, lease = self.stored, self.settings.editor.lease_timeout
         tables = ResultTables(stored.database, stored.records, stored.results, self._access, self._result_reader, lease)
-        return Reach(self.resources.files, tables.open)
+        return ExternalData(self.resources.files, tables.open)
 
     @cached_property
     def _runner(self) -> Runner:
@@ -293,7 +292,7 @@ class StatementBuilder:
             ),
             hooks=self.hooks,
             metrics=self.resources.metrics,
-            reach=self._reach,
+            external_data=self._external_data,
             broker=self.fleet.broker,
         )
 
@@ -359,7 +358,7 @@ async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdminis
         notices = Notices(database)
 
         async def notify_cancel(statement_id: UUID, _owner: str | None) -> None:
-            await notices.publish(CANCEL, str(statement_id))  # every server receives the notice
+            await notices.publish(CANCEL, str(statement_id))  # every server process receives the notice
 
         try:
             yield StatementAdministration(database, records, notify_cancel)

@@ -47,7 +47,7 @@ class StatementClaims:
     metrics: Metrics
     broker: Broker | None
     import_lost: Callable[[], None] | None
-    """Called when an import ended because its process was lost."""
+    """Called when an import has ended because its process was lost."""
 
     async def claim(self, statement_id: UUID) -> bool:
         """Claim and start an announced statement; False if another process must run it."""
@@ -157,8 +157,8 @@ class StatementClaims:
 def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
     """Return whether a sent statement that cannot be resumed runs once more (Contract editor 3.3 rule 3).
 
-    Statements in a script or named session do not, because its state is lost. Statements with stored rows do not,
-    because a client may have read the rows.
+    A statement of a script or named session does not, because the state of the session is lost. A statement with stored
+    rows does not, because a client may have read them.
     """
     is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
     is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried

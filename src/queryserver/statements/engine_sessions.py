@@ -18,7 +18,14 @@ from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.execution import AttachedOperation
 from queryserver.statements.model import Assignment
-from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach, SessionReach, SessionShares
+from queryserver.statements.open_sessions import (
+    NO_EXTERNAL_DATA,
+    ExternalData,
+    OpenSession,
+    OpenSessions,
+    SessionExternalData,
+    SessionShares,
+)
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
@@ -32,7 +39,7 @@ _NOT_RESUMABLE = "Results have expired: no server can go on with this statement.
 
 @dataclass(eq=False, kw_only=True)
 class SessionOpener:
-    """Finds and opens engine sessions for one process's statements."""
+    """Finds and opens engine sessions for the statements of this process."""
 
     owner: str
     sessions: OpenSessions
@@ -44,8 +51,8 @@ class SessionOpener:
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
-    reach: Reach = NO_REACH
-    # A lock exists only while a task holds it or waits for it.
+    external_data: ExternalData = NO_EXTERNAL_DATA
+    # A lock exists only while a task holds the lock or waits for it.
     _opening_locks: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     def __post_init__(self) -> None:
@@ -85,11 +92,11 @@ class SessionOpener:
                     if capabilities.wants_credentials or capabilities.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
-                reach = self._reach(connector)
+                external_data = self._external_data(connector)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
-                await stack.enter_async_context(reach.acting(user, operation_id=_operation_id(assignment)))
-                yield await stack.enter_async_context(engine.session(user, reach.add_to(options)))
+                await stack.enter_async_context(external_data.acting(user, operation_id=_operation_id(assignment)))
+                yield await stack.enter_async_context(engine.session(user, external_data.add_to(options)))
                 return
             if not (open_session.is_named or assignment.keeps_session):
                 stack.push_async_callback(self.sessions.drop, open_session.id)
@@ -104,7 +111,7 @@ class SessionOpener:
     async def reattach(self, assignment: Assignment, user: User) -> AsyncGenerator[AttachedOperation]:
         """Reattach to the operation that another runner left at the engine, within the limits of its connector.
 
-        Raises OutcomeUnknown if the engine cannot resume it, EngineUnavailable.
+        Raises OutcomeUnknown if the engine cannot resume the operation, EngineUnavailable.
         """
         connector = self.connectors.find(assignment.connector)
         resumption = assignment.resumption
@@ -186,12 +193,14 @@ class SessionOpener:
         script: UUID | None = None,
         slot: AsyncExitStack | None = None,
     ) -> bool:
-        reach = self._reach(connector)
-        session = OpenSession(record.id, connector.key, user, is_named=record.named, idle=record.idle, reach=reach)
+        external_data = self._external_data(connector)
+        session = OpenSession(
+            record.id, connector.key, user, is_named=record.named, idle=record.idle, external_data=external_data
+        )
         if script is not None and slot is not None:
             session.scripts.add(script)
             session.slot = slot
-        await self.sessions.open(session, self.connectors.using(connector), reach.add_to(options))
+        await self.sessions.open(session, self.connectors.using(connector), external_data.add_to(options))
         try:
             session.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
@@ -199,9 +208,9 @@ class SessionOpener:
                 await self.sessions.drop(record.id)
         return session.is_recorded
 
-    def _reach(self, connector: Connector) -> SessionReach:
+    def _external_data(self, connector: Connector) -> SessionExternalData:
         capabilities = self.connectors.engine(connector).capabilities
-        return self.reach.for_session(capabilities, read_only=connector.read_only)
+        return self.external_data.for_session(capabilities, read_only=connector.read_only)
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(

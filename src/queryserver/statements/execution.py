@@ -63,7 +63,7 @@ _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 # Once a statement has run this long, each page is stored before the next one is fetched, so that another runner can
-# resume exactly there. Before, small results stay in the record, and pages share a segment.
+# resume after that page. Before this time, small results stay in the record, and pages share a segment.
 _STORE_EACH_PAGE_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
@@ -170,7 +170,7 @@ class Execution:
             if not self._record.is_settled:
                 await self._finish_or_fail(outcome)
         except (LeaseLost, DatabaseUnavailable) as error:
-            # Another runner has the statement, it was canceled before it was sent, or the sweep will claim it.
+            # Another runner has the statement, the statement was canceled before it was sent, or a sweep will claim it.
             if isinstance(error, LeaseLost) and self._stopping is None:
                 self.metrics.leases_lost.inc()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
@@ -202,7 +202,7 @@ class Execution:
                 await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Cancel at the engine until it confirms; if it never does, cancel the task, which closes the session."""
+        """Cancel at the engine until the engine confirms; else cancel the task, which closes the session."""
         wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
@@ -223,7 +223,7 @@ class Execution:
             try:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
-                # Sent again only once, in a new session, and only if the engine rejected the statement before it ran.
+                # The statement is sent again once, in a new session, if the engine rejected it before it ran.
                 assignment = self.assignment
                 if (
                     assignment.in_named_session
@@ -274,7 +274,7 @@ class Execution:
             statement.row = number
             handle = await session.submit(row)
             self._accepted = True
-            # Without a token, since another runner could resume only this row, and would lose the rest.
+            # No token is stored, since another runner could resume only this row, and would lose the remaining rows.
             async with self._operation(session, handle):
                 status = await session.poll(handle, wait_s=_QUICK_STATEMENT_S)
                 while not status.state.is_terminal:
@@ -297,7 +297,7 @@ class Execution:
             try:
                 async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     if self._bound is not None and isinstance(session, LiteralSession):
-                        session.written(self._bound)  # so that `without_values` can mask the values
+                        session.written(self._bound)  # so that `mask_values` can mask the values
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:
@@ -329,7 +329,7 @@ class Execution:
         status = await self._poll(session, handle, wait_s=_QUICK_STATEMENT_S)
         while not status.state.is_terminal and (left_s := until - time.monotonic()) > 0:
             status = await self._poll(session, handle, wait_s=left_s)
-        self._note(status)
+        self._update_progress(status)
         if status.state.is_terminal and not status.has_result_set:
             return await self._record_outcome(session, handle, status)
         if not status.state.is_terminal:
@@ -353,10 +353,7 @@ class Execution:
     async def _record_outcome(
         self, session: EngineSession, handle: OperationHandle, status: OperationStatus
     ) -> Outcome:
-        """Record and return the outcome.
-
-        It is recorded before the operation is closed at the engine, so that it is never lost.
-        """
+        """Record and return the outcome, before the operation is closed at the engine, so that it is never lost."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
                 outcome = await self._read_rows(session, handle)
@@ -386,7 +383,8 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = limit_texts(engine_columns)
         settings, assignment = self.settings, self.assignment
-        may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # parses the whole text
+        # Cached, since the function parses the whole text.
+        may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))
 
         async def make_visible(segment: Segment, token: str | None) -> None:
             await self._record.mark_running(self._progress, self._token)
@@ -439,17 +437,17 @@ class Execution:
             await self._record.mark_running(self._progress, self._token)
             status = await self._poll(session, handle)
             self.log.add_engine(self._mask_values(await session.logs(handle, start=self.log.engine_lines)))
-            self._note(status)
+            self._update_progress(status)
             if self.log.has_new_lines or self._progress != reported:
                 reported = self._progress
                 await self._record.report(self._progress, None)
 
-    def _note(self, status: OperationStatus) -> None:
-        """Note the progress; it is 50 until the end if the engine reports no progress (Contract editor 7.1)."""
+    def _update_progress(self, status: OperationStatus) -> None:
+        """Store the progress for the next report; 50 if the engine reports no progress (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
     async def _finish_or_fail(self, outcome: Outcome) -> None:
-        """Record the outcome, or at least an end, so that engine responses never leave a statement running."""
+        """Record the outcome. If that fails, record a failure, so that the statement never stays `running`."""
         try:
             await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
@@ -494,7 +492,7 @@ class Execution:
     def _position(self, location: ErrorLocation | None) -> Position | None:
         if self._bound is None:
             return position_of(location, self.assignment.statement)
-        # The text sent by another process is unknown.
+        # The text that another process sent is unknown here.
         return None if self.assignment.resumption else self._bound.position(location)
 
     def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:
@@ -512,7 +510,7 @@ class Execution:
 
 
 def takes_rows(session: EngineSession) -> bool:
-    """Return whether the session itself runs a statement for many rows of values."""
+    """Return whether the engine session runs one statement with many rows of values."""
     return isinstance(session, RowsSession) and session.takes_rows
 
 
@@ -526,24 +524,24 @@ Item = TypeVar("Item")
 
 async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
     """Yield the items, and None after each `pause_s` without one. Closes `items` at the end."""
-    coming: asyncio.Future[Item] | None = None
+    pending: asyncio.Future[Item] | None = None
     try:
         while True:
             # Nothing is fetched ahead, so that a caller that stops here does not interrupt a fetch.
-            coming = coming or asyncio.ensure_future(anext(items))
-            await asyncio.wait({coming}, timeout=pause_s)
-            if not coming.done():
+            pending = pending or asyncio.ensure_future(anext(items))
+            await asyncio.wait({pending}, timeout=pause_s)
+            if not pending.done():
                 yield None
                 continue
             try:
-                item = coming.result()
+                item = pending.result()
             except StopAsyncIteration:
                 return
-            coming = None
+            pending = None
             yield item
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
         if isinstance(items, AsyncGenerator):
             await items.aclose()

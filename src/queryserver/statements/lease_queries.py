@@ -1,4 +1,4 @@
-"""SQL for statement leases: claims, and runner writes, each fenced by owner and fence number."""
+"""SQL for statement leases: claims, and the writes of runners, which compare the owner and the fence number."""
 
 from queryserver.platform.database import NamedQuery, notice
 from queryserver.statements.rows import END_COLUMNS
@@ -21,12 +21,12 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# Covers statements sent while their connector was being deleted, which would otherwise only end at their deadline.
+# Statements that were sent while their connector was being deleted would otherwise only end at their deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
-# Includes earlier statements of the same session, because a session's statements run in order.
+# Also claims earlier statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id in (

@@ -28,9 +28,9 @@ class StatementTimes:
     """Just before the statement was sent to the engine; None if it was not sent."""
     ended: datetime | None
     queued: timedelta
-    """Waiting time before the statement was sent, or so far if it still waits."""
+    """Time from the submission until the statement was sent, or until now if it still waits."""
     elapsed: timedelta
-    """Time since the statement was sent, or from then until its end; zero if it was never sent."""
+    """Time from sending until the end, or until now if the statement runs; zero if it was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StatementHandle:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """Details about a statement without a result, shown with its status (Contract editor 3.4)."""
+    """Details about a statement without a result, returned with its status (Contract editor 3.4)."""
 
     handle: StatementHandle
     error_position: Position | None
@@ -60,7 +60,7 @@ class FailureDetails:
 
 @dataclass(frozen=True, slots=True)
 class StatementStatus:
-    """The frequently read part of the record, returned by check_status."""
+    """The part of the record that check_status returns."""
 
     id: UUID
     history_id: int
@@ -84,7 +84,7 @@ class StatementStatus:
     failure: FailureDetails | None = None
     """Set together with `outcome`, unless the text is long; see `StatementReader.with_failure`."""
     queue_position: int | None = None
-    """1 for the next statement. Only set on request, and while the statement waits for a free slot of its connector."""
+    """Position in the queue, 1 for the next statement. Only set on request, while the statement waits for a slot."""
     runs_all: bool = False
     """Whether the call set `run_all`; `parts` are its statements."""
     is_script: bool = False
@@ -100,7 +100,7 @@ class StatementStatus:
 
     @property
     def truncation(self) -> Truncation | None:
-        """Why the stored result is truncated, if it is (Contract editor 6.4)."""
+        """The limit that truncated the stored result; None if it is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
@@ -111,7 +111,7 @@ class StatementStatus:
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """A started statement of a script that runs as a whole (Contract editor 5.5)."""
+    """A started statement of a script with `run_all` (Contract editor 5.5)."""
 
     id: UUID
     statement_index: int
@@ -130,7 +130,7 @@ class StatementPart:
 
     @property
     def truncation(self) -> Truncation | None:
-        """Why the stored result is truncated, if it is (Contract editor 6.4)."""
+        """The limit that truncated the stored result; None if it is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
 
@@ -176,7 +176,7 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *request: object) -> "IdempotencyKey":
-        """Create the key with the digest of the request's JSON."""
+        """Create the key; `request` are the values whose digest identifies the request."""
         return cls(key, hashlib.sha256(json.dumps(request).encode()).digest())
 
 
@@ -219,7 +219,7 @@ class NewStatement:
     parameters: StatementParameters | None = field(default=None, repr=False)
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
-    """Number of parameter markers of this statement alone."""
+    """Number of parameter markers in this statement."""
     log_lines: Sequence[str] = ()
     """The first log lines after the line about the submission."""
     runs_all: bool = False
@@ -235,14 +235,14 @@ def opaque_token() -> str:
 
 
 def new_session_guid() -> str:
-    """Create a session guid: two opaque names joined as in Hue."""
+    """Create a session guid in the form of Hue: two random names, joined by a colon."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
 def effective_row_limit(
     limits: EditorSettings, limit: int | None, literal_limit: int | None
 ) -> tuple[int, LimitSource]:
-    """Return the maximum number of rows to keep.
+    """Return the maximum number of rows to store, and the origin of this limit.
 
     A larger LIMIT in the statement itself overrides an enforced default.
     """
@@ -357,7 +357,7 @@ class SlotLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineCheckpoint:
-    """The position from which to resume reading at the engine; committed with all rows and log lines read before."""
+    """The position from which to resume reading at the engine, stored with all rows and log lines before it."""
 
     token: str = field(repr=False)
     """The argument for `ResumableEngine.reattach`."""
@@ -367,7 +367,7 @@ class EngineCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The data stored by a statement's lost runner, from which another runner resumes."""
+    """The progress that a lost runner has stored, from which another runner resumes the statement."""
 
     checkpoint: EngineCheckpoint
     rows: int = 0
@@ -397,7 +397,7 @@ class Assignment:
     cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
-    """Set if the engine is running the statement and this runner can take it over."""
+    """Set if the engine is running the statement, and this runner can resume it."""
     import_plan: Mapping[str, Any] | None = None
     token: SealedToken | None = None
     api_token: ApiTokenLimits | None = None
@@ -450,7 +450,7 @@ def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a statement; stored in one transaction."""
+    """The outcome of a statement, stored in one transaction."""
 
     state: StatementState
     error_code: str | None = None

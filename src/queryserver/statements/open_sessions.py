@@ -50,7 +50,7 @@ class SessionResults:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionReach:
+class SessionExternalData:
     """The files and results that one session may access; None if its engine cannot read them."""
 
     files: SessionFiles | None = None
@@ -71,27 +71,27 @@ class SessionReach:
             yield
 
 
-NO_SESSION_REACH = SessionReach()
+NO_SESSION_EXTERNAL_DATA = SessionExternalData()
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The files and results that sessions may access if their engines can; None if this process has none."""
+class ExternalData:
+    """The files and results that sessions may access if their engines support it; None if this process has none."""
 
     files: StatementFileAccess | None = None
     open_result: ResultOpener | None = None
 
-    def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionReach:
-        """Create the access for one session. With `read_only`, its statements can never write files."""
+    def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionExternalData:
+        """Select what one session may access. With `read_only`, its statements can never write files."""
         files = results = None
         if self.files is not None and capabilities.reads_files:
             files = self.files.of_session(may_write=capabilities.writes_files and not read_only)
         if self.open_result is not None and capabilities.reads_results:
             results = SessionResults(self.open_result)
-        return SessionReach(files, results)
+        return SessionExternalData(files, results)
 
 
-NO_REACH = Reach()
+NO_EXTERNAL_DATA = ExternalData()
 
 
 log = structlog.get_logger(__name__)
@@ -108,14 +108,14 @@ class OpenSession:
         *,
         is_named: bool,
         idle: timedelta,
-        reach: SessionReach = NO_SESSION_REACH,
+        external_data: SessionExternalData = NO_SESSION_EXTERNAL_DATA,
     ) -> None:
         """Create a session that is not open yet. `idle` is the time that it stays open without use."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
         self.is_named = is_named
-        self.reach = reach
+        self.external_data = external_data
         self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
@@ -214,9 +214,10 @@ class OpenSessions:
 
     @asynccontextmanager
     async def turn(self, session: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
-        """Wait for a turn in this session. Drops the session and raises SessionLost if it is dead or expired.
+        """Wait until no other statement runs in the session, and yield its engine session.
 
-        `user` is the session's user, with the rights for this turn.
+        Drops a dead or expired session, and raises SessionLost. `user` is the session's user, with the rights of this
+        statement.
         """
         async with session.turn:
             if (
@@ -229,7 +230,7 @@ class OpenSessions:
                 raise errors.SessionLost(f"Invalid session Id {session.id}: the session is gone.")
             session.touch()
             try:
-                async with session.reach.acting(user, operation_id=operation_id):
+                async with session.external_data.acting(user, operation_id=operation_id):
                     yield session.engine_session
             finally:
                 session.touch()
@@ -302,7 +303,7 @@ class OpenSessions:
         return [session.id for session in self._sessions.values() if session.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
-        """Close sessions among `recorded` whose record was not renewed, and renewed records without a session."""
+        """Close the sessions of `recorded` whose record was not renewed, and the renewed records without a session."""
         for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):

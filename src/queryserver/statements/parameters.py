@@ -83,7 +83,7 @@ def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: Pa
 async def check_for_statement(
     choice: Choice, parameters: Parameters, support: ParameterSupport, script: str, dialect: str
 ) -> StatementParameters:
-    """Check the values as `check_parameters` does, and require that rows of values can each be run separately."""
+    """Check the values as `check_parameters` does, and require that the statement can run for each row of values."""
     if not parameters.rows:
         return check_parameters(parameters, choice.markers, support)
     _require_one_change(parameters, choice)

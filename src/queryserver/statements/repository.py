@@ -83,7 +83,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
-# A line that a runner adds concurrently may replace this line; state and message show the same.
+# A line that a runner adds concurrently may replace this line; state and message then contain the same information.
 _CANCEL_TEMPLATE = f"""
 with canceled as (
     update statements set
@@ -155,7 +155,7 @@ class StatementRecords:
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
-        """Stop queries shared by several callers."""
+        """Stop the queries that several callers share."""
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
@@ -228,7 +228,7 @@ class StatementRecords:
         return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """Return the operation of an opaque handle if it belongs to this user, or to any user if None."""
+        """Return the id of the operation with this guid, if it belongs to the user; with None, of any user."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
@@ -282,7 +282,7 @@ class StatementRecords:
             await connection.execute(_CANCEL_SCRIPT, script["id"], by)
             part = await connection.fetchrow(_CANCEL_PART, script["id"], by)
             if part is not None and not status_from_row(part).state.is_terminal:
-                return  # its runner ends it together with the script
+                return  # the runner of the statement ends the script, too
             operation = await script_repository.end_canceled(connection, script, by)
         if operation is not None:
             self._on_end(end_from_row(operation))

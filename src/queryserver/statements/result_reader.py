@@ -37,7 +37,7 @@ from queryserver.statements.status import StatementAccess
 _MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
 
-# PostgreSQL replans a query with an array of unknown length each time, so a single move has its own query.
+# PostgreSQL plans a query with an array of unknown length anew each time, so a single move has its own query.
 _MOVE = """
 update statements set cursor_row = $3, last_used_at = now()
 where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
@@ -152,7 +152,8 @@ _THREAD_ABOVE_BYTES = 256 * 1024
 _MANY_COLUMNS = 200
 # Memory of a page before its first rows are read: a segment of usual size and its compressed bytes.
 _SEGMENT_LOAD_BYTES = 12 * 1024 * 1024
-# A segment has about 4 MiB, or a single row. A larger segment is copied when encoded, and a slow client holds it long.
+# A segment has about 4 MiB, or a single row. A larger segment is copied when it is encoded, and stays in memory while
+# a slow client reads it.
 _LARGE_SEGMENT_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _LARGE_SEGMENTS_BUDGET_BYTES = 192 * 1024 * 1024
@@ -165,7 +166,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """A page of rows as JSON, without rows if `status.outcome` is set. The sender releases the memory `reservation`."""
+    """A page of rows as JSON, without rows if `status.outcome` is set. The sender releases `reservation`."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -191,7 +192,8 @@ class ResultPage:
     def has_more(self) -> bool:
         """Whether rows exist after this page, may still arrive, or were dropped due to a server limit.
 
-        Clients that page until this is false thus reach `is_cut_off`, and never mistake a part for the whole result.
+        A client that reads pages until this is false gets a page with `is_cut_off`, and never takes a truncated result
+        for the whole result.
         """
         if self.status.state in ACTIVE:
             return True

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 MANY_DOCUMENTS = 100_000
 """History entries above which a clean-up is advised (Contract platform 12.2)."""
-_CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl"; servers clean up one at a time
+_CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl"; one server at a time runs the clean-up
 _BATCH = 500
 _MAX_CONSECUTIVE_FAILURES = 3  # then the cause is the database rather than a single row
 _DOOMED_EVERY_S = 2.0
@@ -67,7 +67,7 @@ select coalesce(array_agg(id), '{}') from (
 ) as kept
 """
 
-# Reads can only have begun before their result was doomed.
+# No read can begin after its result was doomed.
 _DOOMED = f"""
 select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
 order by since limit $1

@@ -132,12 +132,12 @@ def _details_from_row(row: Row | Mapping[str, Any]) -> model.FailureDetails:
 def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
     text = row["statement"]
     if row["text_is_cut"]:
-        # Engines never accept these words as a statement.
+        # No engine accepts this addition as a statement.
         text = f"{text} … [the rest of this text is not stored any more]"
     return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
 
 
-def part_of(row: Row) -> model.StatementPart:
+def part_from_row(row: Row) -> model.StatementPart:
     """Build the statement of a script from a row of PARTS."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementPart(

@@ -58,7 +58,10 @@ def shorten(text: str) -> str:
 
 
 class StatementLog:
-    """Collects lines between two reports, and drops the oldest lines beyond `max_bytes`; numbering continues."""
+    """Collects log lines between two reports, and drops the oldest stored lines beyond `max_bytes`.
+
+    Dropped lines keep their numbers.
+    """
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -75,14 +78,14 @@ class StatementLog:
         self._pending.append(clean_log_line(line))
 
     def add_engine(self, lines: Iterable[str]) -> None:
-        """Add engine log lines; multi-line texts are split."""
+        """Add log lines of the engine; a text with line breaks becomes several lines."""
         for text in lines:
             self.engine_lines += 1
             # A text may have 100 MB; characters beyond the log's limit would be dropped anyway.
             for line in text[: self._max_bytes].splitlines() or [""]:
                 cleaned = clean_log_line(line)
                 size = len(cleaned.encode()) + 1
-                # The limit of the whole log also applies between two reports; the first lines are kept.
+                # The size limit of the log also applies to the lines between two reports; later lines are dropped.
                 if self._pending_bytes + size > self._max_bytes:
                     self._dropped += 1
                 else:
@@ -91,7 +94,7 @@ class StatementLog:
 
     @contextmanager
     def new_lines(self) -> Generator[tuple[int, list[str]]]:
-        """Yield the new lines and the number of the first, to be written in the block; a failure leaves them new."""
+        """Yield the new lines, and the number of the first one. If the block raises, the lines stay new."""
         if self._dropped:
             self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
@@ -117,7 +120,10 @@ class StatementLog:
         return bool(self._pending or self._dropped)
 
     def drop_overflow(self) -> int | None:
-        """Drop lines beyond the limit; returns the number of the first line kept, None if all lines fit."""
+        """Drop the oldest stored lines beyond the limit.
+
+        Returns the number of the first remaining line; None if no line was dropped.
+        """
         first_kept = None
         while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
             first_kept, size = self._pieces.popleft()

@@ -28,7 +28,7 @@ from queryserver.statements.execution import Execution
 from queryserver.statements.lease_queries import ENDED
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Lease, NewStatement, new_assignment
-from queryserver.statements.open_sessions import NO_REACH, OpenSessions, Reach
+from queryserver.statements.open_sessions import NO_EXTERNAL_DATA, ExternalData, OpenSessions
 from queryserver.statements.running_statements import (
     Broker,
     DataLeases,
@@ -170,7 +170,7 @@ class Runner:
     editor: EditorSettings
     limits: RunnerLimits
     hooks: RunnerHooks = RunnerHooks()
-    reach: Reach = NO_REACH
+    external_data: ExternalData = NO_EXTERNAL_DATA
     metrics: Metrics = UNMEASURED
     broker: Broker | None = None
     _no_sweep_until: float = field(default=0.0, init=False)
@@ -229,7 +229,7 @@ class Runner:
             max_kept=limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.hooks.imports,
-            reach=self.reach,
+            external_data=self.external_data,
         )
 
     def _running_statements(self) -> RunningStatements:

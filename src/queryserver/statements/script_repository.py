@@ -11,7 +11,7 @@ from uuid import UUID
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
 from queryserver.statements import model
-from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_of, record_from_row
+from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_from_row, record_from_row
 from queryserver.statements.states import StatementState
 
 _LOCK = """
@@ -93,7 +93,7 @@ async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | No
 
 async def parts(connection: Connection, operation_id: UUID) -> tuple[model.StatementPart, ...]:
     """Return the started statements of an operation with `runs_all`, in order."""
-    return tuple(map(part_of, await connection.fetch(PARTS, operation_id)))
+    return tuple(map(part_from_row, await connection.fetch(PARTS, operation_id)))
 
 
 async def result_part(

@@ -178,7 +178,7 @@ class SessionRecords:
         )
 
     async def touch(self, session_id: int) -> None:
-        """Note a use by the session's user; polling does not count."""
+        """Record a use of the session by its user; polling does not count as a use."""
         await self._database.execute(
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )

@@ -30,7 +30,7 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# Time limit for one write at the end of a shutdown.
+# The minimum time for the last writes of a shutdown.
 _MIN_STEP_S = 0.5
 
 

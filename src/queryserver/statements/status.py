@@ -36,7 +36,7 @@ class StatementAccess:
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
         """Find an operation by id, or by the `guid` of its handle.
 
-        An id may belong to another user, but a guid must not, because errors show the id of the operation.
+        The rights of the user are checked only for a guid, because error messages contain the id of the operation.
         Raises OperationNotFound.
         """
         if operation_id is None and guid is not None:
@@ -153,7 +153,7 @@ class StatementReader:
         return await with_queue_position(self._records, status)
 
     async def with_failure(self, status: StatementStatus) -> StatementStatus:
-        """Return the status with its failure details, which a status omits for a long text.
+        """Return the status with its failure details, which a status lacks if the statement is long.
 
         Raises OperationNotFound.
         """

@@ -1,4 +1,4 @@
-"""Determines and records an execute call's statement (Contract editor 4, 5)."""
+"""Chooses, records and starts the statement of an execute call (Contract editor 4, 5)."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,7 +68,7 @@ class Submission:
     parameters: Parameters | None = field(default=None, repr=False)
     """None if there are no markers, or to use the values of the continued operation."""
     run_all: bool = False
-    """Whether to run all statements from the chosen one to the last."""
+    """Whether to run all statements of the script, from the chosen one to the last one."""
     notify_url: str | None = None
     """URL of a signed request sent when the statement ends; checked by the caller of `submit`."""
 

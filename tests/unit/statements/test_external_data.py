@@ -1,4 +1,4 @@
-"""What sessions reach besides their data source, and for whom (Contract editor 4.7)."""
+"""The files and results that engine sessions can read outside their data source (Contract editor 4.7)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -16,19 +16,19 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme
 from queryserver.identity.model import Scope, User
-from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach
+from queryserver.statements.open_sessions import NO_EXTERNAL_DATA, ExternalData, OpenSession, OpenSessions
 
-ALL_ENGINES_CAN = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
+ALL_CAPABILITIES = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
 
 
-class Given:
+class Stores:
     """A store with a file, and results that record who opens them."""
 
     def __init__(self) -> None:
         file_system = MemoryFileSystem(Scheme.FILE)
         file_system.tree.put("a.csv", b"x")
         self.openers: list[User] = []
-        self.reach = Reach(GivenFiles(file_system).access, self._open)
+        self.external_data = ExternalData(GivenFiles(file_system).access, self._open)
 
     @asynccontextmanager
     async def _open(self, user: User, operation_id: str) -> AsyncGenerator[OpenResult]:
@@ -41,11 +41,11 @@ class Given:
 @pytest.mark.parametrize(("reads", "writes", "read_only", "may_write"), [
     (False, True, False, None), (True, False, False, False),
     (True, True, False, True), (True, True, True, False)])  # fmt: skip
-async def test_session_reach_follows_engine_and_connector(
+async def test_engine_and_connector_determine_the_external_data_of_a_session(
     may_write: bool | None, *, reads: bool, writes: bool, read_only: bool
 ):
     capabilities = EngineCapabilities(reads_files=reads, writes_files=writes, reads_results=reads)
-    session = Given().reach.for_session(capabilities, read_only=read_only)
+    session = Stores().external_data.for_session(capabilities, read_only=read_only)
     options = session.add_to(SessionOptions(database="main"))
     assert (options.database, options.files, options.results) == ("main", session.files, session.results)
     assert (session.files is None) is (session.results is None) is (may_write is None)
@@ -61,21 +61,22 @@ async def test_session_reach_follows_engine_and_connector(
 
 
 async def test_session_has_no_files_and_results_without_stores_and_results():
-    session = NO_REACH.for_session(ALL_ENGINES_CAN, read_only=False)
+    session = NO_EXTERNAL_DATA.for_session(ALL_CAPABILITIES, read_only=False)
     assert (session.files, session.results) == (None, None)
     async with session.acting(ANA):
         pass
 
 
 async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
-    given, engine = Given(), FakeEngine(capabilities=ALL_ENGINES_CAN)
+    stores, engine = Stores(), FakeEngine(capabilities=ALL_CAPABILITIES)
 
-    async def forget(session_id: int) -> None:
+    async def close_record(session_id: int) -> None:
         del session_id
 
-    held_sessions, reach = OpenSessions(forget), given.reach.for_session(ALL_ENGINES_CAN, read_only=False)
-    held = OpenSession(1, "fake", ANA, is_named=True, idle=timedelta(minutes=1), reach=reach)
-    await held_sessions.open(held, nullcontext(engine), reach.add_to(SessionOptions()))
+    open_sessions = OpenSessions(close_record)
+    external_data = stores.external_data.for_session(ALL_CAPABILITIES, read_only=False)
+    session = OpenSession(1, "fake", ANA, is_named=True, idle=timedelta(minutes=1), external_data=external_data)
+    await open_sessions.open(session, nullcontext(engine), external_data.add_to(SessionOptions()))
     files, results = engine.options[0].files, engine.options[0].results
     assert files is not None
     assert results is not None
@@ -85,7 +86,7 @@ async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
             await files.status("file:///a.csv")
         with pytest.raises(ResultRefused):
             await results.open("op").__aenter__()
-        async with held_sessions.turn(held, user):
+        async with open_sessions.turn(session, user):
             if may_read:
                 await files.status("file:///a.csv")
             else:
@@ -93,5 +94,5 @@ async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
                     await files.status("file:///a.csv")
             with pytest.raises(NotImplementedError):
                 await results.open("op").__aenter__()
-    assert given.openers == [ANA, program, ANA]
-    await held_sessions.aclose()
+    assert stores.openers == [ANA, program, ANA]
+    await open_sessions.aclose()
