@@ -15,7 +15,7 @@ from queryserver.platform.confinement import Confinement, confine, limit_process
 Compute = Callable[[Mapping[str, Any], bytes], object]
 
 
-def computation_of(task: protocol.Task) -> Compute:
+def load_computation(task: protocol.Task) -> Compute:
     """Return the function for `task`, which turns options and content into JSON. It may raise domain errors."""
     match task:
         case protocol.Task.FORMAT:
@@ -37,7 +37,7 @@ def computation_of(task: protocol.Task) -> Compute:
 
 
 _TRACE_LINES = -20
-_MOST_KEPT_BYTES = 160 * 1024 * 1024
+_MAX_RESIDENT_BYTES = 160 * 1024 * 1024
 """Memory above which a process exits after its response, because freed memory may not return to the system."""
 
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
     """Encode the response as a frame; return it and whether it is the last one."""
-    is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MOST_KEPT_BYTES
+    is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MAX_RESIDENT_BYTES
     try:
         body = orjson.dumps([payload, is_last])
     except MemoryError:
@@ -72,7 +72,7 @@ def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple
     try:
         task = orjson.loads(requests.read(payload_bytes))
         # Imports come before the content, which may use up the memory: failed imports give misleading errors.
-        compute = computation_of(protocol.Task(task["task"]))
+        compute = load_computation(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])
         return protocol.RESULT, compute(task["options"], content)

@@ -2,7 +2,7 @@
 
 import gc
 
-_searches = gc.isenabled()
+is_gc_enabled = gc.isenabled()
 gc.disable()  # garbage collection takes a third of the import time and frees next to nothing
 
 import asyncio
@@ -35,7 +35,7 @@ from queryserver.api.connections.http_connection import guard_connections, http_
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.logs import configure_logging
-from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.memory import freeze_present_objects, hide_pandas, trim_heap_regularly, use_one_heap
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.open_files import raise_file_limit
@@ -49,7 +49,7 @@ from queryserver.services import Services
 from queryserver.wiring import open_services
 
 gc.freeze()  # exempts the imported objects, since collecting them would take as long as the skipped collections
-if _searches:
+if is_gc_enabled:
     gc.enable()
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ class Worker(Process):
         self._read_reports()
         return self._refusal
 
-    def is_well(self, timeout_s: float) -> bool:
+    def is_healthy(self, timeout_s: float) -> bool:
         """Whether the process runs, and responds if it serves. A starting process is busy importing modules."""
         return self.is_alive(timeout_s) if self.serves() else self.process.is_alive()
 
@@ -225,7 +225,7 @@ class Supervisor(Multiprocess):
         return worker
 
     def _check(self, worker: Worker) -> None:
-        if worker.is_well(self.config.timeout_worker_healthcheck):
+        if worker.is_healthy(self.config.timeout_worker_healthcheck):
             return
         worker.kill()  # the process may be hanging
         worker.join()
@@ -380,7 +380,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
     ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError.
     """
     use_one_heap()
-    keep_pandas_out()
+    hide_pandas()
     is_embedded = embedded or settings.desktop.database.embedded
     if with_workers and not (is_embedded and settings.desktop.database.dsn is None):
         problem = "serve --with-workers: only with --embedded; else run `queryserver worker` and `beat`."
@@ -441,7 +441,7 @@ async def _serve_fleet(settings: Settings, announce: Callable[[str], None], cloc
             auto_migrate=True,
             alone=True,
             announce=announce,
-            beside=companions.running,
+            background=companions.running,
             stopping=companions.begin_stop,
         )
 
@@ -453,7 +453,7 @@ async def _serve_alone(
     auto_migrate: bool = False,
     alone: bool = False,
     announce: Callable[[str], None] | None = None,
-    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    background: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Migrate the database if configured, check it, and serve in this process.
@@ -467,7 +467,7 @@ async def _serve_alone(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
-        async with beside():
+        async with background():
             await _serve_with(services, clock, stopping=stopping)
 
 
@@ -491,10 +491,10 @@ async def _serve_with(
     """
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
-    keep_what_is_there()
+    freeze_present_objects()
     config = server(settings, create_app(settings, services=services))
     try:
-        async with background(return_memory(), "return-memory"):
+        async with background(trim_heap_regularly(), "return-memory"):
             serving = _Server(config, services, began, clock, stopping)
             # Uvicorn runs as a separate task, because it wakes ten times a second, and each wake-up passes through all
             # frames that await it.
@@ -551,7 +551,7 @@ def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     use_one_heap()
-    keep_pandas_out()
+    hide_pandas()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
     uvloop.run(_serve_with_deadline(partial(_serve_in_worker, settings, sockets, began)))

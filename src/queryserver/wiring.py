@@ -34,7 +34,7 @@ from queryserver.imports.build import ImportFiles, ImportServices, import_servic
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation_pool import computation_pool
 from queryserver.platform.database import Notices, listening
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.roles import Role
@@ -136,7 +136,7 @@ class _ServiceBuilder:
 
     def build(self) -> Services:
         settings, database, resources = self.settings, self.records.database, self.resources
-        try_acquire, most = self.statements.runner.data.try_acquire, settings.limits.api_requests_per_minute
+        try_acquire, calls_per_minute = self.statements.runner.data.try_acquire, settings.limits.api_requests_per_minute
         return Services(
             settings=settings,
             accounts=self.accounts,
@@ -153,7 +153,7 @@ class _ServiceBuilder:
                 settings, database, self.connectors, self.storage.stores, self.readiness
             ),
             streams=resources.streams,
-            request_limits=RequestLimits(RequestCounts(database), most=most),
+            request_limits=RequestLimits(RequestCounts(database), limit=calls_per_minute),
             readiness=self.readiness,
             threads=resources.threads,
             registry=self.registry,
@@ -309,7 +309,7 @@ def _running(
 
 def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
     if not settings.desktop.metrics.enable_prometheus:
-        return UNMEASURED
+        return NO_METRICS
     return Metrics(registry, dialects=[one.dialect for one in TYPES])
 
 

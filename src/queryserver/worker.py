@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
-from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
+from queryserver.platform.memory import freeze_present_objects, hide_pandas, trim_heap_regularly, use_one_heap
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.shutdown import REST_S, THREADS_END_WITHIN_S, StopClock
@@ -49,7 +49,7 @@ async def work(services: Services) -> None:
 
     async def statement(_job: str) -> None:
         # Takes the statement whose turn it is, which may differ from the announced one.
-        runner.queue.take_one()
+        runner.queue.wake()
 
     async def task(_job: str) -> None:
         services.tasks.runner.wake()
@@ -67,7 +67,7 @@ async def _beat(_services: Services) -> None:
 def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
     """Do `work` as a process with this role until the stop signal."""
     use_one_heap()
-    keep_pandas_out()
+    hide_pandas()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))
 
 
@@ -92,10 +92,10 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         async with (
             _watch_parent(stop, stop_at_once) if with_parent else nullcontext(),
             open_services(settings, role=role) as services,
-            background(return_memory(), "return-memory"),
+            background(trim_heap_regularly(), "return-memory"),
             monitoring.serving(services.metrics_text) if monitoring else nullcontext(),
         ):
-            keep_what_is_there()
+            freeze_present_objects()
             log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
             await _run_until(stopped, work(services))
             services.readiness.stopping = True

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from queryserver.computation_worker import computation_of
+from queryserver.computation_worker import load_computation
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.computation import Task
 
@@ -26,4 +26,4 @@ class InlineComputations:
         if self.fails is not None:
             raise self.fails
         known = orjson.loads(orjson.dumps(dict(options)))
-        return orjson.loads(orjson.dumps(computation_of(task)(known, content)))
+        return orjson.loads(orjson.dumps(load_computation(task)(known, content)))

@@ -32,7 +32,7 @@ class FakeDirectory:
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
         self.searches.append(search)
         found = (entries for text, entries in self.answers.items() if text in search.filter or text == search.base)
-        return next(found, ())[: search.most]
+        return next(found, ())[: search.limit]
 
     def abort(self) -> None:
         pass

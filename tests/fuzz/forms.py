@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from jsonschema_rs import Draft202012Validator
 
-from queryserver.platform.text import boolean_of
+from queryserver.platform.text import parse_boolean
 
 _FORM, _PARTS, _JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
@@ -77,7 +77,7 @@ def _meant(texts: list[str], schema: Mapping[str, Any], components: Any) -> Any:
 
 def _readings(text: str) -> Iterator[Any]:
     yield text
-    if (flag := boolean_of(text)) is not None:
+    if (flag := parse_boolean(text)) is not None:
         yield flag
     if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
         yield int(text)

@@ -14,7 +14,7 @@ from tests.operations import shape
 
 from queryserver.api.schemas.fields import JSON_DEPTH
 from queryserver.api.schemas.requests.importer import ImportFields
-from queryserver.platform.text import MAX_DEPTH, boolean_of
+from queryserver.platform.text import MAX_DEPTH, parse_boolean
 
 BIG = 2**63 - 1
 TEXTS = (
@@ -46,7 +46,7 @@ def readings(text: str) -> Iterator[Any]:
     """Yield the values that a form text may represent: itself, a flag, a number, one of many values."""
     yield text
     yield [text]
-    flag = boolean_of(text)
+    flag = parse_boolean(text)
     if flag is not None:
         yield flag
     if re.fullmatch(r"[+-]?[0-9]+", text):

@@ -44,9 +44,9 @@ def test_arrow_uses_the_common_heap() -> None:
     """Arrow chooses its pool when it is loaded, so nothing may load it earlier."""
     script = """
 import sys
-from queryserver.platform.memory import let_arrow_use_the_common_heap
+from queryserver.platform.memory import use_common_heap_for_arrow
 assert "pyarrow" not in sys.modules
-let_arrow_use_the_common_heap()
+use_common_heap_for_arrow()
 import pyarrow
 print(pyarrow.default_memory_pool().backend_name)
 """
@@ -79,7 +79,7 @@ async def work():
     last = pieces.pop()
     pieces.clear()
     before = resident()
-    async with threads.background(memory.return_memory(), "trim"):
+    async with threads.background(memory.trim_heap_regularly(), "trim"):
         for _ in range(300):
             if before - resident() > 100_000_000:
                 return "returned"

@@ -34,7 +34,7 @@ class BrokerFacts:
     """Whether the broker persists its data to disk."""
     last_save_failed: bool
     used_bytes: int
-    most_bytes: int
+    max_bytes: int
     """Memory limit; 0 for no limit."""
     queued: int | None
     """Number of jobs waiting in the configured queue; None if the login may not count them."""
@@ -97,7 +97,7 @@ async def read_broker(settings: Settings) -> BrokerFacts:
         is_saved=bool(known.get("aof_enabled")) or bool(known.get("rdb_last_save_time") and known.get("rdb_saves")),
         last_save_failed="err" in (known.get("rdb_last_bgsave_status"), known.get("aof_last_write_status")),
         used_bytes=int(known.get("used_memory", 0)),
-        most_bytes=int(known.get("maxmemory", 0)),
+        max_bytes=int(known.get("maxmemory", 0)),
         queued=queued,
     )
 
@@ -152,8 +152,8 @@ async def examine_broker(settings: Settings) -> Sequence[Finding]:
         found.append(Finding.error(area, f"It {problem}", to_do))
     if facts.last_save_failed:
         found.append(Finding.warning(area, "Its last write to disk failed.", "Look at its disk and its log."))
-    if facts.most_bytes and facts.used_bytes > _NEARLY_FULL * facts.most_bytes:
-        used = f"It uses {facts.used_bytes / facts.most_bytes:.0%} of its memory."
+    if facts.max_bytes and facts.used_bytes > _NEARLY_FULL * facts.max_bytes:
+        used = f"It uses {facts.used_bytes / facts.max_bytes:.0%} of its memory."
         found.append(Finding.warning(area, used, "Raise maxmemory: a full broker refuses new jobs."))
     if facts.queued is not None and facts.queued > _MANY_QUEUED:
         what = f"{facts.queued} jobs wait."

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from queryserver.administration.broker_check import BROKER, check_broker
-from queryserver.administration.machine_check import open_files
+from queryserver.administration.machine_check import file_limit_findings
 from queryserver.connectors.engine_builders import (
     EngineBuilder,
     connector_address_rules,
@@ -31,7 +31,7 @@ from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Row
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.settings.loader import shown_value
+from queryserver.platform.settings.loader import masked_value
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.stores import RESULTS, build_result_files, is_remote, open_results
 from queryserver.statements.retention import MANY_DOCUMENTS
@@ -75,7 +75,7 @@ class CheckReport:
 
     def value_of(self, key: str) -> str:
         """Return a key's effective value with secrets masked; empty for tables and unknown keys."""
-        return shown_value(self.settings, key)
+        return masked_value(self.settings, key)
 
 
 class ConfigurationCheck:
@@ -185,7 +185,7 @@ def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
     for key, file in files.items():
         if file is not None and not file.is_file():
             yield SettingsFinding.error(key, f"{file} is not a file.")
-    yield from open_files(settings)
+    yield from file_limit_findings(settings)
     yield from proxied_drivers(settings, os.environ)
 
 

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from queryserver.administration.doctor import Finding
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
-from queryserver.identity.keys import FINGERPRINT_FACT, KEY_FILE, Keyring, key_mismatch, present_keyring
+from queryserver.identity.keys import FINGERPRINT_FACT, KEY_FILE, Keyring, existing_keyring, key_mismatch
 from queryserver.platform.database import Database, FactRepository
-from queryserver.platform.migrations import newest_revision, present_schema, refusal
+from queryserver.platform.migrations import newest_revision, read_schema, refusal
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.tree import SettingsFinding
 
@@ -101,7 +101,7 @@ def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
 
 async def examine_schema(dsn: str) -> Sequence[Finding]:
     """Compare the database's schema with this program's schema."""
-    present, own = await present_schema(dsn), newest_revision()
+    present, own = await read_schema(dsn), newest_revision()
     if text := refusal(present):
         is_older = present.version is None or present.version < own
         to_do = "Run `queryserver migrate`." if is_older else "Run the newest program here."
@@ -116,7 +116,7 @@ async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Se
     """Examine the secret keys, and return them if they belong to this database. Creates no keys."""
     known = await FactRepository(database).value(FINGERPRINT_FACT)
     try:
-        keyring = await asyncio.to_thread(present_keyring, desktop)
+        keyring = await asyncio.to_thread(existing_keyring, desktop)
     except ConfigurationError as error:
         return [Finding.of_settings(KEYS, SettingsFinding.of_problem(one)) for one in error.problems], None
     if keyring is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from queryserver.administration.doctor import Finding
 from queryserver.platform.confinement import KernelSupport, detect_support
 from queryserver.platform.disk_floor import DiskFloor, disk_floor
-from queryserver.platform.open_files import affordable_connections
+from queryserver.platform.open_files import permitted_connections
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 
@@ -55,9 +55,9 @@ def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     return Finding.ok(area, f"{text}.")
 
 
-def open_files(settings: Settings) -> Iterator[SettingsFinding]:
+def file_limit_findings(settings: Settings) -> Iterator[SettingsFinding]:
     """Warn if the limit on open files is too low for `desktop.max_connections`."""
-    permitted = affordable_connections(at_most=True)
+    permitted = permitted_connections(hard=True)
     if permitted < settings.desktop.max_connections:
         text = f"is above the {permitted} connections that the hard limit of open files permits here."
         yield SettingsFinding.warning(_CONNECTIONS, text)
@@ -65,8 +65,8 @@ def open_files(settings: Settings) -> Iterator[SettingsFinding]:
 
 async def examine_limits(settings: Settings) -> Sequence[Finding]:
     area = "limits"
-    found = [Finding.of_settings(area, one) for one in open_files(settings)]
-    permitted = affordable_connections(at_most=True)
+    found = [Finding.of_settings(area, one) for one in file_limit_findings(settings)]
+    permitted = permitted_connections(hard=True)
     well = f"The limit of open files permits the {settings.desktop.max_connections} connections of {_CONNECTIONS}."
     to_do = f"Raise the hard limit (ulimit -Hn, LimitNOFILE of systemd), or lower {_CONNECTIONS} to {permitted}."
     return [Finding(area, one.state, one.what, to_do) for one in found] or [Finding.ok(area, well)]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from queryserver.errors.base import NotFound
-from queryserver.platform.logs import KEPT_BYTES, tail_of
+from queryserver.platform.logs import RECENT_BYTES, log_tail
 
 _SHOWN_BYTES = 32 * 1024
 
@@ -34,13 +34,13 @@ class ServerLogs:
         def pack() -> None:
             with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
                 member = zipfile.ZipInfo("queryserver.log", moment.timetuple()[:6])
-                archive.writestr(member, self._tail(KEPT_BYTES), zipfile.ZIP_DEFLATED)
+                archive.writestr(member, self._tail(RECENT_BYTES), zipfile.ZIP_DEFLATED)
 
         await asyncio.to_thread(pack)
         return f"queryserver-logs-{moment:%Y%m%dT%H%M%S}.zip", target.getvalue()
 
     def _tail(self, max_bytes: int) -> bytes:
         try:
-            return tail_of(self._file, max_bytes)
+            return log_tail(self._file, max_bytes)
         except OSError:
             raise NotFound("The log file is not there.") from None

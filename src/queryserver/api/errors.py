@@ -84,7 +84,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
         body["retry_after"] = _whole_seconds(error.retry_after.total_seconds())
     if error.details is not None:
         body["details"] = dict(error.details)
-    return body | dict(error.beside)
+    return body | dict(error.extra_fields)
 
 
 def internal_error(request: Request) -> Response:

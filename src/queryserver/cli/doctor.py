@@ -58,8 +58,8 @@ async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
     async with _database(settings, dsn) as (database, unreachable_finding):
         checks = [_settings(settings, limits)]
         if database is not None:
-            checks += await _of_the_database(settings, dsn, database, user)
-        return [*unreachable_finding, *await findings.examine([*checks, *_others(settings, user)]), *limits]
+            checks += await _database_checks(settings, dsn, database, user)
+        return [*unreachable_finding, *await findings.examine([*checks, *_independent_checks(settings, user)]), *limits]
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ def _settings(settings: Settings, limits: "Sequence[Finding]") -> "AreaCheck":
     return AreaCheck(area, check, within_s=_LONG_S)
 
 
-async def _of_the_database(settings: Settings, dsn: str, database: "Database", user: "User") -> "list[AreaCheck]":
+async def _database_checks(settings: Settings, dsn: str, database: "Database", user: "User") -> "list[AreaCheck]":
     from queryserver.administration import deployment_check, source_check  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck, Finding, State, examine  # noqa: PLC0415 as above
     from queryserver.tasks.fleet_check import INSTANCES, examine_fleet  # noqa: PLC0415 as above
@@ -100,28 +100,28 @@ async def _of_the_database(settings: Settings, dsn: str, database: "Database", u
     schema = await examine([AreaCheck(deployment_check.SCHEMA, partial(deployment_check.examine_schema, dsn))])
     checks = [
         AreaCheck(deployment_check.DATABASE, partial(deployment_check.examine_database, database)),
-        AreaCheck(deployment_check.SCHEMA, partial(_given, schema)),
+        AreaCheck(deployment_check.SCHEMA, partial(_fixed_findings, schema)),
     ]
     if any(one.state is State.ERROR for one in schema):
         return checks
     keys, keyring = await deployment_check.examine_keys(settings.desktop, database)
     checks += [
-        AreaCheck(deployment_check.KEYS, partial(_given, keys)),
+        AreaCheck(deployment_check.KEYS, partial(_fixed_findings, keys)),
         AreaCheck(INSTANCES, partial(examine_fleet, settings, database)),
     ]
     if keyring is None:
         what = "Connectors were not tried: without the keys of this database their secrets cannot be read."
         untried = Finding.warning(source_check.ENGINES, what, "Correct the keys first.")
-        return [*checks, AreaCheck(source_check.ENGINES, partial(_given, [untried]))]
+        return [*checks, AreaCheck(source_check.ENGINES, partial(_fixed_findings, [untried]))]
     engines = partial(source_check.examine_engines, settings, database, keyring, user)
     return [*checks, AreaCheck(source_check.ENGINES, engines, within_s=_LONG_S)]
 
 
-async def _given(found: "Sequence[Finding]") -> "Sequence[Finding]":
+async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
     return found
 
 
-def _others(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
+def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
     from queryserver.administration import broker_check, machine_check, source_check  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
 

@@ -16,7 +16,7 @@ import typer
 
 from queryserver.cli.context import ConfigFile, run, set_setting, settings_of, with_running_database
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
-from queryserver.platform.memory import let_arrow_use_the_common_heap
+from queryserver.platform.memory import use_common_heap_for_arrow
 from queryserver.platform.settings.loader import (
     CONFIG_FILE,
     DEFAULT_FILES,
@@ -48,7 +48,7 @@ def serve(
     ] = False,
 ) -> None:
     """Run the server."""
-    let_arrow_use_the_common_heap()
+    use_common_heap_for_arrow()
     from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
@@ -78,7 +78,7 @@ def worker(
     with_parent: WithParent = False,
 ) -> None:
     """Run statements and tasks of the task server, until the stop signal."""
-    let_arrow_use_the_common_heap()
+    use_common_heap_for_arrow()
     set_setting("desktop__task_server__concurrency", concurrency)
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _task_server_settings(config, "worker", "enabled")
@@ -90,7 +90,7 @@ def worker(
 @app.command("beat")
 def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_parent: WithParent = False) -> None:
     """Fire the schedules. Several may run at once; each fire runs once."""
-    let_arrow_use_the_common_heap()
+    use_common_heap_for_arrow()
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _task_server_settings(config, "beat", "enabled", "beat_enabled")
     from queryserver.worker import run_beat  # noqa: PLC0415 half a second that other commands need not wait
@@ -170,7 +170,7 @@ def migrate(
     dsn = required_dsn(settings)
 
     async def work() -> None:
-        present, newest = await migrations.present_schema(dsn), migrations.newest_revision()
+        present, newest = await migrations.read_schema(dsn), migrations.newest_revision()
         if check:
             is_done = present.is_usable(newest)
             typer.echo(f"Schema version {present.version or 'none'}, newest {newest}.{_compatibility(present, newest)}")

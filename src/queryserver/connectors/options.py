@@ -22,7 +22,7 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import ConnectorRefused, driver_not_allowed, host_not_allowed, option_not_allowed
 from queryserver.platform.addresses import AddressRules, Endpoint, HttpServer
 from queryserver.platform.settings.editor import ConnectorPolicySettings
-from queryserver.platform.text import boolean_of, bytes_of_amount
+from queryserver.platform.text import parse_boolean, parse_byte_amount
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _SHOWN = 60  # characters shown of a client's name
@@ -159,7 +159,7 @@ def _required(value: Any) -> str:
 
 def flag_of(value: object) -> bool | None:
     """Return an option's boolean value, which may be given as text; empty text means false. None for other values."""
-    return value if isinstance(value, bool) else boolean_of(str(value).strip() or "false")
+    return value if isinstance(value, bool) else parse_boolean(str(value).strip() or "false")
 
 
 def _flag(value: Any) -> bool:
@@ -275,7 +275,7 @@ def _bytes(value: Any) -> int | None:
     """Parse an amount of bytes; None if empty. `0B` disables temporary files."""
     if not (text := _text(value)):
         return None
-    if (amount := bytes_of_amount(text)) is None:
+    if (amount := parse_byte_amount(text)) is None:
         raise invalid("must be a number and its unit, such as 512MB or 20GB")
     return amount
 
@@ -292,7 +292,7 @@ class SqliteOptions(Options):
 
 
 def _amount(value: Any) -> str:
-    if bytes_of_amount(text := _text(value)) is None:
+    if parse_byte_amount(text := _text(value)) is None:
         raise invalid("must be a number and its unit, such as 512MB or 2GB")
     return text
 

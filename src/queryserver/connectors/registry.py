@@ -19,7 +19,7 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.types import flags_of
 from queryserver.engines.protocol import Engine
 from queryserver.identity.model import User
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class EngineUses:
     A retired engine accepts no new uses, and is closed when its last use ends.
     """
 
-    def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
+    def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = NO_METRICS) -> None:
         self._build = build
         self._sessions = metrics.engine_sessions
         self._open: dict[tuple[str, int], _OpenEngine] = {}
@@ -151,7 +151,7 @@ class Connectors:
         wheel: Sequence[str] = (),
         default: str = "",
         read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] | None = None,
-        metrics: Metrics = UNMEASURED,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
         self._connectors = dict(self._configured)

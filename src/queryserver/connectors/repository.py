@@ -155,7 +155,7 @@ class ConnectorRepository:
             )
             if count:
                 raise errors.connector_in_use(
-                    f"Statements of this connector that wait or run: {count}.", beside={"running": count}
+                    f"Statements of this connector that wait or run: {count}.", extra_fields={"running": count}
                 )
             await connection.execute(_DELETE, connector_id)
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))

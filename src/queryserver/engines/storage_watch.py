@@ -34,7 +34,7 @@ def sample_is_full() -> EngineError:
         "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
         " Drop what is not needed."
     )
-    return error.classed("53100")
+    return error.with_sqlstate("53100")
 
 
 def size_of(files: Iterable[Path]) -> int:

@@ -5,8 +5,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-_MOST_NAMES = 20
-_MOST_NAME_CHARACTERS = 100
+_MAX_NAMES = 20
+_MAX_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
@@ -19,14 +19,14 @@ class QueryServerError(Exception):
         cls.code = code or cls.code
 
     def __init__(
-        self, message: str, *, details: Mapping[str, Any] | None = None, beside: Mapping[str, Any] | None = None
+        self, message: str, *, details: Mapping[str, Any] | None = None, extra_fields: Mapping[str, Any] | None = None
     ) -> None:
-        """`beside` contains additional keys for the response body (Contract platform 1.4)."""
+        """`extra_fields` contains additional keys for the response body (Contract platform 1.4)."""
         super().__init__(message)
         self.message = message
         self.details = details
         """Facts about the failure for clients, or None."""
-        self.beside = beside or {}
+        self.extra_fields = extra_fields or {}
 
 
 P = ParamSpec("P")
@@ -75,8 +75,8 @@ def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
     """Write the end of a message about an unknown name, which lists at most 20 known names."""
     if not names:
         return f" {word}: nothing that you may use."
-    shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
-    more = len(names) - _MOST_NAMES
+    shown = ", ".join(name[:_MAX_NAME_CHARACTERS] for name in islice(names, _MAX_NAMES))
+    more = len(names) - _MAX_NAMES
     return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."
 
 
@@ -154,7 +154,7 @@ class InsufficientScope(PermissionDenied, code="insufficient_scope"):
     """The call's API token lacks a scope, whatever rights its user has."""
 
     def __init__(self, scope: str, message: str | None = None) -> None:
-        super().__init__(message or f"The API token lacks the scope {scope}.", beside={"scope": scope})
+        super().__init__(message or f"The API token lacks the scope {scope}.", extra_fields={"scope": scope})
         self.scope = scope
 
 
@@ -263,7 +263,7 @@ class VersionConflict(Conflict, code="version_conflict"):
     """The object was changed since it was read. The response contains the stored version."""
 
     def __init__(self, version: int) -> None:
-        super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
+        super().__init__("It was changed meanwhile: read it again.", extra_fields={"version": version})
 
 
 schedule_not_found = ErrorKind(NotFound, "schedule_not_found", "There is no schedule {}.")

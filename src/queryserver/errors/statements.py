@@ -78,7 +78,7 @@ class Rest:
 ErrorLocation: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
-_SHOWN = 100  # characters shown of a client's name for an object
+_MAX_SHOWN_CHARACTERS = 100  # characters shown of a client's name for an object
 
 
 # Outcomes of statements
@@ -96,7 +96,7 @@ class EngineError(QueryServerError, code="engine_error"):
         self.location = location
         return self
 
-    def classed(self, sqlstate: object) -> Self:
+    def with_sqlstate(self, sqlstate: object) -> Self:
         """Set the SQLSTATE and return the error. A value other than five upper-case letters and digits is ignored."""
         self.sqlstate = sqlstate if isinstance(sqlstate, str) and _SQLSTATE.fullmatch(sqlstate) else None
         return self
@@ -231,7 +231,7 @@ session_not_found = ErrorKind(NotFound, "session_not_found", "Session {} does no
 class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
         """`usable` contains names that the caller may use instead."""
-        super().__init__(f"The connector {name[:_SHOWN]} is not configured.{known_names(usable)}")
+        super().__init__(f"The connector {name[:_MAX_SHOWN_CHARACTERS]} is not configured.{known_names(usable)}")
 
 
 class MetadataNotFound(NotFound):
@@ -240,7 +240,7 @@ class MetadataNotFound(NotFound):
 
 class TableNotFound(MetadataNotFound, code="table_not_found"):
     def __init__(self, database: str, table: str) -> None:
-        super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
+        super().__init__(f"Table {database[:_MAX_SHOWN_CHARACTERS]}.{table[:_MAX_SHOWN_CHARACTERS]} does not exist.")
 
 
 # The arguments are the database (or schema); the table and column; the path; the function.
@@ -259,7 +259,8 @@ class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
         """`known` contains the catalog's dialects, which the message lists if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
-        named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
+        shown = (dialect[:_MAX_SHOWN_CHARACTERS], interface[:_MAX_SHOWN_CHARACTERS])
+        named = "There is no connector type {} with interface {}.".format(*shown)
         super().__init__(named if dialect in dialects else f"{named}{known_names(dialects, word='Known dialects')}")
 
 
@@ -268,7 +269,7 @@ class ConnectorRefused(InvalidRequest, code="validation_failed"):
 
     def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
         self.errors = {name: list(texts) for name, texts in errors.items()}
-        super().__init__(message, beside={"errors": self.errors})
+        super().__init__(message, extra_fields={"errors": self.errors})
 
 
 class DriverNotInstalled(NotSupported, code="driver_not_installed"): ...

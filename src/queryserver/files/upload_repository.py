@@ -19,7 +19,7 @@ from queryserver.files.access import Caller, Stores
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
 from queryserver.platform.database import Connection, Database
-from queryserver.platform.threads import background, once_and_every, renewed
+from queryserver.platform.threads import background, now_and_every, renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +447,7 @@ class OrphanSweep:
             since = timedelta(seconds=time.monotonic() - started_at)
             await self._sweep(since, since, tuple(Scheme))
 
-        await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
+        await now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
         """Remove the orphans of processes that stopped renewing their records; return how many directories were

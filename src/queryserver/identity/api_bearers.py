@@ -19,10 +19,10 @@ from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
 
-_REMEMBERED = 4096
-_MOST_ADDRESSES = 50_000
-_NOTE_EVERY_S = 5.0
-_KNOWN_REFUSED_S = 10.0
+_MAX_CACHED_TOKENS = 4096
+_MAX_ADDRESSES = 50_000
+_RECORD_USES_EVERY_S = 5.0
+_REFUSAL_CACHED_S = 10.0
 """How long the refusal of a token is cached."""
 
 
@@ -34,16 +34,16 @@ class ApiTokenBearers:
     ) -> None:
         self._records = records
         self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
-        self._good = LruCache[bytes, bool](_REMEMBERED)
+        self._good = LruCache[bytes, bool](_MAX_CACHED_TOKENS)
         """Digests of recently accepted tokens; their address's throttle does not apply to them."""
-        self._refused = LruCache[bytes, bool](_REMEMBERED, life_s=_KNOWN_REFUSED_S, clock=clock)
+        self._refused = LruCache[bytes, bool](_MAX_CACHED_TOKENS, life_s=_REFUSAL_CACHED_S, clock=clock)
         """Digests of invalid tokens, without those of inactive users, who may be enabled again."""
         self._used = set[UUID]()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Record token uses for the duration of the context, and remaining uses on exit."""
-        async with background(every(_NOTE_EVERY_S, self.note_uses), "api-token-uses"):
+        async with background(every(_RECORD_USES_EVERY_S, self.note_uses), "api-token-uses"):
             yield
         try:
             await self.note_uses()
@@ -96,23 +96,23 @@ class FailedTokens:
 
     Each token counts once per window, so a program that keeps calling with a bad one does not lock out its neighbors.
     Tokens are too long to be guessed; the limit prevents a client with many old or invented tokens from causing a query
-    with every call. `most=0` means no limit. A window begins with its first failure and is never extended.
+    with every call. `limit=0` means no limit. A window begins with its first failure and is never extended.
     """
 
-    def __init__(self, most: int, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+    def __init__(self, limit: int, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
         self._window_s = window_s
         self._clock = clock
-        self._windows = LruCache[str, tuple[float, int]](_MOST_ADDRESSES)
+        self._windows = LruCache[str, tuple[float, int]](_MAX_ADDRESSES)
         """End of the window and failures in it, by network."""
-        self._counted = LruCache[tuple[str, bytes], float](_MOST_ADDRESSES)
+        self._counted = LruCache[tuple[str, bytes], float](_MAX_ADDRESSES)
         """End of the window in which a token was counted, by network and digest."""
 
     def require_free(self, client: str) -> None:
         """Raises LoginThrottled if the limit is reached."""
         until, failures = self._windows.get(network_of(client)) or (0.0, 0)
         left_s = until - self._clock()
-        if self._most and failures >= self._most and left_s > 0:
+        if self._limit and failures >= self._limit and left_s > 0:
             raise errors.LoginThrottled(
                 "Too many refused API tokens. Try again later.", retry_after=timedelta(seconds=left_s)
             )

@@ -30,7 +30,7 @@ from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT, BY_SERVER
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
@@ -47,7 +47,7 @@ OWN_JWT, CUSTOM_JWT, API_TOKEN = "jwt", "custom_jwt", "api_token"
 AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT, API_TOKEN)
 """The names that `desktop.auth.api_auth` accepts besides import paths."""
 
-_MOST_LOGINS_WAITING = 200
+_MAX_WAITING_LOGINS = 200
 _CHALLENGE_LIMIT_S = 2.0
 _PASSWORD_LENGTH = 20
 
@@ -65,7 +65,7 @@ class AccountServices:
 
 @asynccontextmanager
 async def open_accounts(
-    settings: Settings, database: Database, metrics: Metrics = UNMEASURED
+    settings: Settings, database: Database, metrics: Metrics = NO_METRICS
 ) -> AsyncGenerator[AccountServices]:
     """Open the user services, and make sure that the default group exists.
 
@@ -153,7 +153,7 @@ async def _login_sources(
 ) -> Sequence[LoginSource]:
     """Open the entries of `desktop.auth.backend`. Raises ConfigurationError."""
     key, usernames = "desktop.auth.backend", UsernameRule.of(settings.desktop.auth)
-    threads = stack.enter_context(closing(LimitedThreads(most_waiting=_MOST_LOGINS_WAITING)))
+    threads = stack.enter_context(closing(LimitedThreads(max_waiting=_MAX_WAITING_LOGINS)))
 
     async def source(name: str) -> LoginSource:
         if name == LOCAL:
@@ -280,7 +280,7 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     """Open the token checks of `queryserver auth explain`."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
-        bearers = await _open_bearers(settings, database, stack, UNMEASURED)
+        bearers = await _open_bearers(settings, database, stack, NO_METRICS)
         taken = settings.desktop.auth.authenticators
         yield Explainer(
             bearers.keyring,

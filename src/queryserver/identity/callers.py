@@ -33,9 +33,9 @@ from queryserver.platform.database import CoalescingReader, Database, Row
 
 ALGORITHM = "HS256"
 
-_MOST_CHARACTERS = 4096
+_MAX_CHARACTERS = 4096
 # An own token has 400 characters: 4,000 active users take 4 MB.
-_REMEMBERED = 4096
+_MAX_CACHED_TOKENS = 4096
 
 _HEX32 = re.compile(r"[0-9a-f]{32}")
 
@@ -140,7 +140,7 @@ _REVOKE = """
     on conflict (token_id) do update set expires_at = greatest(revoked_tokens.expires_at, excluded.expires_at)
 """
 
-_STANDING = """
+_LOGIN_COLUMNS = """
         coalesce(u.last_login > now() - interval '1 hour', false) as logged_in_recently,
         l.user_id is not null as is_linked,
         u.password_hash is not null as has_password,
@@ -152,7 +152,7 @@ _FACTS = ("logged_in_recently", "is_linked", "has_password", "has_identities", "
 # A link takes precedence over a name, since the two may lead to different users.
 _CALLERS = f"""
     select k.n, {_USER_NOW},
-        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_STANDING}
+        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_LOGIN_COLUMNS}
     from unnest($1::text[], $2::text[], $3::text[], $4::text[])
         with ordinality as k (username_key, token_id, issuer, subject, n)
     left join external_identities l on l.issuer = k.issuer and l.subject = k.subject
@@ -162,7 +162,7 @@ _CALLERS = f"""
 
 _CALLER = f"""
     select {_USER_NOW},
-        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_STANDING}
+        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_LOGIN_COLUMNS}
     from (select 1) as one
     left join external_identities l on l.issuer = $3 and l.subject = $4
     join users u on u.id = coalesce(
@@ -400,7 +400,7 @@ class JwtCodec:
         self._keyring = keyring
         self._clock = clock
         # Clients send the same token with every call: its signature is checked once, its expiry every time.
-        self._good = lru_cache(_REMEMBERED)(self._verified)
+        self._good = lru_cache(_MAX_CACHED_TOKENS)(self._verified)
 
     def sign(self, claims: TokenClaims) -> str:
         content = {
@@ -423,7 +423,7 @@ class JwtCodec:
         return claims
 
     def _verified(self, token: str) -> TokenClaims:
-        if len(token) > _MOST_CHARACTERS or not token.isascii():
+        if len(token) > _MAX_CHARACTERS or not token.isascii():
             raise errors.InvalidToken
         try:
             header = jwt.get_unverified_header(token)

@@ -101,7 +101,7 @@ class Explainer:
 
     async def _check_external(self, token: str, external: ExternalBearers) -> None:
         try:
-            await external.judge(token)
+            await external.verify_with_reason(token)
         except TokenRefused:
             raise
         except errors.KeyServerUnavailable:

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from queryserver import errors
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.http_client import HttpClient, HttpRequest
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings
 
 # The signer's certificates (`x5c`) are ignored, but headers that contain them have several kilobytes.
 _MAX_HEADER_CHARACTERS = 16 * 1024
-_HEADERS_REMEMBERED = 256
+_MAX_CACHED_HEADERS = 256
 
 
 def algorithm_of(token: str) -> object:
@@ -37,7 +37,7 @@ def algorithm_of(token: str) -> object:
     return header_of(segment).get("alg") if dot else None
 
 
-@lru_cache(_HEADERS_REMEMBERED)
+@lru_cache(_MAX_CACHED_HEADERS)
 def header_of(segment: str) -> Mapping[str, Any]:
     """Decode a token's first part; empty if it is not a header. An issuer's tokens share their header."""
     return (object_of(segment) or {}) if len(segment) <= _MAX_HEADER_CHARACTERS else {}
@@ -146,7 +146,7 @@ class KeyServers:
         """Fetch keys from the first server that returns a valid key set. Each has a timeout. None if all fail."""
         for url in list(self._urls):
             try:
-                keys = await self._from(url)
+                keys = await self._fetch_from(url)
             except (errors.EngineUnavailable, ValueError, OSError) as error:
                 reason = error.message if isinstance(error, errors.EngineUnavailable) else str(error)
                 log.warning("key server gives no keys", host=urlsplit(url).hostname, reason=reason)
@@ -159,7 +159,7 @@ class KeyServers:
         for exchanges in (self._secured, self._plain):
             await exchanges.__aexit__(None, None, None)
 
-    async def _from(self, url: str) -> Keys:
+    async def _fetch_from(self, url: str) -> Keys:
         """Fetch keys. Raises EngineUnavailable, ValueError (not a JWKS document), OSError (the CA file)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
@@ -202,7 +202,7 @@ class KeyCache:
     source: KeyServers
     settings: JwtSettings
     clock: Callable[[], float] = time.monotonic
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     _keys: Keys | None = field(default=None, init=False)
     _known: frozenset[VerifyingKey] = field(default=frozenset(), init=False)
     _fetched_at: float = field(default=0.0, init=False)
@@ -210,7 +210,7 @@ class KeyCache:
     _unknown_at: float | None = field(default=None, init=False)
     _fetching: "asyncio.Task[bool] | None" = field(default=None, init=False)
 
-    def still_good(self, key: VerifyingKey) -> bool:
+    def is_fresh(self, key: VerifyingKey) -> bool:
         """Whether the key is among the cached keys, and these are fresh."""
         return key in self._known and self.clock() - self._fetched_at < self.settings.cache_s
 

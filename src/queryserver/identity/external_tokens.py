@@ -20,7 +20,7 @@ from queryserver.identity.callers import CallerRepository, bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.lru_cache import LruCache
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.desktop import JwtSettings
 
 log = structlog.get_logger(__name__)
@@ -29,11 +29,11 @@ ALGORITHM = "RS256"
 CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
 """All checks, in order."""
 
-_MOST_CHARACTERS = 16 * 1024
-_REMEMBERED = 4096
-_LATEST = 250_000_000_000  # in the year 9892: datetime ends with the year 9999
+_MAX_CHARACTERS = 16 * 1024
+_MAX_CACHED_TOKENS = 4096
+_MAX_EXPIRY = 250_000_000_000  # in the year 9892: datetime ends with the year 9999
 # Longer than any clock difference between servers and database.
-_KEEP_BEYOND = timedelta(minutes=5)
+_KEEP_REVOCATION_FOR = timedelta(minutes=5)
 _REVOKED = "the token was revoked"
 
 
@@ -67,11 +67,11 @@ class ExternalBearers:
     rules: JwtSettings
     provisioning: Provisioning
     records: CallerRepository
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     clock: Callable[[], float] = time.time
     # Keyed by digest, since tokens are long and secret.
     _good: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]] = field(
-        default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED), init=False
+        default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_MAX_CACHED_TOKENS), init=False
     )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
@@ -107,12 +107,12 @@ class ExternalBearers:
     async def verify(self, token: str) -> None:
         """Check that `user` would succeed, without creating a user. Raises the same errors."""
         try:
-            await self.judge(token)
+            await self.verify_with_reason(token)
         except errors.IdentityRefused as refused:
             _log_refused(refused.reason)
             raise errors.InvalidToken from None
 
-    async def judge(self, token: str) -> None:
+    async def verify_with_reason(self, token: str) -> None:
         """Like `verify`, but raises IdentityRefused, whose reason says why an identity is refused."""
         claims = await self._read(token)
         known = await self.provisioning.known(claims.identity, token_id=claims.id)
@@ -141,14 +141,16 @@ class ExternalBearers:
             known = None  # the token stays revoked even if an administrator links the identity later
         if everything and known is not None and known.is_active and not known.is_revoked:
             await self.records.end_all(known.user.id, epoch=known.token_epoch)
-        await self.records.revoke(claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND)
+        await self.records.revoke(
+            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_REVOCATION_FOR
+        )
         return known.user.username if known else claims.identity.subject
 
     async def _read(self, token: str) -> ExternalClaims:
         """Return the content of a valid token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
-            if (good := self._good.get(digest)) is None or not self.keys.still_good(good[1]):
+            if (good := self._good.get(digest)) is None or not self.keys.is_fresh(good[1]):
                 self._good.pop(digest)
                 good = await self._verified(token)
                 self._good.put(digest, good)
@@ -161,7 +163,7 @@ class ExternalBearers:
         return good[0]
 
     async def _verified(self, token: str) -> tuple[ExternalClaims, VerifyingKey]:
-        signed, signature = _form(token)
+        signed, signature = _split_token(token)
         header = header_of(token.partition(".")[0])
         if header.get("alg") != ALGORITHM:
             raise TokenRefused("alg", f"it is not {ALGORITHM}")
@@ -227,10 +229,10 @@ class ExternalBearers:
         return model.ExternalIdentity(model.jwt_issuer(str(issuer)), str(subject))
 
 
-def _form(token: str) -> tuple[str, bytes]:
+def _split_token(token: str) -> tuple[str, bytes]:
     """Split a token into signed text and signature. Raises TokenRefused."""
-    if len(token) > _MOST_CHARACTERS or not token.isascii() or token.count(".") != 2:
-        raise TokenRefused("form", f"it is no signed token of at most {_MOST_CHARACTERS} characters")
+    if len(token) > _MAX_CHARACTERS or not token.isascii() or token.count(".") != 2:
+        raise TokenRefused("form", f"it is no signed token of at most {_MAX_CHARACTERS} characters")
     signed, _, signature = token.rpartition(".")
     header = header_of(signed.partition(".")[0])
     if not header:
@@ -247,7 +249,7 @@ def _moment(content: Mapping[str, Any], name: str) -> float | None:
     value: object = content.get(name)
     if value is None and name not in content:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LATEST:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MAX_EXPIRY:
         raise TokenRefused("times", f"{name} is no moment")
     return value
 

@@ -73,7 +73,7 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
     return _keyring(desktop, secret)
 
 
-def present_keyring(desktop: DesktopSettings) -> Keyring | None:
+def existing_keyring(desktop: DesktopSettings) -> Keyring | None:
     """Like `load_keyring`, but creates no key; None if there is none yet."""
     if desktop.secret_key.get_secret_value():
         return _keyring(desktop, desktop.secret_key)

@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 _WINDOW_S = 60
 _EXCHANGE_EVERY_S = 1.0
 # Addresses are not authenticated, so a flood of calls from many of them must not fill the memory.
-_MOST_ADDRESSES = 50_000
+_MAX_ADDRESSES = 50_000
 
 
 @dataclass(slots=True)
@@ -70,12 +70,12 @@ class _Calls:
 
 
 class RequestLimits:
-    """Counts and limits calls. Use `running()`. `most=0` disables the limit."""
+    """Counts and limits calls. Use `running()`. `limit=0` disables the limit."""
 
-    def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, counts: RequestCounts, *, limit: int, clock: Callable[[], float] = time.time) -> None:
         self._counts = counts
-        self._most = most
-        self.are_on = most > 0
+        self._limit = limit
+        self.are_on = limit > 0
         self._clock = clock
         self._ahead_s = 0.0
         self._minute = 0
@@ -118,13 +118,13 @@ class RequestLimits:
         now = self._turn()
         one = self._calls.get(caller)
         if one is None:
-            if is_address and self._addresses >= _MOST_ADDRESSES:
+            if is_address and self._addresses >= _MAX_ADDRESSES:
                 return
             self._addresses += is_address
             one = self._calls[caller] = _Calls()
-        if one.own + one.others >= self._most:
+        if one.own + one.others >= self._limit:
             left_s = _WINDOW_S - now % _WINDOW_S
-            message = f"More than {self._most} calls in a minute. Try again later."
+            message = f"More than {self._limit} calls in a minute. Try again later."
             raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
         one.own += 1
 
@@ -155,7 +155,7 @@ Permits = Callable[[User], object]
 """Raises a domain error if the user may not continue."""
 
 
-def _anything(user: User) -> None:
+def _permit_always(user: User) -> None:
     del user
 
 
@@ -172,7 +172,7 @@ class StreamSlot:
         """Seconds until the next `recheck` reads the user again."""
         return max(self._due - self._clock(), 0)
 
-    async def recheck(self, permits: Permits = _anything) -> None:
+    async def recheck(self, permits: Permits = _permit_always) -> None:
         """Read the user and the rights again if due; call this at each step of the work.
 
         Raises UserNotFound, UserInactive, InvalidToken, and the errors of `permits`.
@@ -182,7 +182,9 @@ class StreamSlot:
         self._due = self._clock() + self._every_s
         permits(await self._user_now())
 
-    async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
+    async def rechecked(
+        self, pieces: AsyncGenerator[bytes], permits: Permits = _permit_always
+    ) -> AsyncGenerator[bytes]:
         """Yield the chunks as long as the user may continue. Raises the same errors as `recheck`."""
         async with aclosing(pieces):
             async for piece in pieces:

@@ -45,7 +45,7 @@ _ADD = f"""
 """
 
 
-_MOST_NETWORKS = 20
+_MAX_NETWORKS = 20
 """Networks remembered per name. This bounds the extra guesses that known addresses allow."""
 
 
@@ -80,7 +80,9 @@ class LoginThrottle:
 
     async def succeeded(self, username_key: str, address: str) -> None:
         """Record a success: reset the name's failures at this address, and remember the address as known."""
-        await self._database.execute("delete from login_failures where key = $1", _both_key(username_key, address))
+        await self._database.execute(
+            "delete from login_failures where key = $1", _user_and_address_key(username_key, address)
+        )
         try:
             ip_address(address)
         except ValueError:  # `unknown` if no proxy identifies the caller
@@ -97,7 +99,7 @@ class LoginThrottle:
                 "delete from login_networks where name = $1 and network not in ("
                 " select network from login_networks where name = $1 order by last_login_at desc, network limit $2)",
                 name,
-                _MOST_NETWORKS,
+                _MAX_NETWORKS,
             )
 
     async def unlock(self, username_key: str) -> None:
@@ -125,11 +127,11 @@ class LoginThrottle:
             network,
         )
         if is_known:
-            every[_both_key(username_key, address)] = (
+            every[_user_and_address_key(username_key, address)] = (
                 limits.login_failures_per_user_and_address or limits.login_failures_per_user
             )
         else:
-            every[_both_key(username_key, address)] = limits.login_failures_per_user_and_address
+            every[_user_and_address_key(username_key, address)] = limits.login_failures_per_user_and_address
             every[_user_key(username_key)] = limits.login_failures_per_user
         return {key: most for key, most in every.items() if most}
 
@@ -143,7 +145,7 @@ def _user_key(username_key: str) -> str:
     return f"user {_digest(''.join(letters))}"
 
 
-def _both_key(username_key: str, address: str) -> str:
+def _user_and_address_key(username_key: str, address: str) -> str:
     return f"{_user_key(username_key)} {_network(address)}"
 
 

@@ -117,7 +117,7 @@ class Logins:
         if before is None and self.auth.first_login_becomes_admin:
             await self._create_first(attempt)
         source, accepted = await self._try_backends(attempt)
-        key = self._key(await self._settle(source, accepted))
+        key = self._key(await self._provision(source, accepted))
         login = before if before and key == attempt.key else await self.records.login_of(key)
         if login is None or not login.is_active:
             raise errors.AuthenticationFailed
@@ -126,7 +126,7 @@ class Logins:
             self._record_change("user.make_admin", login.username, attempt)
         return login, source.name
 
-    async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
+    async def _provision(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
         """Provision the user with the back end's groups, and return the user name. Raises AuthenticationFailed."""
         if source.issuer is None:
             return accepted.username

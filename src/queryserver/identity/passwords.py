@@ -13,7 +13,7 @@ from queryserver.identity.threads import LimitedThreads
 _ESTIMATED_CHARACTERS = 72
 """Only this many characters are estimated: the time is quadratic, and a strong beginning makes a strong password."""
 _THREADS = 2
-_MOST_CALLS = 500
+_MAX_CALLS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Passwords:
     hasher: ClassVar = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
-        self._threads = LimitedThreads("passwords", threads=_THREADS, most_waiting=_MOST_CALLS - _THREADS)
+        self._threads = LimitedThreads("passwords", threads=_THREADS, max_waiting=_MAX_CALLS - _THREADS)
         self.close = self._threads.close
         self._hasher = hasher or self.hasher
         # Verified for unknown users, so that they take as long as known users.

@@ -16,8 +16,8 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
-_SETTLED_S = 60.0
-_MOST_SETTLED = 4096
+_GROUPS_CACHED_S = 60.0
+_MAX_CACHED_USERS = 4096
 
 
 @dataclass(eq=False, repr=False)
@@ -36,8 +36,8 @@ class Provisioning:
 
     def __post_init__(self) -> None:
         self._usernames = UsernameRule.of(self.auth)
-        self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
-            _MOST_SETTLED, life_s=_SETTLED_S, clock=self.clock
+        self._synced_groups = LruCache[int, tuple[frozenset[str], frozenset[str]]](
+            _MAX_CACHED_USERS, life_s=_GROUPS_CACHED_S, clock=self.clock
         )
         """Each user's last named groups, and the resulting memberships."""
 
@@ -68,7 +68,7 @@ class Provisioning:
                 AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # A concurrent first call may have linked the user, perhaps to another identity.
             known = require_valid(self._permitted(identity, person.username, await self.callers.caller(key)))
-        if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
+        if person.groups is not None and await self._sync_groups(known.user, frozenset(person.groups)):
             known = require_valid(self._permitted(identity, person.username, await self.callers.caller(key)))
         if not known.logged_in_recently:
             await self.callers.note_call(known.user.id)
@@ -134,22 +134,22 @@ class Provisioning:
         log.info("user made at first sight", user_id=user_id)
         AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
-    async def _settle(self, user: User, named: frozenset[str]) -> bool:
+    async def _sync_groups(self, user: User, named: frozenset[str]) -> bool:
         """Make the user a member of exactly the named groups. Returns whether that changed anything.
 
         Skips the write if the same names resulted in the user's present groups within the last minute.
         """
-        settled = self._settled.get(user.id)
-        if settled == (named, user.groups):
+        synced = self._synced_groups.get(user.id)
+        if synced == (named, user.groups):
             return False
         groups = await self.callers.join_only(user.id, sorted(named), default_group=self.auth.default_user_group)
         # A concurrent call may have made and recorded the same changes.
-        latest = self._settled.get(user.id)
-        before = user.groups if latest is None or latest is settled else latest[1]
+        latest = self._synced_groups.get(user.id)
+        before = user.groups if latest is None or latest is synced else latest[1]
         for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):
             for group in sorted(changed):
                 AUDIT.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
-        self._settled.put(user.id, (named, groups))
+        self._synced_groups.put(user.id, (named, groups))
         return groups != user.groups

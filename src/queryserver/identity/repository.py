@@ -57,7 +57,7 @@ class StoredLogin:
     token_epoch: int
 
 
-TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
+LOCK_ADMINISTRATORS = "select pg_advisory_xact_lock(1902341490)"
 """Serializes transactions that add or remove administrators, so that their counts stay valid."""
 
 IS_ADMINISTRATOR = """
@@ -73,7 +73,7 @@ ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {
 @asynccontextmanager
 async def administrator_remains(connection: Connection) -> AsyncGenerator[None]:
     """Wrap a change within a transaction. Raises last_administrator on exit if the change left none."""
-    await connection.execute(TAKE_TURNS)
+    await connection.execute(LOCK_ADMINISTRATORS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
     if was_any and not await connection.fetchval(ANY_ADMINISTRATOR):
@@ -174,7 +174,7 @@ class AccountRepository:
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
         """Create the very first user; False if a user exists already. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
-            await connection.execute(TAKE_TURNS)
+            await connection.execute(LOCK_ADMINISTRATORS)
             if await connection.fetchval("select exists (select from users)"):
                 return False
             await _create(connection, account, default_group)
@@ -183,7 +183,7 @@ class AccountRepository:
     async def promote_first(self, user_id: int) -> bool:
         """Promote the user if there is no active administrator. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
-            await connection.execute(TAKE_TURNS)
+            await connection.execute(LOCK_ADMINISTRATORS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
 
     async def has_users(self) -> bool:

@@ -23,18 +23,18 @@ class TooManyWaiting(LoginBackendUnavailable):
 class LimitedThreads:
     """Runs blocking functions in threads: 8 by default, with 10 s per call including the wait.
 
-    Once `most_waiting` calls wait, further calls raise TooManyWaiting.
+    Once `max_waiting` calls wait, further calls raise TooManyWaiting.
     """
 
     def __init__(
-        self, name: str = "plug-in", *, threads: int = 8, limit_s: float = 10.0, most_waiting: int | None = None
+        self, name: str = "plug-in", *, threads: int = 8, limit_s: float = 10.0, max_waiting: int | None = None
     ) -> None:
         self._name = name
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
         # Calls wait here rather than in the pool, which would hold on to abandoned calls and their passwords.
         self._free = asyncio.Semaphore(threads)
         self._waiting = 0
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._limit_s = limit_s
         self._running: set[asyncio.Task[_Outcome]] = set()
 
@@ -77,7 +77,7 @@ class LimitedThreads:
             return None, error
 
     async def _in_thread(self, function: Callable[..., object], arguments: tuple[object, ...]) -> _Outcome:
-        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
+        if self._free.locked() and self._max_waiting is not None and self._waiting >= self._max_waiting:
             raise TooManyWaiting
         self._waiting += 1
         try:

@@ -96,7 +96,7 @@ _GROUP_NAMES = """
     order by g.name collate "C"
 """
 
-_AT_ONCE = 2000
+_ROWS_PER_SLICE = 2000
 """Rows converted before yielding to other tasks: about 6 ms."""
 
 MAX_PAGE = 1000
@@ -139,7 +139,7 @@ class Users:
             is_service_account,
         )
         users: list[UserSummary] = []
-        for start in range(0, len(rows), _AT_ONCE):
+        for start in range(0, len(rows), _ROWS_PER_SLICE):
             users += [
                 UserSummary(
                     id=row["id"],
@@ -149,7 +149,7 @@ class Users:
                     is_admin=row["is_admin"],
                     is_service_account=row["is_service_account"],
                 )
-                for row in rows[start : start + _AT_ONCE]
+                for row in rows[start : start + _ROWS_PER_SLICE]
                 if row["id"] is not None  # a page past the end has one row with just the count
             ]
             await asyncio.sleep(0)

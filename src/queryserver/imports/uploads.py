@@ -22,7 +22,7 @@ from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.platform.database import Database
-from queryserver.platform.threads import background, once_and_every, renewed
+from queryserver.platform.threads import background, now_and_every, renewed
 
 log = structlog.get_logger(__name__)
 
@@ -424,7 +424,7 @@ class UploadAreaSweep:
             return await self.clean_up(older_than=timedelta(seconds=time.monotonic() - started_at))
 
         first = touched_before if alone else self.sweep_dead
-        async with background(once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=first), "import-files-sweep"):
+        async with background(now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=first), "import-files-sweep"):
             yield
 
     async def sweep_dead(self) -> Mapping[str, int]:

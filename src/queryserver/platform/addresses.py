@@ -37,7 +37,7 @@ _DATABASE_SERVER = (
     " postgresql://, with desktop.connector_policy.allow_service_database_server"
 )
 _LOW_32_BITS = 0xFFFF_FFFF
-_IN_LOW_BITS = (
+_IPV4_PREFIXES = (
     ip_network("::/96"),  # IPv4-compatible, RFC 4291 2.5.5.1
     ip_network("::ffff:0:0/96"),  # IPv4-mapped, RFC 4291 2.5.5.2
     ip_network("::ffff:0:0:0/96"),  # IPv4-translated, RFC 2765
@@ -46,7 +46,7 @@ _IN_LOW_BITS = (
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 """RFC 8215: a site may choose a prefix within this network, of any length that RFC 6052 defines."""
 _THIS_NETWORK = ip_network("0.0.0.0/8")
-_INSIDE = tuple(
+_INTERNAL_NETWORKS = tuple(
     map(
         ip_network,
         (
@@ -78,7 +78,7 @@ def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
     bits = int(address)
     if bits <= 1:
         return
-    if any(address in network for network in _IN_LOW_BITS):
+    if any(address in network for network in _IPV4_PREFIXES):
         yield IPv4Address(bits & _LOW_32_BITS)
     if address in _LOCAL_NAT64:
         yield from _embedded_in_local_nat64(bits)
@@ -160,7 +160,7 @@ class AddressRules:
         address = literal_address(host)
         if address is None:
             return None
-        if reason := self._refusal_of_own([str(address)], port, resolve=False):
+        if reason := self._own_endpoint_refusal([str(address)], port, resolve=False):
             return reason
         return None if self._permits(str(address)) else "connections to this address are not allowed"
 
@@ -185,34 +185,34 @@ class AddressRules:
 
     def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
         """Like `resolve`, with only the resolver's own timeout. Raises UnknownHost, HostRefused."""
-        return self._checked(host, port)[0]
+        return self._resolve_checked(host, port)[0]
 
     def require_all(self, host: str, port: int) -> None:
         """Require that all addresses of `host` are permitted, for drivers that resolve names themselves. Blocks.
 
         Raises UnknownHost, HostRefused.
         """
-        permitted, found = self._checked(host, port)
+        permitted, found = self._resolve_checked(host, port)
         if len(permitted) != len(found):
             raise HostRefused(f"Connections to {host} are not allowed here.")
 
     def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
         """Whether one of the addresses belongs to the service database's server. Blocks."""
-        return _reaches(_resolve_endpoints(self.service_database, port), addresses)
+        return _reaches_own_service(_resolve_endpoints(self.service_database, port), addresses)
 
     def is_database_server_address(self, host: str, port: int) -> bool:
         """Like `is_database_server` for a literal address in any notation. Does not call the resolver."""
         address = literal_address(host)
         servers = _resolve_endpoints(self.service_database, port, resolve=False)
-        return address is not None and _reaches(servers, [str(address)])
+        return address is not None and _reaches_own_service(servers, [str(address)])
 
-    def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
+    def _resolve_checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
         """Return the permitted addresses, and all addresses."""
         try:
             found = _addresses(host, port)
         except (OSError, UnicodeError):
             raise UnknownHost(f"The host name {host} is not known.") from None
-        if reason := self._refusal_of_own(found, port):
+        if reason := self._own_endpoint_refusal(found, port):
             raise HostRefused(f"Connections to {host} are not allowed here: {reason}.")
         permitted = [address for address in found if self._permits(address)]
         if not permitted:
@@ -227,11 +227,11 @@ class AddressRules:
                 return False
         return not self.allowed or contains(self.allowed, address)
 
-    def _refusal_of_own(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
+    def _own_endpoint_refusal(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
         """Explain why the service's own endpoints are refused; None if no address belongs to them."""
         targets = list(addresses)
         for endpoints, reason in ((self.own, _OWN_ENDPOINT), (self.service_database, _DATABASE_SERVER)):
-            if _reaches(_resolve_endpoints(endpoints, port, resolve=resolve), targets):
+            if _reaches_own_service(_resolve_endpoints(endpoints, port, resolve=resolve), targets):
                 return reason
         return None
 
@@ -254,7 +254,7 @@ def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: boo
     return found
 
 
-def _reaches(own: Collection[Address], addresses: Iterable[str]) -> bool:
+def _reaches_own_service(own: Collection[Address], addresses: Iterable[str]) -> bool:
     """Whether one of `addresses` reaches a service at `own`.
 
     All of this machine's addresses reach its services.
@@ -275,14 +275,14 @@ def _is_local(address: Address) -> bool:
     if address.is_multicast:
         return False
     if isinstance(address, IPv4Address):
-        return _is_source(socket.AF_INET, address)
+        return _is_source_address(socket.AF_INET, address)
     if not address.is_link_local:
-        return _is_source(socket.AF_INET6, address)
+        return _is_source_address(socket.AF_INET6, address)
     # A link-local address needs a scope. The caller's scope id is ignored: it may be a name or a number.
-    return any(_is_source(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
+    return any(_is_source_address(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
 
 
-def _is_source(family: int, address: Address, *scope: int) -> bool:
+def _is_source_address(family: int, address: Address, *scope: int) -> bool:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), _DISCARD_PORT, *scope))
@@ -337,7 +337,7 @@ def address_rules(settings: "Settings") -> AddressRules:
 def webhook_rules(settings: "Settings") -> AddressRules:
     """Return the rules for webhooks. Users choose their URLs, so only internal networks in the settings are open."""
     opened = settings.desktop.task_server.webhook_allowed_networks
-    return replace(address_rules(settings), allowed=(), closed=_INSIDE, opened=opened)
+    return replace(address_rules(settings), allowed=(), closed=_INTERNAL_NETWORKS, opened=opened)
 
 
 def database_servers(dsn: str) -> frozenset[Endpoint]:

@@ -83,12 +83,12 @@ class ByteBudget:
             async with asyncio.timeout(self._wait_s):
                 return await waiting.turn
         except TimeoutError:
-            self._leave(waiting)
+            self._abandon(waiting)
             raise TooManyRequests(
                 "The memory for answers is in use by other calls.", retry_after=_RETRY_AFTER
             ) from None
         except asyncio.CancelledError:
-            self._leave(waiting)
+            self._abandon(waiting)
             raise
 
     def extend(self, reservation: Reservation, more_bytes: int) -> bool:
@@ -109,7 +109,7 @@ class ByteBudget:
             del self._by_user[user_id]
         self._assign()
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def _abandon(self, waiting: _Waiting) -> None:
         """Give up waiting. If the request was granted at the moment of its timeout, release its bytes."""
         if waiting.turn.done() and not waiting.turn.cancelled():
             waiting.turn.result().release()

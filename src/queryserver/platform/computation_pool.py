@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _PROGRAM = "from queryserver.computation_worker import main; main()"
 _LARGE_BYTES = 512 * 1024  # larger results are parsed in a thread: each MiB blocks the event loop for about 10 ms
 _BUFFER_BYTES = 256 * 1024
-_WALL_TIMES = 4  # wall-clock limit as a multiple of the processor time, since the machine may be busy
+_WALL_TIME_FACTOR = 4  # wall-clock limit as a multiple of the processor time, since the machine may be busy
 _ENVIRONMENT = {
     # Arrow's default allocator reserves more address space than a worker may have.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -66,7 +66,7 @@ class ComputationPool:
         running = list(self._running)
         for worker in running:
             worker.kill()
-        await asyncio.gather(*(worker.given_up.wait() for worker in running))
+        await asyncio.gather(*(worker.is_abandoned.wait() for worker in running))
         await asyncio.gather(*self._ending)
 
     @property
@@ -79,14 +79,14 @@ class ComputationPool:
             worker = await self._worker()
             self._running.add(worker)
             try:
-                async with asyncio.timeout(_WALL_TIMES * self._time_s):
+                async with asyncio.timeout(_WALL_TIME_FACTOR * self._time_s):
                     kind, answer, is_last = await worker.answer(request, content)
             except TimeoutError:
                 self._end(worker)
                 raise TooComplex("It takes more time than one call may have.") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
-                raise await self._sudden_end(worker, task) from None
+                raise await self._unexpected_exit(worker, task) from None
             except BaseException:  # includes a cancellation, since the worker is in the middle of a task
                 self._end(worker)
                 raise
@@ -98,7 +98,7 @@ class ComputationPool:
                 worker.retire_after(self._idle_s, lambda: self._end(worker))
         return _result(kind, answer, task)
 
-    async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
+    async def _unexpected_exit(self, worker: "_Worker", task: Task) -> QueryServerError:
         """Return the error for a worker that exceeded its limits, was killed by the system, or crashed in a library."""
         code = await worker.process.wait()
         if self._is_closed:
@@ -114,7 +114,7 @@ class ComputationPool:
         """Return an idle or a new worker. Raises ServiceUnavailable."""
         while self._idle:
             worker = self._idle.pop()
-            worker.no_longer_idle()
+            worker.cancel_retirement()
             if worker.process.returncode is None:
                 return worker
             self._end(worker)
@@ -129,9 +129,9 @@ class ComputationPool:
         self._running.discard(worker)
         with suppress(ValueError):
             self._idle.remove(worker)
-        worker.no_longer_idle()
+        worker.cancel_retirement()
         worker.kill()
-        worker.given_up.set()
+        worker.is_abandoned.set()
         ending = asyncio.create_task(worker.ended(), name="computation-end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -145,7 +145,7 @@ class _Worker:
         self._requests = process.stdin
         self._answers = process.stdout
         self._retirement: asyncio.TimerHandle | None = None
-        self.given_up = asyncio.Event()
+        self.is_abandoned = asyncio.Event()
         """Set once no call will use the worker again."""
 
     @classmethod
@@ -187,10 +187,10 @@ class _Worker:
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:
-        """Call `retire` after this time unless `no_longer_idle` is called first."""
+        """Call `retire` after this time unless `cancel_retirement` is called first."""
         self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
 
-    def no_longer_idle(self) -> None:
+    def cancel_retirement(self) -> None:
         if self._retirement is not None:
             self._retirement.cancel()
             self._retirement = None

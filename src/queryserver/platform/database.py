@@ -26,7 +26,7 @@ Row: TypeAlias = asyncpg.Record
 # Nearly every call runs one short query, and acquiring and releasing a pooled connection adds half of its cost. So up
 # to this many connections stay acquired between two queries. They return to the pool regularly, which replaces them
 # after many queries. A connection that was idle for long is discarded, because a firewall may have dropped it.
-_RETAINED = 4
+_MAX_RETAINED = 4
 _RETAINED_FOR_S = 300.0
 _MAX_IDLE_S = 120.0
 
@@ -154,7 +154,7 @@ class Database:
 
     def _may_retain(self, pooled: _PooledConnection) -> bool:
         """Whether to retain a connection: no caller waits for the pool, and the connection is in its initial state."""
-        if self._waiting or self._is_closing or len(self._retained) >= _RETAINED:
+        if self._waiting or self._is_closing or len(self._retained) >= _MAX_RETAINED:
             return False
         if time.monotonic() - pooled.since > _RETAINED_FOR_S:
             return False
@@ -220,7 +220,7 @@ async def _skip_reset(connection: Connection) -> None:
     del connection
 
 
-_LARGEST_QUERY = 200
+_MAX_KEYS_PER_QUERY = 200
 
 _Key = tuple[object, ...]
 _RowFuture: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
@@ -232,7 +232,7 @@ class CoalescingReader:
     """Reads rows by key. Keys requested while queries run are combined into the next query.
 
     Under load, most calls need the same two facts: their user and a statement's status. 64 concurrent calls then cost
-    a few round trips instead of 64. No caller gets data older than its call. Up to `side_by_side` queries run
+    a few round trips instead of 64. No caller gets data older than its call. Up to `max_queries` queries run
     concurrently, so one slow query does not delay all others. Canceling a caller does not affect the others; an error
     reaches every caller of its query.
 
@@ -241,11 +241,11 @@ class CoalescingReader:
     times (0.13 instead of 0.43 ms).
     """
 
-    def __init__(self, database: "Database", *, many: str, one: str | None = None, side_by_side: int = 2) -> None:
+    def __init__(self, database: "Database", *, many: str, one: str | None = None, max_queries: int = 2) -> None:
         self._database = database
         self._many = many
         self._one = one
-        self._side_by_side = side_by_side
+        self._max_queries = max_queries
         self._waiting: _PendingKeys = {}
         """The keys of the next query."""
         self._queries = Tasks()
@@ -253,7 +253,7 @@ class CoalescingReader:
 
     async def get(self, *key: object) -> asyncpg.Record | None:
         """Return the row of `key` or None. Raises DatabaseUnavailable."""
-        if self._running < self._side_by_side and self._one is not None:
+        if self._running < self._max_queries and self._one is not None:
             # A query in the caller's own task needs no future and no further turns of the event loop.
             self._running += 1
             try:
@@ -262,7 +262,7 @@ class CoalescingReader:
                 self._query_ended()
         answer: _RowFuture = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(answer)
-        if self._running < self._side_by_side:
+        if self._running < self._max_queries:
             self._start_query()
         return await answer
 
@@ -285,7 +285,7 @@ class CoalescingReader:
 
     async def _read_waiting(self) -> None:
         """Read the keys that wait when this task starts to run."""
-        pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
+        pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_MAX_KEYS_PER_QUERY]}
         if not pending:
             return
         keys = list(pending)

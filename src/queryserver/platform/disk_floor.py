@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
     from queryserver.platform.settings.tree import Settings
 
 # Within a second, disks change too little to justify a system call for each chunk of a file.
-_KEPT_S = 1.0
+_CACHED_S = 1.0
 
 
 class DiskUsage(Protocol):
@@ -54,8 +54,8 @@ class DiskFloor:
         """
         now = self.clock()
         with self._lock:
-            measured_at, room = self._measured.get(directory, (-_KEPT_S, 0))
-            if 0 <= now - measured_at < _KEPT_S and not fresh:
+            measured_at, room = self._measured.get(directory, (-_CACHED_S, 0))
+            if 0 <= now - measured_at < _CACHED_S and not fresh:
                 return room
         usage = self.usage(directory)
         room = usage.free - max(int(usage.total * self.percent / 100), self.min_bytes)

@@ -82,10 +82,10 @@ class FairSemaphore:
             async with asyncio.timeout(self._wait_s):
                 await turn
         except TimeoutError:
-            self._leave(user_id, turn)
+            self._abandon(user_id, turn)
             raise TooManyRequests("The processor is busy with earlier calls.", retry_after=_RETRY_AFTER) from None
         except asyncio.CancelledError:
-            self._leave(user_id, turn)
+            self._abandon(user_id, turn)
             raise
 
     def release(self, user_id: int) -> None:
@@ -123,7 +123,7 @@ class FairSemaphore:
             self._enqueue(user_id, line)
         return turn
 
-    def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
+    def _abandon(self, user_id: int, turn: "asyncio.Future[None]") -> None:
         """Give up waiting. A slot that was granted at the moment of the timeout is released."""
         if turn.done() and not turn.cancelled():
             self.release(user_id)

@@ -31,13 +31,13 @@ FIELDS = "event_fields"
 """The log record attribute that holds the fields of a structlog event."""
 AUDIT_LOGGER = "queryserver.audit"
 ACCESS_LOGGER = "queryserver.access"
-TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+VERBOSE_LOGGERS = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
 """Loggers that report each call and connection, which is only useful at level DEBUG."""
-KEPT_BYTES = 1024 * 1024
+RECENT_BYTES = 1024 * 1024
 """The size of the recent lines in memory, and the maximum read from a log file."""
 
 # Longer texts are truncated, as they do not belong in a log and slow down the redaction.
-MOST_CHARACTERS = 32 * 1024
+MAX_LINE_CHARACTERS = 32 * 1024
 
 _NAMES = (
     r"password|passwd|passphrase|pwd|secret|token|credentials?|signature|\bsig"
@@ -52,7 +52,7 @@ _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", r
 _NAMED_WORDS = ("pass", "pwd", "secret", "token", "credential", "sig", "key")
 # Each match of a pattern contains one of its lower-case words. Checking for these words first reduces the time for a
 # typical line from 92 to 8 µs.
-_OTHERS = (
+_OTHER_SECRETS = (
     # an Authorization header, quoted in any way
     (("bearer", "basic"), re.compile(r"\b(bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
     (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*"), MASK),
@@ -82,11 +82,11 @@ class Redactor:
         self._extra = [re.compile(pattern) for pattern in extra]
 
     def __call__(self, line: str) -> str:
-        if len(line) > MOST_CHARACTERS:
-            line = f"{line[:MOST_CHARACTERS]}… ({len(line)} characters)"
+        if len(line) > MAX_LINE_CHARACTERS:
+            line = f"{line[:MAX_LINE_CHARACTERS]}… ({len(line)} characters)"
         # Outside ASCII, case-insensitive patterns match letters that `lower` keeps, such as the Kelvin sign for k.
         searched = line.lower() if line.isascii() else None
-        for words, pattern, masked in _OTHERS:
+        for words, pattern, masked in _OTHER_SECRETS:
             if searched is None or any(word in searched for word in words):
                 line = pattern.sub(masked, line)
         # This pattern is last: in `token: Bearer x` it would mask only the word Bearer and leave the token visible.
@@ -159,7 +159,7 @@ def _value(value: Any) -> str:
 
 
 OK = "ok"
-_LONGEST = 150
+_MAX_FIELD_CHARACTERS = 150
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
 """The facts for changes that the server makes by itself, for example at a login."""
@@ -190,9 +190,9 @@ class AuditTrail:
         `user` is the caller, or the name submitted at a login. `path` is a file's normalized path, and `subject` the
         changed or used object if it is not a file. `outcome` is `ok` or an error code. `facts` are additional fields.
         """
-        user = user[:_LONGEST]
+        user = user[:_MAX_FIELD_CHARACTERS]
         fields = {"user": user, "effective_user": effective_user or user, "path": path or None, "outcome": outcome}
-        further = {"size": size_bytes, "client": client or None, "subject": subject[:_LONGEST] or None}
+        further = {"size": size_bytes, "client": client or None, "subject": subject[:_MAX_FIELD_CHARACTERS] or None}
         given = {name: value for name, value in {**fields, **further}.items() if value is not None}
         logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**given, **facts}})
 
@@ -206,7 +206,7 @@ class AuditTrail:
             yield
             outcome = OK
         except Exception as error:  # internal errors are audited too
-            outcome = _code_of(error)
+            outcome = _error_code(error)
             raise
         finally:
             self.record(user, operation, subject, outcome=outcome, facts=facts)
@@ -219,11 +219,11 @@ class AuditTrail:
         try:
             yield
         except Exception as error:  # internal errors are audited too
-            self.record(user, operation, subject, outcome=_code_of(error), facts=facts)
+            self.record(user, operation, subject, outcome=_error_code(error), facts=facts)
             raise
 
 
-def _code_of(error: Exception) -> str:
+def _error_code(error: Exception) -> str:
     return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
 
@@ -277,7 +277,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class RecentLines:
-    """This process's most recent formatted lines, up to `KEPT_BYTES`."""
+    """This process's most recent formatted lines, up to `RECENT_BYTES`."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -289,7 +289,7 @@ class RecentLines:
         with self._guard:
             self._lines.append(line)
             self._bytes += len(line)
-            while self._bytes > KEPT_BYTES:
+            while self._bytes > RECENT_BYTES:
                 self._bytes -= len(self._lines.popleft())
 
     def tail(self, max_bytes: int) -> bytes:
@@ -302,7 +302,7 @@ RECENT = RecentLines()
 """This process's lines if it has no log file."""
 
 
-def tail_of(file: Path | None, max_bytes: int) -> bytes:
+def log_tail(file: Path | None, max_bytes: int) -> bytes:
     """Return complete lines from the end of the log, in UTF-8. Blocks. Raises OSError if the file cannot be read."""
     if file is None:
         return RECENT.tail(max_bytes)
@@ -325,7 +325,7 @@ def log_call(fields: Mapping[str, object]) -> None:
 
 
 # A blocked terminal or pipe must not stall the server, so further lines are dropped while this many wait.
-_MOST_WAITING = 10_000
+_MAX_WAITING_LINES = 10_000
 
 _writers: list[QueueListener] = []
 
@@ -336,16 +336,16 @@ def configure_logging(settings: LoggingSettings) -> None:
     The calling thread formats the line and another thread writes it, so no disk or terminal blocks the event loop.
     """
     stop_logging()
-    entrance = _entrance(settings, settings.format, settings.file)
+    entrance = _queue_handler(settings, settings.format, settings.file)
     _replace_handlers(logging.getLogger(), entrance, settings.level)
-    for name in TALKATIVE:
+    for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(settings.level if settings.level == "DEBUG" else "WARNING")
     logging.captureWarnings(capture=True)
     # Audit events are written at every log level, and only once.
-    audit = entrance if settings.audit_file is None else _entrance(settings, "json", settings.audit_file)
+    audit = entrance if settings.audit_file is None else _queue_handler(settings, "json", settings.audit_file)
     _replace_handlers(logging.getLogger(AUDIT_LOGGER), audit, "INFO").propagate = False
     has_file = settings.access_log and settings.access_file is not None
-    access = _entrance(settings, settings.format, settings.access_file) if has_file else entrance
+    access = _queue_handler(settings, settings.format, settings.access_file) if has_file else entrance
     _replace_handlers(logging.getLogger(ACCESS_LOGGER), access, "INFO").propagate = False
     level = logging.getLevelNamesMapping()[settings.level]
     structlog.configure(
@@ -365,7 +365,7 @@ def stop_logging() -> None:
             sink.close()
 
 
-class _Entrance(QueueHandler):
+class _LineQueueHandler(QueueHandler):
     """Formats the line immediately, because the call's ids are known only in its context."""
 
     def __init__(self, waiting: "queue.SimpleQueue[logging.LogRecord]", *, has_file: bool) -> None:
@@ -376,21 +376,21 @@ class _Entrance(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Queue the record without waiting."""
-        if self._waiting.qsize() >= _MOST_WAITING:
+        if self._waiting.qsize() >= _MAX_WAITING_LINES:
             self._dropped += 1
             return
         self._waiting.put(record)
         if not self._has_file:
             RECENT.add(record.getMessage())
-        if self._dropped and self._waiting.qsize() < _MOST_WAITING // 2:
+        if self._dropped and self._waiting.qsize() < _MAX_WAITING_LINES // 2:
             dropped, self._dropped = self._dropped, 0
             logging.getLogger(__name__).warning("%d lines of the log were dropped: nobody read them", dropped)
 
 
-def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
+def _queue_handler(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _LineQueueHandler:
     """Create a queue for lines of this format, with a thread that writes them."""
     waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    entrance = _Entrance(waiting, has_file=file is not None)
+    entrance = _LineQueueHandler(waiting, has_file=file is not None)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))
     sink: logging.Handler
     if file is None:
@@ -405,7 +405,7 @@ def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Pa
 
 def _replace_handlers(logger: logging.Logger, entrance: logging.Handler, level: str) -> logging.Logger:
     for handler in logger.handlers[:]:
-        if isinstance(handler, _Entrance):
+        if isinstance(handler, _LineQueueHandler):
             logger.removeHandler(handler)
     logger.addHandler(entrance)
     logger.setLevel(level)

@@ -14,7 +14,7 @@ _TRIM_EVERY_S = 15.0
 _M_ARENA_MAX = -8
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
-_LARGEST_IN_HEAP = 16 * 1024 * 1024
+_MAX_HEAP_BLOCK_BYTES = 16 * 1024 * 1024
 
 
 def use_one_heap() -> None:
@@ -28,11 +28,11 @@ def use_one_heap() -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_M_ARENA_MAX, 1)
-        set_option(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
-        set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_IN_HEAP)
+        set_option(_M_MMAP_THRESHOLD, _MAX_HEAP_BLOCK_BYTES)
+        set_option(_M_TRIM_THRESHOLD, 2 * _MAX_HEAP_BLOCK_BYTES)
 
 
-def let_arrow_use_the_common_heap() -> None:
+def use_common_heap_for_arrow() -> None:
     """Make Arrow allocate from the process heap, because its own heap hardly ever returns memory.
 
     24 concurrent downloads take 389 MiB with Arrow's heap and 284 MiB without it. No effect once Arrow is loaded.
@@ -40,7 +40,7 @@ def let_arrow_use_the_common_heap() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
-class WithoutPandas(MetaPathFinder):
+class PandasHider(MetaPathFinder):
     """Hides pandas. If it is installed, Arrow imports it for the first value, although nothing here uses it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
@@ -50,13 +50,13 @@ class WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError(fullname)
 
 
-def keep_pandas_out() -> None:
+def hide_pandas() -> None:
     """Hide pandas, whose import would block the event loop for 0.5 to 5 s, in which statement leases may expire."""
-    if not any(isinstance(finder, WithoutPandas) for finder in sys.meta_path):
-        sys.meta_path.insert(0, WithoutPandas())
+    if not any(isinstance(finder, PandasHider) for finder in sys.meta_path):
+        sys.meta_path.insert(0, PandasHider())
 
 
-def keep_what_is_there() -> None:
+def freeze_present_objects() -> None:
     """Exempt all present objects, which live as long as the process, from garbage collection.
 
     A collection of a started server's objects takes 0.16 s of processor time, and blocks the event loop.
@@ -66,7 +66,7 @@ def keep_what_is_there() -> None:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
-async def return_memory() -> None:
+async def trim_heap_regularly() -> None:
     """Return free pages inside the heap to the system; glibc itself returns only the heap's end.
 
     Free pages amount to 150 MiB after a preview of 20,000 columns, and to 76 MiB after 24 concurrent downloads. Does

@@ -90,11 +90,11 @@ class Metrics:
         return name if name in self._dialects else OTHER
 
 
-UNMEASURED = Metrics(CollectorRegistry(), dialects=())
+NO_METRICS = Metrics(CollectorRegistry(), dialects=())
 """Metrics that are never exported, for commands and for servers with `enable_prometheus = false`."""
 
 
-Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
+DisconnectReason = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
 """Why the server closed a connection."""
 
 
@@ -112,5 +112,5 @@ class ConnectionCounts:
     def refused(self, bound: Literal["address", "total"]) -> None:
         self._refused.labels(bound).inc()
 
-    def cut(self, reason: Cut) -> None:
+    def cut(self, reason: DisconnectReason) -> None:
         self._cut.labels(reason).inc()

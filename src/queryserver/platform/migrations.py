@@ -133,7 +133,7 @@ async def _upgrade(dsn: str, scripts: Path) -> None:
         raise SchemaMismatch("The database could not be migrated; the log says why.")
 
 
-async def present_schema(dsn: str) -> Schema:
+async def read_schema(dsn: str) -> Schema:
     """Read the database's schema. Raises DatabaseUnavailable."""
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -172,7 +172,7 @@ def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
 
 async def require_usable(dsn: str) -> None:
     """Raises SchemaMismatch unless this program runs on the schema."""
-    if text := refusal(await present_schema(dsn)):
+    if text := refusal(await read_schema(dsn)):
         raise SchemaMismatch(text)
 
 
@@ -185,7 +185,7 @@ async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
         yield database
 
 
-def _upgrade_here(dsn: str, scripts: Path) -> None:
+def _upgrade_in_process(dsn: str, scripts: Path) -> None:
     from alembic import command  # noqa: PLC0415 not in the memory of a server
     from alembic.config import Config  # noqa: PLC0415 as above
 
@@ -200,4 +200,4 @@ def _upgrade_here(dsn: str, scripts: Path) -> None:
 
 
 if __name__ == "__main__":
-    _upgrade_here(sys.stdin.read(), Path(sys.argv[1]))
+    _upgrade_in_process(sys.stdin.read(), Path(sys.argv[1]))

@@ -10,9 +10,9 @@ log = structlog.get_logger(__name__)
 _OTHER_DESCRIPTORS = 256
 
 
-def affordable_connections(*, at_most: bool = False) -> int:
-    """Return how many connections the limit on open files permits. `at_most` uses the hard limit."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[at_most]
+def permitted_connections(*, hard: bool = False) -> int:
+    """Return how many connections the limit on open files permits. `hard` uses the hard limit."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[hard]
     if limit == resource.RLIM_INFINITY:
         return 2**31
     return max(limit - max(_OTHER_DESCRIPTORS, limit // 5), 1)
@@ -25,7 +25,7 @@ def raise_file_limit(max_connections: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(raised, soft), hard))
-    if (affordable := affordable_connections()) < max_connections:
+    if (affordable := permitted_connections()) < max_connections:
         log.warning(
             "desktop.max_connections is above what the limit of open files permits",
             max_connections=max_connections,

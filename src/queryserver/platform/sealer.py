@@ -42,7 +42,7 @@ async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
         while rows := await database.fetch(select, last):
             for row in rows:
                 try:
-                    resealed = _resealed(row["sealed"], sealer)
+                    resealed = _reseal_value(row["sealed"], sealer)
                 except ValueError:
                     lost += 1
                 else:
@@ -51,7 +51,7 @@ async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
     return done, lost
 
 
-def _resealed(sealed: bytes | str, sealer: Sealer) -> bytes | str:
+def _reseal_value(sealed: bytes | str, sealer: Sealer) -> bytes | str:
     """Re-encrypt a value. Statements' resume tokens are stored as base64. Raises ValueError."""
     if isinstance(sealed, str):
         return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()

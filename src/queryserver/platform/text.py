@@ -45,11 +45,11 @@ _TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
 _FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
 
 
-def boolean_of(text: str) -> bool | None:
+def parse_boolean(text: str) -> bool | None:
     """Parse a boolean word in a form, option or environment variable, ignoring case. Returns None for other words.
 
     Whitespace is not stripped, and the empty text is not a boolean (forms treat it as false). File cells follow a
-    different rule (`formats/converting`): there `1` is a number and `no` is text.
+    different rule (`formats/conversion`): there `1` is a number and `no` is text.
     """
     word = text.lower()
     return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
@@ -58,7 +58,7 @@ def boolean_of(text: str) -> bool | None:
 _AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B", re.IGNORECASE)
 
 
-def bytes_of_amount(text: str) -> int | None:
+def parse_byte_amount(text: str) -> int | None:
     """Parse an amount of bytes such as `512MB` or `1.5 GiB`; None if the text is not an amount."""
     if (found := _AMOUNT.fullmatch(text)) is None:
         return None
@@ -135,16 +135,16 @@ class StepwiseParser:
         while True:
             token = self._token()
             if token[_PUNCTUATION]:
-                value = self._opened(token[_PUNCTUATION])
+                value = self._open_container(token[_PUNCTUATION])
                 if value is None:
                     continue
             else:
                 value = self._scalar(token)
-            value, is_root = self._placed(value)
+            value, is_root = self._place_value(value)
             if is_root:
                 return value
 
-    def _opened(self, mark: str) -> list[Any] | dict[str, Any] | None:
+    def _open_container(self, mark: str) -> list[Any] | dict[str, Any] | None:
         """Start a list or object. An empty list or object is complete, so it is returned."""
         if mark not in "[{" or len(self._open) == self._max_depth:
             raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
@@ -159,7 +159,7 @@ class StepwiseParser:
             self._read_key({})
         return None
 
-    def _placed(self, value: object) -> tuple[object, bool]:
+    def _place_value(self, value: object) -> tuple[object, bool]:
         """Put a complete value into its container, and close containers that end after it.
 
         Returns the root value and True once that is complete, else None and False.
@@ -208,7 +208,7 @@ class StepwiseParser:
         if token[_STRING]:
             return token[_STRING][1:-1]
         pieces: list[str] = []
-        while piece := _taken(_STRING_PIECE, self._text, self._position):
+        while piece := _take_text(_STRING_PIECE, self._text, self._position):
             self._position += len(piece)
             pieces.append(json.loads(f'"{piece}"') if "\\" in piece else piece)
         if not self._text.startswith('"', self._position):
@@ -227,7 +227,7 @@ class StepwiseParser:
         return token
 
     def _skip_blanks(self) -> None:
-        while blanks := _taken(_BLANKS, self._text, self._position):
+        while blanks := _take_text(_BLANKS, self._text, self._position):
             self._position += len(blanks)
 
     def _count(self) -> None:
@@ -239,7 +239,7 @@ class StepwiseParser:
         return InvalidJson(f"The JSON text does not parse: {problem} at character {self._position}.")
 
 
-def _taken(pattern: re.Pattern[str], text: str, start: int) -> str:
+def _take_text(pattern: re.Pattern[str], text: str, start: int) -> str:
     match = pattern.match(text, start)
     return match[0] if match else ""
 

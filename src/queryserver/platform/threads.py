@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE_S = 30.0
-_LASTED_S = 60.0
+_MAX_PAUSE_S = 30.0
+_LONG_RUN_S = 60.0
 
 Progress: TypeAlias = Callable[[float, str], None]
 """Called between batches of long work with the completed share, from 0 to 1, and the last batch's description."""
@@ -93,7 +93,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
         await _round(action)
 
 
-async def once_and_every(
+async def now_and_every(
     seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
 ) -> None:
     """Like `every`, but with an immediate first round, which runs `first` if set."""
@@ -112,7 +112,7 @@ async def _round(action: Callable[[], Awaitable[object]]) -> None:
 
 def restart_pause_s(failures: int) -> float:
     """Return the pause after consecutive failed starts: 1 s, doubled for each further failure, up to 30 s."""
-    return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
+    return min(2.0 ** min(failures - 1, 10), _MAX_PAUSE_S)
 
 
 class Restarts:
@@ -128,7 +128,7 @@ class Restarts:
 
     def pause_s(self) -> float:
         """Return the pause after a run, whose end counts as a failure."""
-        self._failures = 1 if time.monotonic() - self._began > _LASTED_S else self._failures + 1
+        self._failures = 1 if time.monotonic() - self._began > _LONG_RUN_S else self._failures + 1
         return restart_pause_s(self._failures)
 
 

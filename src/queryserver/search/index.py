@@ -48,7 +48,7 @@ class IndexViews:
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
         self._threads = threads
-        self._loaded = LruCache[int, _LoadedScope](_MAX_BYTES, weigh=lambda loaded: loaded.size_bytes, least=1)
+        self._loaded = LruCache[int, _LoadedScope](_MAX_BYTES, weigh=lambda loaded: loaded.size_bytes, min_values=1)
         self._reading: dict[int, asyncio.Lock] = {}
 
     async def of(self, scope: model.Scope, dialect: str) -> Sequence[View]:

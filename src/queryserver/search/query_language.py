@@ -50,13 +50,13 @@ def spaced(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wild:
+class _Wildcard:
     """`*` or `?`, unescaped."""
 
     sign: str
 
 
-_Piece = str | _Wild
+_Piece = str | _Wildcard
 
 
 class NameFit:
@@ -91,7 +91,7 @@ class Term:
     def like(self) -> str:
         wildcards = {_ANY: "%", _ONE: "_"}
         return "".join(
-            wildcards[piece.sign] if isinstance(piece, _Wild) else re.sub(r"([\\%_])", r"\\\1", piece)
+            wildcards[piece.sign] if isinstance(piece, _Wildcard) else re.sub(r"([\\%_])", r"\\\1", piece)
             for piece in self.pieces
         )
 
@@ -100,14 +100,14 @@ class Term:
         """The segments between `*`, as fixed-length patterns, which rules out slow matching."""
         runs: list[list[_Piece]] = [[]]
         for piece in self.pieces:
-            if isinstance(piece, _Wild) and piece.sign == _ANY:
+            if isinstance(piece, _Wildcard) and piece.sign == _ANY:
                 runs.append([])
             else:
                 runs[-1].append(piece)
         return [
             (
-                re.compile("".join("." if isinstance(p, _Wild) else re.escape(p) for p in run), re.DOTALL),
-                sum(1 if isinstance(p, _Wild) else len(p) for p in run),
+                re.compile("".join("." if isinstance(p, _Wildcard) else re.escape(p) for p in run), re.DOTALL),
+                sum(1 if isinstance(p, _Wildcard) else len(p) for p in run),
             )
             for run in runs
         ]
@@ -260,7 +260,7 @@ def _term(characters: Sequence[_Character]) -> Term:
     pieces: list[_Piece] = []
     for character in characters:
         if character.wild:
-            piece = _Wild(character.text)
+            piece = _Wildcard(character.text)
             if not (pieces and character.text == _ANY and pieces[-1] == piece):
                 pieces.append(piece)
         elif pieces and isinstance(pieces[-1], str):

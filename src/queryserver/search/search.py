@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from queryserver import errors
 from queryserver.identity.model import METADATA, User
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.search import model
 from queryserver.search.query_language import parse_query
 
@@ -27,10 +27,10 @@ _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerErro
 
 @runtime_checkable
 class BoundedSource(Protocol):
-    """A source that ends a search by itself after `longest_s` and returns the matches found so far."""
+    """A source that ends a search by itself after `time_limit_s` and returns the matches found so far."""
 
     @property
-    def longest_s(self) -> float: ...
+    def time_limit_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class MetadataSearch:
     sources: Mapping[model.SourceName, model.SearchSource]
     atlas: "AtlasCatalog | None" = None
     interface: str = ""
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
 
     async def search(self, user: User, parameters: SearchParameters) -> SearchResult:
         """Search all sources. Raises InvalidParameter, catalog_not_configured, catalog_not_supported;
@@ -173,7 +173,7 @@ class MetadataSearch:
 
 
 def limit_s(source: model.SearchSource) -> float:
-    return max(_SOURCE_S, source.longest_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
+    return max(_SOURCE_S, source.time_limit_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
 
 
 def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:

@@ -57,7 +57,7 @@ class StorageSource:
         self._bounds = bounds
 
     @property
-    def longest_s(self) -> float:
+    def time_limit_s(self) -> float:
         return self._bounds.max_seconds
 
     async def search(self, user: User, search: Search) -> SourceAnswer:

@@ -19,7 +19,7 @@ from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.logs import AUDIT
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
@@ -89,7 +89,7 @@ class StoredRecords:
 
 
 @asynccontextmanager
-async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[StoredRecords]:
+async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> AsyncGenerator[StoredRecords]:
     """Open the records and results; close them on exit.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.

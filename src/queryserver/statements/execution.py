@@ -32,7 +32,7 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 from queryserver.formats.columns import limit_texts
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore, Segment
@@ -87,7 +87,7 @@ class Execution:
     reattach: Callable[[Assignment], AbstractAsyncContextManager[AttachedOperation]]
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     script: ScriptRun | None = None
     previous_log: StatementLog | None = None
     """The log of the script's previous statement, which this statement continues."""

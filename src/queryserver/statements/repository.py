@@ -150,7 +150,7 @@ class StatementRecords:
         self._database = database
         self._on_end = on_end
         self._statuses = CoalescingReader(database, many=_STATUSES_BY_ID, one=_STATUS_BY_ID)
-        self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, side_by_side=1)
+        self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, max_queries=1)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 

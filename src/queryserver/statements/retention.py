@@ -16,7 +16,7 @@ import structlog
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import StorageUnavailable
 from queryserver.platform.database import Database, FactRepository, database_errors
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
 from queryserver.results.listing import ResultDirectory, ResultListing
@@ -197,7 +197,7 @@ class RetentionSweep:
     run_every: timedelta
     clean_up_lock: Callable[[], AbstractAsyncContextManager[bool]]
     """Tries to acquire the clean-up lock; yields False if another process holds it."""
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     _added_steps: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def add_clean_up_step(self, step: Callable[..., Awaitable[Mapping[str, int]]]) -> None:

@@ -23,7 +23,7 @@ from queryserver.formats.value_sizes import (
     has_nested_types,
     split_batch,
 )
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.leases import StatementLeases
@@ -150,7 +150,7 @@ class RunRecord:
     editor: EditorSettings
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     script: ScriptRun | None = None
     """Set for a statement of a script that runs as a whole."""
     previous_log: StatementLog | None = None

@@ -18,7 +18,7 @@ from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Notices
 from queryserver.platform.fair_queue import ConnectorSlots
-from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
@@ -171,7 +171,7 @@ class Runner:
     limits: RunnerLimits
     hooks: RunnerHooks = RunnerHooks()
     external_data: ExternalData = NO_EXTERNAL_DATA
-    metrics: Metrics = UNMEASURED
+    metrics: Metrics = NO_METRICS
     broker: Broker | None = None
     _no_sweep_until: float = field(default=0.0, init=False)
 

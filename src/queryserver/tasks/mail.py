@@ -22,7 +22,7 @@ from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer
 from queryserver.platform.database import Database
 from queryserver.platform.settings.desktop import SmtpSettings
 from queryserver.platform.settings.sections import TaskServerSettings
-from queryserver.platform.settings.tree import keeps_secrets
+from queryserver.platform.settings.tree import protects_secrets
 from queryserver.statements.downloads import Downloads
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clean_message
 
@@ -63,7 +63,7 @@ class Recipients:
             raise InvalidParameter(
                 f"{field} must be an address of at most {_MAX_URL_CHARACTERS} printable ASCII characters."
             )
-        if not keeps_secrets(url) or "@" in urlsplit(url).netloc or "#" in url:
+        if not protects_secrets(url) or "@" in urlsplit(url).netloc or "#" in url:
             raise InvalidParameter(f"{field} must be https, or http on loopback, without login and fragment.")
         server = HttpServer(url)
         if refusal := self._rules.refusal(server.host, server.port):

@@ -25,7 +25,7 @@ from queryserver.errors.files import FileCorrupt, UnsupportedFormat, file_encryp
 from queryserver.formats.table_files import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.formats.unpacking import OUTPUT_BYTES
 from queryserver.platform.confinement import Confinement, confine, lower_limit
-from queryserver.platform.memory import keep_pandas_out
+from queryserver.platform.memory import hide_pandas
 from queryserver.workbooks import cells, frames
 from queryserver.workbooks.ods import CONTENT, OdsSheets
 from queryserver.workbooks.office_parts import (
@@ -171,7 +171,7 @@ def _answer_frames(request: WorkerRequest) -> Iterator[bytes]:
             if records is None:
                 yield from _workbook_frames(file, request["sheet"], request["limit"], request.get("skip", 0))
             else:
-                keep_pandas_out()
+                hide_pandas()
                 from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
 
                 yield from record_frames(file, FileType(records), request.get("fields"))
@@ -193,7 +193,7 @@ def _json_lines_frames(request: WorkerRequest) -> Iterator[bytes]:
 
         lines = AvroFile(sys.stdin.buffer).lines()
     else:
-        keep_pandas_out()
+        hide_pandas()
         from queryserver.workbooks.record_files import parquet_json_lines  # noqa: PLC0415 as above
 
         lines = parquet_json_lines(sys.stdin.buffer, sys.stdout.buffer, request.get("size_bytes", 0))

@@ -12,7 +12,7 @@ from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
 from tests.fixtures.program import CommandOutput, run
 
-from queryserver.platform.migrations import newest_revision, present_schema
+from queryserver.platform.migrations import newest_revision, read_schema
 
 PASSWORD = "correct horse battery"
 
@@ -146,11 +146,11 @@ async def test_schema_of_another_version_is_not_served(command, database_dsn, re
 async def test_auto_migrate_upgrades_before_serving(tmp_path: Path, unmigrated_dsn: str) -> None:
     settings = {"QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true"}
     async with running_server(tmp_path / "data", database_dsn=unmigrated_dsn, settings=settings):
-        assert (await present_schema(unmigrated_dsn)).version == newest_revision()
+        assert (await read_schema(unmigrated_dsn)).version == newest_revision()
     await execute(unmigrated_dsn, "update alembic_version set version_num = '9999'")
     command = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=unmigrated_dsn, **settings)
     assert (await command("serve", "--port", "0")).code == 3
-    assert (await present_schema(unmigrated_dsn)).version == "9999"
+    assert (await read_schema(unmigrated_dsn)).version == "9999"
 
 
 async def test_user_lifecycle(command: Command) -> None:

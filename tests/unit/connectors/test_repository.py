@@ -76,7 +76,7 @@ async def test_stale_version_changes_nothing_and_reports_the_stored_version(reco
     changed = await records.change(made, new("Store"))
     with pytest.raises(VersionConflict) as refused:
         await records.change(made, new("Late"))
-    assert refused.value.beside == {"version": changed.version}
+    assert refused.value.extra_fields == {"version": changed.version}
     assert changed.version == 2
     assert await records.find(made.id) == changed
 

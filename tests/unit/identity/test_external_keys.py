@@ -126,13 +126,13 @@ async def test_key_set_is_cached_for_its_lifetime(keys: KeyCache, source: Source
     (key,) = await keys.find("one")
     clock.now += 3599
     assert await keys.find("one")
-    assert keys.still_good(key)
+    assert keys.is_fresh(key)
     assert source.fetches == 1
     clock.now += 1
-    assert not keys.still_good(key)
+    assert not keys.is_fresh(key)
     assert await keys.find("one")
     assert source.fetches == 2
-    assert keys.still_good(key)
+    assert keys.is_fresh(key)
 
 
 @pytest.mark.platform(41)
@@ -193,7 +193,7 @@ async def test_callers_do_not_wait_for_the_refresh_of_valid_keys(keys: KeyCache,
     source.kids = ["two"]
     source.gate.set()
     await settle()
-    assert not keys.still_good(key)
+    assert not keys.is_fresh(key)
     assert not await keys.find("one")
 
 

@@ -68,7 +68,7 @@ def allowed(limits: RequestLimits, calls: int, user_id: int = 1) -> int:
 
 @pytest.mark.security("T30")
 def test_call_above_the_limit_gets_a_retry_time(clock: Clock):
-    limits = RequestLimits(MemoryCounts(), most=3, clock=clock)
+    limits = RequestLimits(MemoryCounts(), limit=3, clock=clock)
     clock.now += 12
     assert allowed(limits, 3) == 3
     with pytest.raises(TooManyRequests) as refused:
@@ -80,7 +80,7 @@ def test_call_above_the_limit_gets_a_retry_time(clock: Clock):
 
 
 def test_no_limit_counts_nothing(clock: Clock):
-    limits = RequestLimits(MemoryCounts(), most=0, clock=clock)
+    limits = RequestLimits(MemoryCounts(), limit=0, clock=clock)
     assert allowed(limits, 1000) == 1000
     limits.count_address("10.0.0.1")
     assert not limits.are_on
@@ -89,7 +89,7 @@ def test_no_limit_counts_nothing(clock: Clock):
 @pytest.mark.security("T30")
 async def test_processes_share_one_limit(clock: Clock):
     shared = MemoryCounts()
-    here, there = (RequestLimits(shared, most=10, clock=clock) for _ in range(2))
+    here, there = (RequestLimits(shared, limit=10, clock=clock) for _ in range(2))
     assert allowed(here, 6) == 6
     assert allowed(there, 1) == 1
     await here.exchange()
@@ -107,7 +107,7 @@ async def test_processes_share_one_limit(clock: Clock):
 async def test_processes_with_different_clocks_count_in_the_same_minutes(second: int):
     shared = MemoryCounts()
     shared.clock.now += second
-    early, late = (RequestLimits(shared, most=10, clock=Clock(shared.clock.now + ahead)) for ahead in (10, -10))
+    early, late = (RequestLimits(shared, limit=10, clock=Clock(shared.clock.now + ahead)) for ahead in (10, -10))
     for limits in (early, late):
         await limits.follow_clock()
     assert allowed(early, 6) == 6
@@ -122,7 +122,7 @@ async def test_processes_with_different_clocks_count_in_the_same_minutes(second:
 
 async def test_rejected_calls_are_not_counted(clock: Clock):
     shared = MemoryCounts()
-    limits = RequestLimits(shared, most=2, clock=clock)
+    limits = RequestLimits(shared, limit=2, clock=clock)
     allowed(limits, 50)
     await limits.exchange()
     await limits.exchange()
@@ -133,7 +133,7 @@ async def test_rejected_calls_are_not_counted(clock: Clock):
     [("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
     ("2001:db8::1", "2001:db8:0:1::1", False)])  # fmt: skip
 def test_ipv6_caller_is_counted_by_network(clock: Clock, one: str, other: str, together: bool):
-    limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
+    limits = RequestLimits(MemoryCounts(), limit=1, clock=clock)
     limits.count_address(one)
     if together:
         with pytest.raises(TooManyRequests):
@@ -144,8 +144,8 @@ def test_ipv6_caller_is_counted_by_network(clock: Clock, one: str, other: str, t
 
 @pytest.mark.security("T30")
 def test_address_flood_does_not_affect_user_limits(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("queryserver.identity.limits._MOST_ADDRESSES", 3)
-    limits = RequestLimits(MemoryCounts(), most=2, clock=clock)
+    monkeypatch.setattr("queryserver.identity.limits._MAX_ADDRESSES", 3)
+    limits = RequestLimits(MemoryCounts(), limit=2, clock=clock)
     for number in range(10):
         limits.count_address(f"10.0.0.{number}")
     assert allowed(limits, 5) == 2

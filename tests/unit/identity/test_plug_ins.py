@@ -24,12 +24,12 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def pool(limit_s: float = 10, most_waiting: int | None = None) -> LimitedThreads:
-    return LimitedThreads(limit_s=limit_s, most_waiting=most_waiting)
+def pool(limit_s: float = 10, max_waiting: int | None = None) -> LimitedThreads:
+    return LimitedThreads(limit_s=limit_s, max_waiting=max_waiting)
 
 
 async def test_calls_beyond_the_queue_limit_are_rejected_immediately(gate: threading.Event) -> None:
-    threads = pool(most_waiting=2)
+    threads = pool(max_waiting=2)
     calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS + 2)]
     await settle()
     for _ in range(3):
@@ -42,7 +42,7 @@ async def test_calls_beyond_the_queue_limit_are_rejected_immediately(gate: threa
 
 
 async def test_canceled_waiters_release_their_places(gate: threading.Event) -> None:
-    threads = pool(limit_s=60, most_waiting=THREADS)
+    threads = pool(limit_s=60, max_waiting=THREADS)
     for _ in range(2):
         calls = [asyncio.wait_for(threads.call(gate.wait), 0.5) for _ in range(2 * THREADS + 1)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
@@ -85,7 +85,7 @@ async def test_async_functions_need_no_thread(gate: threading.Event) -> None:
     async def quick() -> str:
         return "here"
 
-    threads = pool(most_waiting=0)
+    threads = pool(max_waiting=0)
     calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS)]
     await settle()
     assert await threads.call(quick) == "here"
@@ -99,7 +99,7 @@ async def test_login_beyond_the_limit_is_an_unavailable_backend(gate: threading.
         def login(self, *_: object) -> None:
             gate.wait()
 
-    threads = pool(most_waiting=0)
+    threads = pool(max_waiting=0)
     login = PlugInLogin("a.Door", Door(), threads, UsernameRule())
     calls = [asyncio.create_task(login.login("ana", "x", CLIENT)) for _ in range(THREADS)]
     await settle()

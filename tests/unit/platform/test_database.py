@@ -173,8 +173,8 @@ async def closed_readers() -> AsyncIterator[None]:
 
 
 class Squares(CoalescingReader):
-    def __init__(self, store: Store, *, one: str | None = None, side_by_side: int = 2) -> None:
-        super().__init__(store, many="many", one=one, side_by_side=side_by_side)  # type: ignore[arg-type]
+    def __init__(self, store: Store, *, one: str | None = None, max_queries: int = 2) -> None:
+        super().__init__(store, many="many", one=one, max_queries=max_queries)  # type: ignore[arg-type]
         _OPENED.append(self)
 
     async def read(self, key: int) -> int | None:
@@ -210,7 +210,7 @@ async def test_concurrent_callers_share_queries():
 async def test_caller_never_gets_result_of_earlier_query():
     store = Store()
     store.gate.clear()
-    reader = Squares(store, side_by_side=1)
+    reader = Squares(store, max_queries=1)
     first = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -224,7 +224,7 @@ async def test_caller_never_gets_result_of_earlier_query():
 @pytest.mark.parametrize("turns", range(12))
 async def test_caller_never_waits_for_a_reader_that_has_just_ended(turns: int):
     """The second caller may start in any loop iteration, including the iteration of the reader's last step."""
-    reader = Squares(Store(), side_by_side=1)
+    reader = Squares(Store(), max_queries=1)
 
     async def ask_later() -> int | None:
         for _ in range(turns):
@@ -238,7 +238,7 @@ async def test_caller_never_waits_for_a_reader_that_has_just_ended(turns: int):
 async def test_closing_reader_cancels_running_and_queued_calls():
     store = Store()
     store.gate.clear()
-    reader = Squares(store, side_by_side=1)
+    reader = Squares(store, max_queries=1)
     asked = asyncio.ensure_future(reader.read(3))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -277,7 +277,7 @@ async def test_unexpected_error_reaches_running_and_queued_callers():
     store = Store()
     store.error = RuntimeError("nobody thought of this")
     store.gate.clear()
-    reader = Squares(store, side_by_side=1)
+    reader = Squares(store, max_queries=1)
     first = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -305,7 +305,7 @@ async def test_keys_requested_during_single_row_queries_share_the_next_query():
 async def test_canceled_single_row_query_lets_waiting_callers_proceed():
     store = Store()
     store.gate.clear()
-    reader = Squares(store, one="one", side_by_side=1)
+    reader = Squares(store, one="one", max_queries=1)
     leaving, staying = asyncio.ensure_future(reader.read(3)), asyncio.ensure_future(reader.read(5))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -318,7 +318,7 @@ async def test_canceled_single_row_query_lets_waiting_callers_proceed():
 async def test_closed_reader_can_be_used_again():
     store = Store()
     store.gate.clear()
-    reader = Squares(store, side_by_side=1)
+    reader = Squares(store, max_queries=1)
     waiting = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await reader.aclose()

@@ -9,7 +9,14 @@ import pytest
 import structlog
 from tests.timing import processor_s
 
-from queryserver.platform.logs import AUDIT, MOST_CHARACTERS, Redactor, SharedLogFile, configure_logging, stop_logging
+from queryserver.platform.logs import (
+    AUDIT,
+    MAX_LINE_CHARACTERS,
+    Redactor,
+    SharedLogFile,
+    configure_logging,
+    stop_logging,
+)
 from queryserver.platform.settings.desktop import LoggingSettings
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
@@ -139,12 +146,12 @@ def test_api_token_is_masked_in_any_context(around: str) -> None:
     "a", "qst_", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ",
     'token="\\', "sig="])  # fmt: skip
 def test_masking_takes_linear_time(piece: str) -> None:
-    line = piece * (MOST_CHARACTERS // len(piece))
+    line = piece * (MAX_LINE_CHARACTERS // len(piece))
     assert processor_s(lambda: Redactor()(line)) < 0.2
 
 
 def test_long_line_is_truncated() -> None:
-    assert len(Redactor()("x" * 10_000_000)) < MOST_CHARACTERS + 100
+    assert len(Redactor()("x" * 10_000_000)) < MAX_LINE_CHARACTERS + 100
 
 
 def test_full_log_file_is_rotated(log: Log) -> None:

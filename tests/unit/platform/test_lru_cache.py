@@ -26,7 +26,7 @@ def test_replaced_value_releases_its_weight():
 
 
 def test_newest_value_is_kept_regardless_of_weight():
-    cache = LruCache[str, str](3, weigh=len, least=1)
+    cache = LruCache[str, str](3, weigh=len, min_values=1)
     cache.put("a", "1")
     assert cache.put("b", "12345") == ["a"]
     assert list(cache) == ["b"]

@@ -16,7 +16,7 @@ from queryserver.platform.migrations import (
     migrate,
     newest_revision,
     oldest_program,
-    present_schema,
+    read_schema,
     refusal,
     require_usable,
 )
@@ -71,22 +71,22 @@ def test_program_runs_on_its_own_schema_and_permitting_newer_schemas(version, ol
 
 @pytest.mark.platform(52)
 async def test_concurrent_and_repeated_migrations_are_idempotent(unmigrated_dsn):
-    assert (await present_schema(unmigrated_dsn)).version is None
+    assert (await read_schema(unmigrated_dsn)).version is None
     await asyncio.gather(migrate(unmigrated_dsn), migrate(unmigrated_dsn))
     await migrate(unmigrated_dsn)
-    assert await present_schema(unmigrated_dsn) == Schema(newest_revision(), "0018")
+    assert await read_schema(unmigrated_dsn) == Schema(newest_revision(), "0018")
 
 
 async def test_unknown_schema_version_is_not_migrated(database_dsn):
     await execute(database_dsn, "update alembic_version set version_num = '0017'")
     with pytest.raises(SchemaMismatch, match="schema version 0017, which this program does not know"):
         await migrate(database_dsn)
-    assert (await present_schema(database_dsn)).version == "0017"
+    assert (await read_schema(database_dsn)).version == "0017"
 
 
 async def test_database_without_schema_facts_table_is_refused(unmigrated_dsn):
     await execute(unmigrated_dsn, "create table alembic_version (version_num text)")
-    assert await present_schema(unmigrated_dsn) == Schema(None, None)
+    assert await read_schema(unmigrated_dsn) == Schema(None, None)
     await execute(unmigrated_dsn, "insert into alembic_version values ('0003')")
     with pytest.raises(SchemaMismatch, match="schema version 0003, this program needs"):
         await require_usable(unmigrated_dsn)
@@ -112,12 +112,12 @@ async def test_former_program_is_refused_on_contracted_schema(database_dsn, tmp_
     with pytest.raises(SchemaMismatch, match="9002, which this program does not know"):
         await migrate(database_dsn)
     # The intermediate program continues.
-    assert refusal(await present_schema(database_dsn), scripts_with(tmp_path, added)) is None
+    assert refusal(await read_schema(database_dsn), scripts_with(tmp_path, added)) is None
 
 
 async def test_failed_migration_leaves_schema_and_oldest_program_unchanged(database_dsn, tmp_path: Path):
-    before = await present_schema(database_dsn)
+    before = await read_schema(database_dsn)
     wrong = scripts_with(tmp_path, ("9001", newest_revision(), EXPANDS), ("9002", None, "drop table no_such_table"))
     with pytest.raises(SchemaMismatch, match="could not be migrated"):
         await migrate(database_dsn, wrong)
-    assert await present_schema(database_dsn) == before
+    assert await read_schema(database_dsn) == before

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.networks import Network, contains, network_of
-from queryserver.platform.open_files import affordable_connections
+from queryserver.platform.open_files import permitted_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 
 _MAX_ANSWERED_REFUSALS = 64
@@ -30,7 +30,7 @@ class ConnectionLimits:
 
 def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
     """Return the limits from the settings; connection counts are lowered if the open file limit is too low."""
-    in_all = min(desktop.max_connections, affordable_connections())
+    in_all = min(desktop.max_connections, permitted_connections())
     return ConnectionLimits(
         request_head_s=desktop.request_head_timeout_s,
         response_stall_s=desktop.response_stall_timeout_s,

@@ -18,7 +18,7 @@ from queryserver.api.connections.admission import Admission, Admissions, Connect
 from queryserver.api.connections.tls import TlsConnection
 from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
 from queryserver.api.connections.uvicorn_internals import UvicornHttp, load_without_tls, use_protocol
-from queryserver.platform.metrics import ConnectionCounts, Cut
+from queryserver.platform.metrics import ConnectionCounts, DisconnectReason
 from queryserver.platform.settings.desktop import DesktopSettings
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -71,7 +71,7 @@ def guard_connections(config: Config, limits: ConnectionLimits, metrics: Connect
 class _Problem:
     """The reason why the server ends a connection, and the response to send."""
 
-    cut: Cut
+    cut: DisconnectReason
     status: int
     code: str
     message: str

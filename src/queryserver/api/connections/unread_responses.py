@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queryserver.api.connections.admission import ConnectionLimits
-from queryserver.platform.metrics import Cut
+from queryserver.platform.metrics import DisconnectReason
 
 SLOWEST_BYTES_PER_S = 1024
 _SWEEP_S = 1.0
@@ -117,7 +117,9 @@ class CountedTransport:
     iteration. Writes after the connection has ended are ignored, whereas the event loop's transports would raise.
     """
 
-    def __init__(self, transport: asyncio.Transport, unread: UnreadResponses, cut: Callable[[Cut], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, unread: UnreadResponses, cut: Callable[[DisconnectReason], None]
+    ) -> None:
         self._transport = transport
         self._unread = unread
         self._cut = cut
@@ -153,7 +155,7 @@ class CountedTransport:
         self._write_head()
         self._transport.close()
 
-    def cut_off(self, reason: Cut) -> None:
+    def cut_off(self, reason: DisconnectReason) -> None:
         self._cut(reason)
         self.abort()
 

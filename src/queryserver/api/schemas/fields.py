@@ -26,7 +26,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
-from queryserver.platform.text import MAX_DEPTH, boolean_of, parse_json
+from queryserver.platform.text import MAX_DEPTH, parse_boolean, parse_json
 
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
@@ -62,7 +62,7 @@ def _text(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
-    flag = boolean_of(value or "false") if isinstance(value, str) else value
+    flag = parse_boolean(value or "false") if isinstance(value, str) else value
     if isinstance(flag, bool):
         return flag
     raise must("be true or false (also 1 yes on y t yea, 0 no off n f nay).")

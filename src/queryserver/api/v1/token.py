@@ -18,7 +18,7 @@ from queryserver.identity.api_tokens import ApiToken, NewApiToken
 from queryserver.identity.callers import bearer_token
 from queryserver.identity.model import RequestInfo, Scope, User, UsernameRule
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.text import boolean_of
+from queryserver.platform.text import parse_boolean
 
 router = PathGroup("token", prefix="")
 
@@ -207,7 +207,7 @@ class TokenFields:
         value = self._fields.get(name)
         if isinstance(value, bool) or value is None:
             return bool(value)
-        flag = boolean_of(str(value) or "false") if isinstance(value, str | int) else None
+        flag = parse_boolean(str(value) or "false") if isinstance(value, str | int) else None
         if flag is None:
             self._problem(name, "Must be a valid boolean.")
         return bool(flag)

@@ -177,7 +177,7 @@ class DuckdbConnection:
             except (duckdb.Error, errors.QueryServerError) as error:
                 self._check_invalidated(str(error))
                 if isinstance(error, errors.StatementRejected) and error.sqlstate is None:
-                    error.classed(sqlstate_of(error.message))  # our own refusal, worded like DuckDB's
+                    error.with_sqlstate(sqlstate_of(error.message))  # our own refusal, worded like DuckDB's
                 raise
 
     def _run_rows(self, statement: BoundStatement) -> "DuckdbAnswer":

@@ -16,7 +16,7 @@ from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.store_schemes import STORE_SCHEMES
-from queryserver.platform.text import bytes_of_amount
+from queryserver.platform.text import parse_byte_amount
 from queryserver.sql.literals import DUCKDB
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
@@ -82,7 +82,7 @@ class DuckdbEngine:
         self._file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
         limit = memory_limit or MEMORY_LIMIT
-        if (limit_bytes := bytes_of_amount(limit)) is None:
+        if (limit_bytes := parse_byte_amount(limit)) is None:
             raise errors.ConfigurationError(["memory_limit: must be a number and its unit, such as 512MB"])
         configuration = {
             "file": None if self._file is None else str(self._file),

@@ -113,9 +113,9 @@ def with_shifted_lines(text: str, lines_before: int) -> str:
 
 def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineError:
     if _PROCESS_IS_FULL.match(text):
-        return engine_memory_exceeded().classed("53200")
+        return engine_memory_exceeded().with_sqlstate("53200")
     text = with_shifted_lines(text, lines_before)
-    return errors.StatementRejected(_clean_message(text, root)).at(location_of(text)).classed(sqlstate_of(text))
+    return errors.StatementRejected(_clean_message(text, root)).at(location_of(text)).with_sqlstate(sqlstate_of(text))
 
 
 def location_of(text: str) -> errors.ErrorLocation | None:
@@ -149,7 +149,9 @@ def without_excerpt() -> Generator[None]:
         yield
     except errors.StatementRejected as error:
         shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
-        raise (error if isinstance(error, Interrupted) else shown.at(error.location).classed(error.sqlstate)) from error
+        raise (
+            error if isinstance(error, Interrupted) else shown.at(error.location).with_sqlstate(error.sqlstate)
+        ) from error
 
 
 def _clean_message(text: str, root: Path | None) -> str:

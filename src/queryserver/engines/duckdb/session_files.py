@@ -220,7 +220,7 @@ def _as_engine_error(error: QueryServerError) -> EngineError:
 
 def _rejected(error: QueryServerError, message: str) -> EngineError:
     known = errors.recreate_error(StatementRejected, error.code, message, error.details)
-    return known.classed(_SQLSTATES.get(error.code))
+    return known.with_sqlstate(_SQLSTATES.get(error.code))
 
 
 def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
@@ -232,7 +232,9 @@ def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
     place = error.location
     if isinstance(place, ErrorExcerpt) and (cut := place.shown.find(TARGET_SCHEME)) >= 0:
         place = replace(place, shown=f"{place.shown[:cut]}...") if place.mark < cut else None
-    return errors.recreate_error(type(error), error.code, message, error.details).at(place).classed(error.sqlstate)
+    return (
+        errors.recreate_error(type(error), error.code, message, error.details).at(place).with_sqlstate(error.sqlstate)
+    )
 
 
 def _with_statement_paths(batch: pa.RecordBatch, copied: CopyTarget) -> pa.RecordBatch:

@@ -171,7 +171,7 @@ class StoredResultTable:
         self._is_closed = False
         # Pieces that a scan reads concurrently stay cached regardless of their size, because each is read in many
         # parts.
-        self._open = LruCache[int, _PieceSource](_CACHE_BYTES, weigh=lambda one: one.weight, least=_MIN_OPEN_FILES)
+        self._open = LruCache[int, _PieceSource](_CACHE_BYTES, weigh=lambda one: one.weight, min_values=_MIN_OPEN_FILES)
         numbers = range(len(result.pieces))
         schema_messages = self._pieces.schema_messages()
         known = {head: pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata() for head in set(schema_messages)}

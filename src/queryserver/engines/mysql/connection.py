@@ -96,7 +96,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
     except DRIVER_ERRORS as error:
         known = _statement_error(error, started=started)
         if not shows_text and isinstance(known, errors.StatementRejected):
-            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.location).classed(known.sqlstate)
+            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.location).with_sqlstate(known.sqlstate)
         raise known from error
 
 
@@ -119,7 +119,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
         return errors.SessionLost("The MySQL session is gone; the statement was not started.")
     text = _server_message(error)
     known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
-    return known.at(find_location(text, NEAR_POSITIONS)).classed(_sqlstate_of(error))
+    return known.at(find_location(text, NEAR_POSITIONS)).with_sqlstate(_sqlstate_of(error))
 
 
 # asyncmy drops the server's SQLSTATE and chooses the exception class by the error number.

@@ -491,7 +491,7 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if "(TIM01)" in text:  # Phoenix's own timeout
         return errors.EngineTimeout(text)
     refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
-    return refused.at(find_location(text, PHOENIX)).classed(error.sqlstate)
+    return refused.at(find_location(text, PHOENIX)).with_sqlstate(error.sqlstate)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -474,7 +474,7 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     )(text_of(error))
     # Positions count characters from 1. Those inside function bodies are in `internal_position` instead.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
-    known.classed(getattr(error, "sqlstate", None))
+    known.with_sqlstate(getattr(error, "sqlstate", None))
     return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 

@@ -68,7 +68,7 @@ def decode_error(message: Mapping[str, Any]) -> QueryServerError:
             raise ChannelClosed
         error = errors.recreate_error(kind, code, text, message.get("details"))
         if isinstance(error, EngineError):
-            error.classed(message.get("sqlstate"))
+            error.with_sqlstate(message.get("sqlstate"))
             if (location := message.get("location")) is not None:
                 error.at(_location(*location))
     except (KeyError, TypeError, AttributeError, ValueError):

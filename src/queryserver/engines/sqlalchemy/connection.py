@@ -88,7 +88,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         original = _original(error)
         text = _text_of(original)
         rejected = errors.StatementRejected(text).at(find_location(text, ANY))
-        raise rejected.classed(_sqlstate_of(original)) from error
+        raise rejected.with_sqlstate(_sqlstate_of(original)) from error
 
 
 # Keyed by PEP 249 class name, for drivers without SQLSTATE.

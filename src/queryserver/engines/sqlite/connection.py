@@ -203,7 +203,7 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     if isinstance(error, apsw.NoMemError):
         return errors.StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
     offset = getattr(error, "error_offset", -1)  # in bytes; -1 if unknown
-    known = errors.StatementRejected(str(error).strip() or "The statement failed.").classed(_sqlstate_of(error))
+    known = errors.StatementRejected(str(error).strip() or "The statement failed.").with_sqlstate(_sqlstate_of(error))
     return known.at(errors.Octet(offset) if offset >= 0 else None)
 
 

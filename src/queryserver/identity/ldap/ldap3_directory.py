@@ -81,12 +81,12 @@ class Ldap3Session:
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
         entries: list[Entry] = []
         cookie: bytes | None = None
-        while len(entries) < search.most:
+        while len(entries) < search.limit:
             page, cookie = self._page(search, cookie)
             entries += page
             if not cookie:
                 break
-        return entries[: search.most]
+        return entries[: search.limit]
 
     def abort(self) -> None:
         self._is_aborted = True
@@ -106,8 +106,8 @@ class Ldap3Session:
 
     def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
         # Large results are read in pages, as servers return only a thousand entries per search.
-        limits: dict[str, Any] = {"size_limit": search.most}
-        if search.most >= _PAGE:
+        limits: dict[str, Any] = {"size_limit": search.limit}
+        if search.limit >= _PAGE:
             limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
         with self._in_time():
             _, result, response, _ = self._connection.search(

@@ -16,12 +16,12 @@ from queryserver.platform.settings.desktop import LdapSettings
 
 log = structlog.get_logger(__name__)
 
-MOST_GROUPS = 5000
+MAX_GROUPS = 5000
 _LIMIT_S = 10.0
 """Time limit of a whole login."""
 _PERSON = ("givenName", "sn", "mail")
 _MAX_CHARACTERS = 254
-_MOST_WAITING = 200
+_MAX_WAITING = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LdapSearch:
-    """A search for at most `most` entries; `only_base` restricts it to `base` itself."""
+    """A search for at most `limit` entries; `only_base` restricts it to `base` itself."""
 
     base: str
     filter: str
     attributes: tuple[str, ...]
-    most: int
+    limit: int
     only_base: bool = False
 
 
@@ -97,7 +97,7 @@ class LdapLogin:
         self._directory = directory
         self._settings = settings
         self._usernames = usernames
-        self._threads = LimitedThreads("ldap", limit_s=min(settings.timeout_s, _LIMIT_S), most_waiting=_MOST_WAITING)
+        self._threads = LimitedThreads("ldap", limit_s=min(settings.timeout_s, _LIMIT_S), max_waiting=_MAX_WAITING)
         self.close = self._threads.close
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
@@ -153,7 +153,7 @@ class LdapLogin:
     def _search_and_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
         """Search and bind: find the user's entry with the service account, then log in as that entry."""
         self._log_in_service(session)
-        entry = self._only(session, self._settings.base_dn, username)
+        entry = self._single_entry(session, self._settings.base_dn, username)
         # Bind even without an entry, so that an unknown name takes as long as a wrong password (Rule T15).
         dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self._settings.base_dn}"
         if not session.bind(dn, password) or entry is None:
@@ -174,18 +174,18 @@ class LdapLogin:
         if not session.bind(login, password):
             return None
         if not is_entry:
-            return self._only(session, base, username)
-        search = LdapSearch(base, both(self._settings.users.user_filter), self._attributes, most=1, only_base=True)
+            return self._single_entry(session, base, username)
+        search = LdapSearch(base, both(self._settings.users.user_filter), self._attributes, limit=1, only_base=True)
         return next(iter(session.entries(search)), None)
 
     def _log_in_service(self, session: DirectorySession) -> None:
         if not session.bind(self._settings.bind_dn, self._settings.bind_password.get_secret_value()):
             raise LoginBackendUnavailable("The directory refuses desktop.ldap.bind_dn.")
 
-    def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
+    def _single_entry(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
         users = self._settings.users
         filters = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
-        entries = session.entries(LdapSearch(base, filters, self._attributes, most=2))
+        entries = session.entries(LdapSearch(base, filters, self._attributes, limit=2))
         if len(entries) > 1:
             log.warning("more than one entry of the directory has this name", username=username.shown)
             return None
@@ -218,7 +218,7 @@ class LdapLogin:
             self._settings.base_dn,
             both(groups.group_filter, f"{groups.group_member_attr}={filter_value(member)}"),
             (groups.group_name_attr,),
-            MOST_GROUPS,
+            MAX_GROUPS,
         )
         entries = session.entries(search)
         return sorted({name for group in entries for name in group.values(groups.group_name_attr)})

@@ -12,7 +12,7 @@ from queryserver.platform.confinement.linux import system_call
 
 # These numbers are the same on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_ASK_VERSION = 1
+_GET_VERSION = 1
 _PATH_BENEATH = 1
 _ALL_THREADS = 1 << 3
 _RULESET = Struct("=QQQ")  # handled_access_fs, handled_access_net, scoped
@@ -55,9 +55,9 @@ _WRITE = (
     | Access.REMOVE_DIR
     | Access.REFER
 )
-_OF_FILES = Access.READ_FILE | Access.WRITE_FILE | Access.TRUNCATE
-_FIRST_ABI = Access.REFER - 1
-_SINCE = {2: Access.REFER, 3: Access.TRUNCATE, 5: Access.IOCTL_DEV, 9: Access.RESOLVE_UNIX}
+_FILE_RIGHTS = Access.READ_FILE | Access.WRITE_FILE | Access.TRUNCATE
+_FIRST_ABI_RIGHTS = Access.REFER - 1
+_RIGHTS_BY_ABI = {2: Access.REFER, 3: Access.TRUNCATE, 5: Access.IOCTL_DEV, 9: Access.RESOLVE_UNIX}
 _NETWORK_ABI = 4
 _SCOPE_ABI = 6
 _ALL_THREADS_ABI = 8
@@ -70,7 +70,7 @@ def landlock_abi() -> int:
     profile denies the call.
     """
     try:
-        return system_call(_CREATE_RULESET, 0, 0, _ASK_VERSION)
+        return system_call(_CREATE_RULESET, 0, 0, _GET_VERSION)
     except OSError:
         return 0
 
@@ -82,8 +82,8 @@ def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, ma
     sockets to outside processes. Open files stay usable. Paths that do not exist, or that this user cannot open, are
     skipped. Requires no_new_privs. Returns whether the restriction applies to all existing threads. Raises OSError.
     """
-    handled = Access(_FIRST_ABI)
-    for since, access in _SINCE.items():
+    handled = Access(_FIRST_ABI_RIGHTS)
+    for since, access in _RIGHTS_BY_ABI.items():
         handled |= access if abi >= since else 0
     network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
@@ -109,7 +109,7 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
         return
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
-            access &= _OF_FILES
+            access &= _FILE_RIGHTS
         rule = create_string_buffer(_PATH_RULE.pack(access, opened), _PATH_RULE.size)
         system_call(_ADD_RULE, ruleset, _PATH_BENEATH, addressof(rule), 0)
     finally:

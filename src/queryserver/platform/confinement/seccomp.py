@@ -16,7 +16,7 @@ from queryserver.platform.confinement.linux import (
     PR_SET_PTRACER,
     system_call,
 )
-from queryserver.platform.confinement.syscalls import JUDGED, NETWORK, REFUSED
+from queryserver.platform.confinement.syscalls import ARGUMENT_FILTERED, NETWORK, REFUSED
 
 _SET_FILTER = 1
 _ALL_THREADS = 1
@@ -119,9 +119,9 @@ def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> 
         _Instruction(_IF_AT_LEAST, _X32, otherwise=1),
         _refuse(),  # x32 calls on x86_64; no other architecture has numbers this high
     ]
-    for name, numbers in JUDGED.items():
+    for name, numbers in ARGUMENT_FILTERED.items():
         if not (may_use_network and name in NETWORK):
-            judged = _JUDGES[name](pid)
+            judged = _ARGUMENT_FILTERS[name](pid)
             made += [_Instruction(_IF_EQUAL, numbers[column], otherwise=len(judged)), *judged]
     refused = [
         number
@@ -129,7 +129,7 @@ def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> 
         if (number := numbers[column]) is not None and not (may_use_network and name in NETWORK)
     ]
     # Each comparison jumps to the last instruction.
-    made += [_Instruction(_IF_EQUAL, number, then=left) for number, left in _with_what_is_left(refused)]
+    made += [_Instruction(_IF_EQUAL, number, then=left) for number, left in _with_jump_distances(refused)]
     return [*made, _ALLOWED, _refuse()]
 
 
@@ -145,44 +145,44 @@ def _argument(index: int) -> _Instruction:
     return _Instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _only(index: int, *values: int) -> list[_Instruction]:
+def _allow_only(index: int, *values: int) -> list[_Instruction]:
     """Refuse the call unless the argument is one of the values; otherwise continue."""
-    tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_what_is_left(values)]
+    tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_jump_distances(values)]
     return [_argument(index), *tests, _refuse()]
 
 
-def _none_of(index: int, *values: int) -> list[_Instruction]:
+def _refuse_values(index: int, *values: int) -> list[_Instruction]:
     """Refuse the call if the argument is one of the values; otherwise allow it."""
-    tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_what_is_left(values)]
+    tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_jump_distances(values)]
     return [_argument(index), *tests, _ALLOWED, _refuse()]
 
 
-def _with_what_is_left(values: Sequence[int]) -> Iterable[tuple[int, int]]:
+def _with_jump_distances(values: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Yield each value with its jump distance, which is the number of values from it to the end."""
     return zip(values, range(len(values), 0, -1), strict=True)
 
 
 _ALLOWED = _Instruction(_RETURN, _ALLOW)
-_JUDGES: Mapping[str, Callable[[int], list[_Instruction]]] = {
+_ARGUMENT_FILTERS: Mapping[str, Callable[[int], list[_Instruction]]] = {
     # Threads only. glibc creates them with clone3, whose flags a filter cannot read, and falls back to clone.
     "clone": lambda _: [_argument(0), _Instruction(_IF_ANY_BIT, _CLONE_THREAD, then=1), _refuse(), _ALLOWED],
     "clone3": lambda _: [_refuse(ENOSYS)],
     # Signal 0 tests whether a process exists; DuckDB uses it to find temporary files of dead processes.
-    "kill": lambda pid: [_argument(1), _Instruction(_IF_EQUAL, 0, then=3), *_only(0, pid), _ALLOWED],
-    "tgkill": lambda pid: [*_only(0, pid), _ALLOWED],  # abort()
-    "setpriority": lambda pid: [*_only(0, _PRIO_PROCESS), *_only(1, 0, pid), _ALLOWED],
-    "ioprio_set": lambda pid: [*_only(0, _IOPRIO_WHO_PROCESS), *_only(1, 0, pid), _ALLOWED],
-    "prlimit64": lambda pid: [*_only(0, 0, pid), _ALLOWED],
-    "sched_setaffinity": lambda pid: [*_only(0, 0, pid), _ALLOWED],
-    "sched_setscheduler": lambda pid: [*_only(0, 0, pid), _ALLOWED],
-    "sched_setparam": lambda pid: [*_only(0, 0, pid), _ALLOWED],
-    "sched_setattr": lambda pid: [*_only(0, 0, pid), _ALLOWED],
-    "prctl": lambda _: _none_of(0, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER, PR_SET_MM),
-    "fcntl": lambda _: _none_of(1, _F_SETOWN, _F_SETOWN_EX),
-    "ioctl": lambda _: _none_of(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
+    "kill": lambda pid: [_argument(1), _Instruction(_IF_EQUAL, 0, then=3), *_allow_only(0, pid), _ALLOWED],
+    "tgkill": lambda pid: [*_allow_only(0, pid), _ALLOWED],  # abort()
+    "setpriority": lambda pid: [*_allow_only(0, _PRIO_PROCESS), *_allow_only(1, 0, pid), _ALLOWED],
+    "ioprio_set": lambda pid: [*_allow_only(0, _IOPRIO_WHO_PROCESS), *_allow_only(1, 0, pid), _ALLOWED],
+    "prlimit64": lambda pid: [*_allow_only(0, 0, pid), _ALLOWED],
+    "sched_setaffinity": lambda pid: [*_allow_only(0, 0, pid), _ALLOWED],
+    "sched_setscheduler": lambda pid: [*_allow_only(0, 0, pid), _ALLOWED],
+    "sched_setparam": lambda pid: [*_allow_only(0, 0, pid), _ALLOWED],
+    "sched_setattr": lambda pid: [*_allow_only(0, 0, pid), _ALLOWED],
+    "prctl": lambda _: _refuse_values(0, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER, PR_SET_MM),
+    "fcntl": lambda _: _refuse_values(1, _F_SETOWN, _F_SETOWN_EX),
+    "ioctl": lambda _: _refuse_values(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
     # Event loops wake up through a socket pair. Datagram socket pairs could send to any address.
     "socketpair": lambda _: [
-        *_only(0, _AF_UNIX),
+        *_allow_only(0, _AF_UNIX),
         _argument(1),
         _Instruction(_AND, _TYPE_OF_SOCKET),
         _Instruction(_IF_EQUAL, _SOCK_STREAM, then=1),

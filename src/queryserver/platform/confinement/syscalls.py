@@ -127,7 +127,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
 }
 """Calls that are always refused. None means that the architecture lacks the call."""
 
-JUDGED: Mapping[str, tuple[int, int]] = {
+ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),
     "tgkill": (234, 131),
     "clone": (56, 220),

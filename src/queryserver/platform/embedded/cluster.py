@@ -167,14 +167,14 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
             f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
         )
     installed = package_directory() / _TREES[major]
-    if _runs(installed, account):
+    if _can_run(installed, account):
         return installed
     # The temporary directory is tried last, because systems clean it while the server runs.
     for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
         if not (parent.is_dir() and is_reachable_by_all(parent)):
             continue
-        copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
-        if copy is not None and _runs(copy, account):
+        copy = _copy_programs(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
+        if copy is not None and _can_run(copy, account):
             return copy
     raise EmbeddedPostgresError(f"The PostgreSQL programs in {installed} do not run here, nor does a copy of them.")
 
@@ -190,7 +190,7 @@ def package_directory() -> Path:
     return Path(package.origin).parent
 
 
-def _runs(programs: Path, account: ServerAccount | None) -> bool:
+def _can_run(programs: Path, account: ServerAccount | None) -> bool:
     """Whether the account can run the programs.
 
     This runs initdb, which needs the libraries, because access lists, mount options and the loader matter too.
@@ -209,7 +209,7 @@ def _runs(programs: Path, account: ServerAccount | None) -> bool:
     return process.wait(timeout=30) == 0
 
 
-def _copied(installed: Path, target: Path) -> Path | None:
+def _copy_programs(installed: Path, target: Path) -> Path | None:
     """Return the copy at `target`, created if missing; None if the directory is not trustworthy or not writable."""
     try:
         target.parent.mkdir(mode=0o755, exist_ok=True)

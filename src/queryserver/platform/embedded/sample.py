@@ -51,7 +51,7 @@ _CITIES = (
     ("PT", "Lisboa"), ("FR", "Orléans"), ("DE", "Köln"), ("PL", "Łódź"), ("JP", "札幌"), ("TR", "İzmir"),
     ("SE", "Malmö"), ("GR", "Αθήνα"), ("BR", "São Paulo"), ("US", "Portland"),
 )  # fmt: skip
-_GOODS = (
+_PRODUCT_NAMES = (
     ("kitchen", "Kettle", "Pan", "Knife", "Teapot"),
     ("garden", "Spade", "Watering can", "Rose", "Hose"),
     ("office", "Lamp", "Chair", "Notebook", "Stapler"),
@@ -110,7 +110,7 @@ def _customers(chance: random.Random) -> SampleTable:
 
 
 def _products(chance: random.Random) -> SampleTable:
-    goods = [(kind, f"{colour} {thing}") for kind, *things in _GOODS for thing in things for colour in _COLOURS]
+    goods = [(kind, f"{colour} {thing}") for kind, *things in _PRODUCT_NAMES for thing in things for colour in _COLOURS]
     rows: list[tuple[Value, ...]] = []
     for number, (kind, name) in enumerate(goods[:PRODUCTS], start=1):
         weight = round(chance.uniform(0.05, 12), 3) if chance.random() > 0.1 else None
@@ -170,8 +170,8 @@ def _web_requests(chance: random.Random) -> SampleTable:
     return SampleTable("web_requests", columns, "PRIMARY KEY (id)", rows)
 
 
-def _money(chance: random.Random, least_cents: int, most_cents: int) -> Decimal:
-    return Decimal(chance.randint(least_cents, most_cents)) / 100
+def _money(chance: random.Random, min_cents: int, max_cents: int) -> Decimal:
+    return Decimal(chance.randint(min_cents, max_cents)) / 100
 
 
 def _day(chance: random.Random) -> date:
@@ -209,7 +209,7 @@ def _write_duckdb(file: Path, tables: tuple[SampleTable, ...]) -> None:
     with duckdb.connect(str(file)) as connection:
         for table in tables:
             connection.execute(table.create_statement())
-            connection.register("loaded", _arrow(table))
+            connection.register("loaded", _arrow_table(table))
             connection.execute(f"INSERT INTO {table.name} SELECT * FROM loaded")  # noqa: S608 our own table name
             connection.unregister("loaded")
 
@@ -219,16 +219,16 @@ def _write_sqlite(file: Path, tables: tuple[SampleTable, ...]) -> None:
         for table in tables:
             connection.execute(table.create_statement())
             marks = ", ".join("?" * len(table.column_names))
-            rows = (tuple(map(_for_sqlite, row)) for row in table.rows)
+            rows = (tuple(map(_to_sqlite_value, row)) for row in table.rows)
             connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)  # noqa: S608 our own table name
 
 
-def _arrow(table: SampleTable) -> pa.Table:
+def _arrow_table(table: SampleTable) -> pa.Table:
     columns = zip(*table.rows, strict=True)
     return pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True)))
 
 
-def _for_sqlite(value: Value) -> int | float | str | None:
+def _to_sqlite_value(value: Value) -> int | float | str | None:
     """Convert dates to text for SQLite's date functions, and decimals to numbers, since SQLite has neither type."""
     match value:
         case datetime():
@@ -287,7 +287,7 @@ def _contents(tables: tuple[SampleTable, ...]) -> list[tuple[str, bytes]]:
             contents.append((f"{table.name}.csv", text))
         if table.name == "order_items":
             stored = pa.BufferOutputStream()
-            pq.write_table(_arrow(table), stored)
+            pq.write_table(_arrow_table(table), stored)
             contents.append((f"{table.name}.parquet", stored.getvalue().to_pybytes()))
     return contents
 
@@ -313,7 +313,7 @@ _SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NO
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
 # Default privileges of the shared owner would apply to tables that other users create later. DROP OWNED would revoke
 # the owner's right to connect. REASSIGN OWNED fires no event trigger, but logins lack the privileges for it.
-_NOTHING_OF_THE_OWNER_CHANGES = """
+_PROTECT_OWNED_OBJECTS = """
     CREATE OR REPLACE FUNCTION pg_catalog.queryserver_refuse() RETURNS event_trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
@@ -386,7 +386,7 @@ async def _repair_sample(server: EmbeddedPostgres) -> None:
         await connection.execute(f"GRANT CONNECT ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_LOGIN}")
         for role in await connection.fetch("SELECT rolname FROM pg_roles WHERE rolname ~ $1", LOGINS):
             await connection.execute(f"REASSIGN OWNED BY {role['rolname']} TO {SAMPLE_OWNER}")
-        await connection.execute(_NOTHING_OF_THE_OWNER_CHANGES)
+        await connection.execute(_PROTECT_OWNED_OBJECTS)
 
 
 async def has_database(connection: asyncpg.Connection, database: str) -> bool:

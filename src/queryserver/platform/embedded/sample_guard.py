@@ -24,13 +24,13 @@ QUOTA_BYTES = 10 * 1024**3
 _CHECK_EVERY_S = 0.2
 _MEASURE_EVERY = 5
 """The number of free space checks per measurement of the files, while no statement is canceled."""
-_MOST_CANCELS = 5
+_MAX_CANCELS = 5
 """The number of cancellations after which a statement's session is terminated, as a function may catch them."""
-_REMOVALS_GROW = 32 * 1024**2
+_MAX_GROWTH_BY_REMOVALS = 32 * 1024**2
 """How much the files may grow while only removing statements run, which may write too, for example in triggers."""
 
 # Queries that only read, and their parallel workers, may spill to temporary files.
-_STORING = rf"""
+_CANCEL_WRITING_STATEMENTS = rf"""
     SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
     WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND state = 'active'
     AND (
@@ -68,7 +68,7 @@ class SampleGuard:
         self._data = data
         self._limits = limits
         self._files = _Files()
-        self._least_stored = 0
+        self._min_stored_bytes = 0
         self._canceled = Counter[tuple[int, datetime]]()
         """The number of cancellations of each statement found at the last check."""
         self._ends_statements = False
@@ -87,28 +87,28 @@ class SampleGuard:
     async def _check(self, *, measures: bool) -> None:
         is_below_floor = await asyncio.to_thread(self._is_below_floor)
         if measures or is_below_floor or self._ends_statements:
-            self._files = await asyncio.to_thread(_measured, self._data / "base")
+            self._files = await asyncio.to_thread(_measure_files, self._data / "base")
         files, quota = self._files, self._limits.quota_bytes
         ends_writers = is_below_floor or files.stored_bytes > quota
         if not ends_writers:
-            self._least_stored = files.stored_bytes
-        self._least_stored = min(self._least_stored, files.stored_bytes)
+            self._min_stored_bytes = files.stored_bytes
+        self._min_stored_bytes = min(self._min_stored_bytes, files.stored_bytes)
         spilling = files.spilling if is_below_floor or files.temporary_bytes > quota else set[int]()
         self._ends_statements = ends_writers or bool(spilling)
         if not self._ends_statements:
             return
-        ends_removals = files.stored_bytes > self._least_stored + _REMOVALS_GROW
+        ends_removals = files.stored_bytes > self._min_stored_bytes + _MAX_GROWTH_BY_REMOVALS
         await self._cancel(spilling, ends_writers=ends_writers, ends_removals=ends_removals)
         if ends_removals:
-            self._least_stored = files.stored_bytes
+            self._min_stored_bytes = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
         """Cancel statements whose processes have temporary files, and the given kinds of writing statements."""
         async with connected(self._server.admin_dsn()) as connection:
-            rows = await connection.fetch(_STORING, list(spilling), ends_writers, ends_removals)
+            rows = await connection.fetch(_CANCEL_WRITING_STATEMENTS, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]
             for statement in found:
-                if self._canceled[statement] >= _MOST_CANCELS:
+                if self._canceled[statement] >= _MAX_CANCELS:
                     await connection.execute("SELECT pg_terminate_backend($1)", statement[0])
         self._canceled = Counter({statement: self._canceled[statement] + 1 for statement in found})
 
@@ -117,7 +117,7 @@ class SampleGuard:
         return not floor.is_off and floor.room(self._data, fresh=True) <= 0
 
 
-def _measured(base: Path) -> _Files:
+def _measure_files(base: Path) -> _Files:
     files = _Files()
     for directory, _, names in os.walk(base):
         of_queries = _TEMPORARY_FILE.search(directory)  # a file set that several processes share

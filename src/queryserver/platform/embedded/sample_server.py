@@ -192,7 +192,7 @@ class SampleServer:
             await self._started()
             from_server, to_server = await connect()
             try:
-                await asyncio.gather(_pass_on(reader, to_server), _pass_on(from_server, writer))
+                await asyncio.gather(_relay_bytes(reader, to_server), _relay_bytes(from_server, writer))
             finally:
                 to_server.close()
         except (EmbeddedPostgresError, OSError, asyncpg.PostgresError, TimeoutError):
@@ -209,14 +209,14 @@ class SampleServer:
     async def _start(self) -> None:
         try:
             if not await asyncio.to_thread((self._home / "data").exists):
-                await self._make()
+                await self._create_cluster()
             self._stop_listening()
             cluster = await run_to_completion(partial(open_cluster, self._home, durable=self._durable))
             postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=self.address)
             self._postmaster = postmaster
             await run_to_completion(postmaster.start)
             server = EmbeddedPostgres(cluster, self.address)
-            await self._ensure(server)
+            await self._ensure_sample(server)
         except BaseException:  # after any failure, the next connection tries again
             self._starting = None
             if (failed := self._postmaster) is not None:
@@ -240,7 +240,7 @@ class SampleServer:
             account.own(directory)
         record_address(self._home, self.address)
 
-    async def _make(self) -> None:
+    async def _create_cluster(self) -> None:
         """Create the cluster at a temporary address, so connections are held until it is complete."""
         cluster = await run_to_completion(partial(open_cluster, self._home, durable=self._durable))
         directory = await asyncio.to_thread(socket_directory, cluster.account)
@@ -250,12 +250,12 @@ class SampleServer:
         postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=address)
         try:
             await run_to_completion(postmaster.start)
-            await self._ensure(EmbeddedPostgres(cluster, address))
+            await self._ensure_sample(EmbeddedPostgres(cluster, address))
         finally:
             await run_to_completion(postmaster.stop)
             await asyncio.to_thread(record_address, self._home, self.address)
 
-    async def _ensure(self, server: EmbeddedPostgres) -> None:
+    async def _ensure_sample(self, server: EmbeddedPostgres) -> None:
         async with connected(self._service.admin_dsn()) as connection:
             has_former = await has_database(connection, SAMPLE_DATABASE)
         is_moved = False
@@ -263,7 +263,7 @@ class SampleServer:
         async def make(filling: asyncpg.Connection) -> None:
             nonlocal is_moved
             if has_former:
-                is_moved = await self._move_former(server)
+                is_moved = await self._copy_former_database(server)
             if not is_moved:
                 await fill_with_tables(filling, self._tables)
 
@@ -272,7 +272,7 @@ class SampleServer:
             async with connected(self._service.admin_dsn()) as connection:
                 await connection.execute(f"DROP DATABASE {SAMPLE_DATABASE} WITH (FORCE)")
 
-    async def _move_former(self, server: EmbeddedPostgres) -> bool:
+    async def _copy_former_database(self, server: EmbeddedPostgres) -> bool:
         """Copy the sample database with users' changes from the service's cluster, where earlier versions kept it.
 
         Returns False if the copy is incomplete. Then the database stays there, and a new sample is created.
@@ -300,7 +300,7 @@ class SampleServer:
         return not any(ends)
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _relay_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(_PIECE):
             writer.write(data)

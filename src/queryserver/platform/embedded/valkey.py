@@ -78,7 +78,7 @@ class ValkeyServer:
             )
             self.process.stdin.close()
         async with asyncio.timeout(_READY_WITHIN_S):
-            while not await self._answers():
+            while not await self._responds():
                 if self.process.returncode is not None:
                     raise OSError(f"it ended with {self.process.returncode}")
                 await asyncio.sleep(0.01)
@@ -96,7 +96,7 @@ class ValkeyServer:
                 await process.wait()
         await self._dismiss_guard()
 
-    async def _answers(self) -> bool:
+    async def _responds(self) -> bool:
         try:
             reader, writer = await asyncio.open_unix_connection(self._socket)
         except OSError:

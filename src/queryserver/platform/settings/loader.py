@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Key, Section, descriptions, keys, leaves, tables
 from queryserver.platform.settings.tree import SettingOrigin, Settings, Sources, contradictions
-from queryserver.platform.text import boolean_of
+from queryserver.platform.text import parse_boolean
 
 DEFAULT_FILES = (Path("queryserver.toml"), Path("/etc/queryserver/queryserver.toml"))
 
@@ -33,7 +33,7 @@ DATA_DIRECTORY = "QUERYSERVER_DATA_DIR"
 ADMIN_PASSWORD = "QUERYSERVER_ADMIN_PASSWORD"  # noqa: S105 the name of a variable
 
 # Keys that had a different name in older settings files. Setting one key sets both (Contract editor 13).
-_SAME = (
+_ALIASES = (
     (("editor", "default_limit"), ("notebook", "default_limit")),
     (("editor", "sample_views"), ("metastore", "allow_sample_data_from_views")),
 )
@@ -93,7 +93,7 @@ def read_settings(
             layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), SettingOrigin.ENVIRONMENT)
     for key, value in (overrides or {}).items():
         layers.put(_nested(key.split("."), value), SettingOrigin.COMMAND_LINE)
-    _join_same(layers)
+    _join_aliases(layers)
     _fetch_secrets(layers.values, "", layers.problems, fetch=with_secrets)
     settings = _validated(layers.values, layers.problems)
     if with_secrets:
@@ -162,7 +162,7 @@ class _Layers:
             options = into.setdefault(key.name, {})
             for written, option in value.items():
                 base, given = _without_source(written, option, SECRET_OPTIONS)
-                name = _same_name(base, options)
+                name = _matching_name(base, options)
                 options[name] = given
                 self.origins[f"{full}.{name}"] = origin
 
@@ -170,7 +170,7 @@ class _Layers:
         self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: SettingOrigin
     ) -> None:
         for written, value in given.items():
-            name = _same_name(written, into)
+            name = _matching_name(written, into)
             table = _json(value) if origin is SettingOrigin.ENVIRONMENT and isinstance(value, str) else value
             if isinstance(table, Mapping):
                 self._section(section, table, into.setdefault(name, {}), f"{full}.{name}.", origin)
@@ -178,7 +178,7 @@ class _Layers:
                 self.problems.setdefault(f"{full}.{name}", "must be a table.")
 
 
-def _same_name(name: str, present: Iterable[str]) -> str:
+def _matching_name(name: str, present: Iterable[str]) -> str:
     """Match a case-insensitive name from the environment to its spelling in the file."""
     return next((other for other in present if other.lower() == name.lower()), name)
 
@@ -192,7 +192,7 @@ def _from_text(key: Key, text: str) -> Any:
     if key.is_table or (key.is_list and text.lstrip().startswith("[")):
         return _json(text)
     if key.kind is bool:
-        value = boolean_of(text.strip())
+        value = parse_boolean(text.strip())
         return text if value is None else value
     if key.kind is int:
         try:
@@ -209,8 +209,8 @@ def _json(text: str) -> Any:
         return text
 
 
-def _join_same(layers: _Layers) -> None:
-    for one, other in _SAME:
+def _join_aliases(layers: _Layers) -> None:
+    for one, other in _ALIASES:
         for (section, key), (from_section, from_key) in ((one, other), (other, one)):
             source, target = layers.values.get(from_section, {}), layers.values.setdefault(section, {})
             if from_key in source and key not in target:
@@ -339,12 +339,12 @@ def as_toml(settings: Settings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown_value(settings: Settings, name: str) -> str:
+def masked_value(settings: Settings, name: str) -> str:
     """Return a key's effective value as text, with secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)
-            return _shown_text(shown) if isinstance(shown, str | Path) else toml_value(shown)
+            return _masked_text(shown) if isinstance(shown, str | Path) else toml_value(shown)
     return ""
 
 
@@ -401,10 +401,10 @@ def toml_value(value: Any) -> str:
         case Mapping():
             return "{" + ", ".join(f"{_name(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
         case _:
-            return json.dumps(_shown_text(value), ensure_ascii=False)
+            return json.dumps(_masked_text(value), ensure_ascii=False)
 
 
-def _shown_text(value: object) -> str:
+def _masked_text(value: object) -> str:
     """Format the value, and mask passwords and tokens in URLs, whose keys are not marked as secret."""
     text = str(value)
     for secret in _SECRETS_IN_ADDRESS:

@@ -207,7 +207,7 @@ Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
 
 SCHEMES = ("postgresql", "postgres")
 
-DRIVERS_OWN = "prefer"
+DRIVER_DEFAULT = "prefer"
 """Leaves the choice to the driver."""
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
@@ -228,7 +228,7 @@ class DatabaseSettings(Section):
     """Login."""
     password: Secret = NO_SECRET
     """Password of the login."""
-    sslmode: SslMode = DRIVERS_OWN
+    sslmode: SslMode = DRIVER_DEFAULT
     """How the connection is encrypted, as in libpq; `sslmode` in `url` takes precedence."""
     embedded: Flag = False
     """Run a private PostgreSQL in `desktop.data_dir`."""
@@ -265,7 +265,7 @@ class DatabaseSettings(Section):
             # A socket directory cannot precede the port, so the host is always a query parameter.
             place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
             url = f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
-        if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
+        if not url or self.sslmode == DRIVER_DEFAULT or "sslmode" in parse_qs(urlsplit(url).query):
             return url or None
         return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
 

@@ -98,7 +98,7 @@ class Settings(Section):
         return self._sources.origins.get(key, SettingOrigin.DEFAULT)
 
 
-Complaint = tuple[str, str]
+Problem = tuple[str, str]
 
 _SECRET_KEY_LENGTH = 32
 # the approximate number of connections that a load balancer keeps open for a few hundred users
@@ -123,7 +123,7 @@ _SAMPLE_KEYS = (
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
-def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
+def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Problem]:
     """Yield the key and text of every contradiction. `given` contains the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
@@ -133,7 +133,7 @@ def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> It
     yield from _importer(settings)
 
 
-def warnings(settings: Settings) -> Iterator[Complaint]:
+def warnings(settings: Settings) -> Iterator[Problem]:
     """Yield the key and text of each setting that is valid but probably a mistake."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
@@ -159,7 +159,7 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
     yield from _fleet(settings)
 
 
-def _fleet(settings: Settings) -> Iterator[Complaint]:
+def _fleet(settings: Settings) -> Iterator[Problem]:
     """Yield settings that confine a fleet to one machine, or prevent its mail."""
     desktop, tasks = settings.desktop, settings.desktop.task_server
     if tasks.email_after_s and not desktop.smtp.host:
@@ -203,7 +203,7 @@ def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
 
-def _server(settings: Settings) -> Iterator[Complaint]:
+def _server(settings: Settings) -> Iterator[Problem]:
     desktop = settings.desktop
     if desktop.secret_key.get_secret_value() and (problem := secret_key_problem(desktop.secret_key)):
         yield "desktop.secret_key", problem
@@ -224,7 +224,7 @@ def _server(settings: Settings) -> Iterator[Complaint]:
         yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
 
 
-def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
+def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Problem]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
     given_parts = {
@@ -246,25 +246,25 @@ def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterato
         yield "desktop.database.pool_min", "is above desktop.database.pool_max."
 
 
-def _addresses(settings: Settings) -> Iterator[Complaint]:
+def _addresses(settings: Settings) -> Iterator[Problem]:
     """Check the addresses of servers that receive secrets: key server, catalog and mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
-        if not keeps_secrets(url):
+        if not protects_secrets(url):
             yield "desktop.auth.jwt.key_server_url", "must be https, except on loopback addresses."
     if jwt.key_server_url:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
             if not value:
                 yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
     url = settings.metadata.catalog.api_url
-    if url and not keeps_secrets(url):
+    if url and not protects_secrets(url):
         yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
     smtp = settings.desktop.smtp
     if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
         yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
 
 
-def _directory(settings: Settings) -> Iterator[Complaint]:
+def _directory(settings: Settings) -> Iterator[Problem]:
     ldap = settings.desktop.ldap
     if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
         yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
@@ -283,7 +283,7 @@ def _directory(settings: Settings) -> Iterator[Complaint]:
         yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
 
 
-def _editor(settings: Settings) -> Iterator[Complaint]:
+def _editor(settings: Settings) -> Iterator[Problem]:
     editor, notebook = settings.editor, settings.notebook
     if editor.default_limit != notebook.default_limit:
         yield "editor.default_limit", "differs from notebook.default_limit, which is another name of it."
@@ -296,7 +296,7 @@ def _editor(settings: Settings) -> Iterator[Complaint]:
             yield f"notebook.interpreters.{key}", "must not be a number: those are ids of stored connectors."
 
 
-def _importer(settings: Settings) -> Iterator[Complaint]:
+def _importer(settings: Settings) -> Iterator[Problem]:
     """Check that uploads are outside the store `file`, where users could read and delete others' uploads."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
@@ -305,7 +305,7 @@ def _importer(settings: Settings) -> Iterator[Complaint]:
         yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
 
 
-def keeps_secrets(url: str) -> bool:
+def protects_secrets(url: str) -> bool:
     """Whether secrets may be sent to this URL, because it is encrypted or on this machine."""
     try:
         parts = urlsplit(url)
@@ -319,7 +319,7 @@ def _is_loopback(host: str | None) -> bool:
     return host is not None and (host.lower() == "localhost" or contains(LOOPBACK, host.strip("[]")))
 
 
-def exposure(settings: Settings) -> Iterator[Complaint]:
+def exposure(settings: Settings) -> Iterator[Problem]:
     """Yield the key and text of each setting that exposes more to other machines than is obvious.
 
     An embedded server on loopback is assumed to have no proxy.
@@ -335,7 +335,7 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
         yield from _metrics_by_proxy(settings)
 
 
-def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
+def _metrics_by_proxy(settings: Settings) -> Iterator[Problem]:
     """Check that a proxy on this machine does not expose the metrics.
 
     It connects from loopback, which needs no token unless the proxy is trusted to report its client.

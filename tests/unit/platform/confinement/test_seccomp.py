@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.platform.confinement import seccomp
-from queryserver.platform.confinement.syscalls import JUDGED, NETWORK, REFUSED
+from queryserver.platform.confinement.syscalls import ARGUMENT_FILTERED, NETWORK, REFUSED
 
 PID = 4711
 HEADERS = {
@@ -52,7 +52,7 @@ class Filter:
         self.program = seccomp.program(self.architecture, PID, may_use_network=may_use_network)
 
     def __call__(self, call: str | int, *arguments: int) -> int:
-        number = call if isinstance(call, int) else (JUDGED | REFUSED)[call][self.architecture.column]
+        number = call if isinstance(call, int) else (ARGUMENT_FILTERED | REFUSED)[call][self.architecture.column]
         return decided(self.program, number, self.architecture.audit, *arguments)
 
 
@@ -60,7 +60,7 @@ class Filter:
 def test_filter_refuses_only_listed_calls(machine):
     one = Filter(machine)
     listed = {numbers[one.architecture.column] for numbers in REFUSED.values()}
-    judged = {numbers[one.architecture.column] for numbers in JUDGED.values()}
+    judged = {numbers[one.architecture.column] for numbers in ARGUMENT_FILTERED.values()}
     for number in range(600):
         if number not in judged:
             assert one(number) == (errno.EPERM if number in listed else 0), number
@@ -137,5 +137,5 @@ def test_call_numbers_match_linux_headers(machine):
     found = re.findall(r"^#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
     expected = NEWER | {name: int(number) for name, number in found}
     column = seccomp._ARCHITECTURES[machine].column
-    for name, numbers in (JUDGED | REFUSED).items():
+    for name, numbers in (ARGUMENT_FILTERED | REFUSED).items():
         assert numbers[column] == expected.get(name), name

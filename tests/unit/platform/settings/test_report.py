@@ -12,9 +12,9 @@ from queryserver.platform.settings.loader import (
     SettingsResult,
     as_toml,
     load_settings,
+    masked_value,
     read_settings,
     sample_file,
-    shown_value,
 )
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Section, keys
 from queryserver.platform.settings.tree import Settings, exposure, warnings
@@ -72,7 +72,7 @@ def test_report_masks_passwords_and_tokens_in_urls(tmp_path: Path, address: str,
     settings = load_settings(file, {})
     key = "resourcemanager_api_url"
     assert tomllib.loads(as_toml(settings))["hadoop"]["yarn_clusters"]["a"][key] == shown
-    assert shown_value(settings, f"hadoop.yarn_clusters.a.{key}") == shown
+    assert masked_value(settings, f"hadoop.yarn_clusters.a.{key}") == shown
 
 
 def test_sample_file_changes_nothing_and_states_every_default(tmp_path: Path) -> None:
