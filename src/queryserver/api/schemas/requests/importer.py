@@ -45,7 +45,7 @@ _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
 FileEncoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": [UTF_8_WITH_MARK, *ENCODINGS]})]
-"""Name of an encoding; case does not matter."""
+"""Name of an encoding, case-insensitive."""
 OriginField: TypeAlias = Annotated[Origin, one_of(*Origin)]
 FileTypeField: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
@@ -63,7 +63,7 @@ def _date_form(value: str) -> str:
 
 
 def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
-    """A JSON array of texts; JSON text in forms and queries."""
+    """Parse a JSON array of texts, native or as JSON text."""
     value = parse_json_text(value, info)
     words = cast("Sequence[Any]", value)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(words) > _MAX_NULL_WORDS:
@@ -74,84 +74,90 @@ def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 class ImportFields(Fields):
-    """Fields of a call of the importer. Empty text counts as absent in all of them (Contract importer 2.3)."""
+    """Fields of an importer call. In all of them, empty text means absent (Contract importer 2.3)."""
 
 
 class MetadataParameters(ImportFields):
-    file_path: RequiredText = Field(description="The reference of an upload, or a path of a store.")
+    file_path: RequiredText = Field(description="Reference of an upload, or path in a store.")
     import_type: OriginField
-    encoding: FileEncoding | None = Field(default=None, description="Of a text. Detected by default.")
+    encoding: FileEncoding | None = Field(default=None, description="Text encoding; by default detected.")
 
 
 class HeaderParameters(ImportFields):
     """Query of guess_header. Separators may be written with backslash escapes."""
 
-    file_path: RequiredText = Field(description="The reference of an upload, or a path of a store.")
+    file_path: RequiredText = Field(description="Reference of an upload, or path in a store.")
     file_type: FileTypeField
     import_type: OriginField
-    sheet_name: Text | None = Field(default=None, description="Only and always with workbooks.")
-    field_separator: Text | None = Field(default=None, description="1 to 8 characters, raw or with backslash escapes.")
-    quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
-    record_separator: Text | None = Field(default=None, description="1 to 8 characters; a line feed by default.")
-    encoding: FileEncoding | None = Field(default=None, description="Detected by default.")
+    sheet_name: Text | None = Field(
+        default=None, description="Name of the worksheet; required for workbooks, not allowed for other files."
+    )
+    field_separator: Text | None = Field(
+        default=None, description="Field separator: 1 to 8 characters, raw or with backslash escapes."
+    )
+    quote_char: Text | None = Field(default=None, description='Quote character, or `\\0` for none; by default `"`.')
+    record_separator: Text | None = Field(
+        default=None, description="Record separator: 1 to 8 characters; by default a line feed."
+    )
+    encoding: FileEncoding | None = Field(default=None, description="Text encoding; by default detected.")
     skip_rows: Annotated[int, Integer(0, MAX_SKIPPED_LINES)] | None = Field(
         default=None,
-        description="How many lines of a text, or rows of a worksheet, stand above the table. Detected by default.",
+        description="Number of lines or worksheet rows above the table, which are skipped; by default detected.",
     )
     comment: Text | None = Field(
         default=None,
-        description="What the lines begin with that are comments: 1 to 8 characters, raw or with backslash escapes, or"
-        " `\\0` for none. Detected by default.",
+        description="Prefix of comment lines: 1 to 8 characters, raw or with backslash escapes, or `\\0` for none; by"
+        " default detected.",
     )
     escape: Text | None = Field(
         default=None,
-        description="The character that takes away the meaning of a separator or quote behind it, mostly a backslash;"
-        " `\\0` for none. Detected by default.",
+        description="Character that escapes a following separator or quote, usually a backslash; `\\0` for none; by"
+        " default detected.",
     )
 
 
 class ColumnParameters(HeaderParameters):
     has_header: Flag | None = Field(
         default=None,
-        description="Whether the first row names the columns. Required, but for files of records, which name them.",
+        description="Whether the first row contains column names. Required unless the records include names.",
     )
     date_format: Annotated[Text, AfterValidator(_date_form)] | None = Field(
         default=None,
-        description="How dates or timestamps of a text are written, as in strftime: `%d/%m/%Y`, `%b %d %Y %H:%M`."
-        " Detected by default, where the first rows leave no doubt.",
+        description="Format of dates or timestamps as in strftime, for example `%d/%m/%Y` or `%b %d %Y %H:%M`; by"
+        " default detected if the first rows are unambiguous.",
     )
     number_format: NumberForm | None = Field(
         default=None,
-        description="The number 1234.5 as the text writes it. Detected by default, where the first rows leave no"
-        " doubt.",
+        description="Number format: the number 1234.5 as written in the file; by default detected if the first rows are"
+        " unambiguous.",
     )
     null_words: Annotated[tuple[str, ...] | None, BeforeValidator(_null_words)] = Field(
         default=None,
-        description='Cells that mean NULL in every column, as a JSON array: `["NA", "--"]`; `[]` for none. By default'
-        " those that alone keep a column from being one of numbers, dates, times or booleans, in that column only.",
+        description='Cell texts that mean NULL in all columns, as a JSON array such as `["NA", "--"]`; `[]` for none.'
+        " By default, a text means NULL in a column whose other cells are all numbers, dates, times or booleans.",
     )
 
 
-_DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required without one."
+_DIALECT_OR_CONNECTOR = "SQL dialect of the types; by default that of the connector. Required without `connector`."
 
 
 class PreviewParameters(ColumnParameters):
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
-    connector: ConnectorReference | None = Field(default=None, description="Id of a connector, or its dialect.")
+    connector: ConnectorReference | None = Field(default=None, description="Id or dialect of a connector.")
 
 
 class SqlTypesParameters(ImportFields):
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
-    connector: ConnectorReference | None = Field(default=None, description="Id of a connector, or its dialect.")
+    connector: ConnectorReference | None = Field(default=None, description="Id or dialect of a connector.")
 
 
 Model = TypeVar("Model", bound=Fields)
 
 
 def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """The fields of a call of the importer. JSON text in a field may nest up to `max_json_depth`.
+    """Parse the fields of an importer call. JSON text in a field may be nested up to `max_json_depth`.
 
-    Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson; the message names the field.
+    Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson with a message that names the field.
     """
     given = {name: value for name, value in values.items() if value is not None and value != ""}
     try:
@@ -180,28 +186,29 @@ def _named(value: str) -> str:
 
 
 class ImportColumn(Fields):
-    """One column of the table; omitted members are as in the preview."""
+    """A column of the table. Omitted members are those of the preview."""
 
-    source: TextOrInteger = Field(description="Position in the file from 1, or name in the preview.")
+    source: TextOrInteger = Field(description="Position of the column in the file, from 1, or its name in the preview.")
     name: Text | None = None
     type: Text | None = Field(
         default=None,
-        description="A type of the dialect, as the preview names it or with its digits or length: `numeric(12,2)`,"
+        description="Type in the dialect, as in the preview, or with precision or length, such as `numeric(12,2)` or"
         " `varchar(20)`.",
     )
-    precision: Annotated[int, Integer()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")
-    scale: Annotated[int, Integer()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
-    nullable: Flag = Field(default=True, description="Whether the column takes NULL.")
+    precision: Annotated[int, Integer()] | None = Field(default=None, description="Precision of DECIMAL: 1 to 38.")
+    scale: Annotated[int, Integer()] | None = Field(default=None, description="Scale of DECIMAL: 0 to the precision.")
+    nullable: Flag = Field(default=True, description="Whether the column allows NULL.")
     format: Text | None = Field(
-        default=None, description="How its dates or numbers are written: a value of `date_format` or `number_format`."
+        default=None,
+        description="Format of dates or numbers in the column: a value of `date_format` or `number_format`.",
     )
     null_words: Annotated[tuple[str, ...] | None, BeforeValidator(_null_words)] = Field(
-        default=None, description="Cells that mean NULL in it; `[]` for none."
+        default=None, description="Cell texts that mean NULL in the column; `[]` for none."
     )
 
 
 def _columns(value: Any, info: ValidationInfo) -> tuple[ImportColumn, ...]:
-    """A JSON array; JSON text in forms. Raises invalid_columns."""
+    """Parse a JSON array, native or as JSON text. Raises invalid_columns."""
     if isinstance(value, str):
         try:
             value = parse_json(value, max_depth=max_json_depth_of(info))
@@ -228,22 +235,22 @@ class CreateTableRequest(ColumnParameters):
     """Fields of create_table, in a form or as JSON. Separators may be written with backslash escapes."""
 
     connector: ConnectorReference = Field(
-        description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1}
+        description="Id or dialect of a connector.", json_schema_extra={"minLength": 1}
     )
     database: Annotated[Text, AfterValidator(_named)] | None = None
     table: Annotated[RequiredText, AfterValidator(_named)]
     if_exists: Literal["error", "append", "replace"] = Field(
         default="error",
-        description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"
-        " all rows are loaded; Phoenix cannot.",
+        description="`append` adds the rows to an existing table. `replace` replaces an existing table after all rows"
+        " were loaded; not supported by Phoenix.",
     )
     max_bad_rows: Annotated[int, Integer(-1)] | None = Field(
         default=None,
-        description="How many rows may be bad; they are left out and listed in the log. -1: no limit. By default a"
-        " tenth of the rows up to 10, or one of a hundred up to 100, whichever is more.",
+        description="Maximum number of invalid rows, which are skipped and logged; -1 for no limit. By default, 10 % of"
+        " the rows up to 10, or 1 % up to 100, whichever is more.",
     )
     columns: Annotated[tuple[ImportColumn, ...] | None, BeforeValidator(_columns)] = Field(
-        default=None, description="All columns as in the preview by default."
+        default=None, description="Columns of the table; by default all columns as in the preview."
     )
 
 

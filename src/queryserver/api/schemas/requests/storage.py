@@ -56,7 +56,7 @@ class StorageFields(Fields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset()
-    """Fields of which every value counts; their type is a tuple."""
+    """Fields that may have several values; their type is a tuple."""
 
 
 FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
@@ -312,7 +312,7 @@ SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
 Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$", **EMPTY_ALLOWED})]
-"""The user to act as; empty: the caller."""
+"""The user to act as; empty for the caller."""
 
 _PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
 """For the API description: the path form, which has the path in its URL, uses the same parameters."""
@@ -422,10 +422,12 @@ _DEFAULT_WINDOW_BYTES = 4096
 
 
 class WindowParameters(StorageFields):
-    offset: Annotated[int, Integer(0)] = Field(default=0, description="Bytes of the shown stream.")
+    offset: Annotated[int, Integer(0)] = Field(default=0, description="Offset of the part in bytes.")
     length: Annotated[int, PageSize(MAX_WINDOW_BYTES, minimum=0)] = _DEFAULT_WINDOW_BYTES
-    begin: Annotated[int, Integer(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
-    end: Annotated[int, PageSize()] | None = Field(default=None, description="Last byte, instead of offset and length.")
+    begin: Annotated[int, Integer(1)] = Field(default=1, description="First byte, from 1. Used together with `end`.")
+    end: Annotated[int, PageSize()] | None = Field(
+        default=None, description="Last byte. `begin` and `end` replace `offset` and `length`."
+    )
     compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
     encoding: Encoding = "utf-8"
 
