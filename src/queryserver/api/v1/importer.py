@@ -113,13 +113,13 @@ def _failure(status: int, code: str, text: str, headers: Mapping[str, str] | Non
 
 
 _MAX_BODY_BYTES = 1024 * 1024
-_OF_READING = {
+_READING_FIELDS = {
     "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows", "comment", "escape",
 }  # fmt: skip
-_MISSING = "No file was submitted."
+_NO_FILE = "No file was submitted."
 # Responses up to these sizes are written on the event loop: 2,000 columns take about 10 ms.
-_CELLS_AT_ONCE = 2_000
-_CHARACTERS_AT_ONCE = 256 * 1024
+_MAX_INLINE_CELLS = 2_000
+_MAX_INLINE_CHARACTERS = 256 * 1024
 
 
 class Importer(Caller):
@@ -158,8 +158,8 @@ async def _file(
     return await sources.find(user, request.import_type, file_path)
 
 
-def _reading(request: requests.HeaderParameters) -> ReadingOptions:
-    named = request.model_dump(include=_OF_READING)
+def _reading_options(request: requests.HeaderParameters) -> ReadingOptions:
+    named = request.model_dump(include=_READING_FIELDS)
     if isinstance(request, requests.ColumnParameters):
         named |= {"formats": ValueFormats(request.date_format, request.number_format), "null_words": request.null_words}
     return ReadingOptions.from_parameters(request.file_type, **named)
@@ -200,22 +200,22 @@ def _dialect(
 async def upload_import_file(
     http: Request, user: ImporterUser, uploads: ImportUploadsDep, streams: StreamsDep, metrics: MetricsDep
 ) -> Response:
-    """Store a file for its owner until it has not been used for a day. Spec §4, Contract importer 3."""
+    """Store a file for its owner. It expires a day after its last use. Spec §4, Contract importer 3."""
     content_type = bodies.multipart_type(http)
     if content_type is None:
         raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
     length = bodies.announced_bytes(http)
     if length == 0:
-        raise errors.MissingParameter(_MISSING)
+        raise errors.MissingParameter(_NO_FILE)
     with streams.slot(user) as slot, metrics.uploads.track_inprogress():
         room_bytes = await uploads.admit(user, length)
         stream = MultipartStream(bodies.pieces(http), content_type)
         try:
             name = await stream.file_name()
         except errors.MissingParameter:
-            raise errors.MissingParameter(_MISSING) from None
+            raise errors.MissingParameter(_NO_FILE) from None
         if stream.file_field != "file":
-            raise errors.MissingParameter(_MISSING)
+            raise errors.MissingParameter(_NO_FILE)
         content = slot.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(user, name, content, room_bytes=room_bytes)
     bodies.note_unread_query(http.scope)
@@ -240,7 +240,7 @@ async def guess_file_metadata(
     sources: ImportSourcesDep,
     detection: DetectionDep,
 ) -> Response:
-    """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
+    """Detect the type of a file from its content, not from its name. Spec §4, Contract importer 4, 9, 10."""
     encoding = None if request.encoding is None else parse_encoding(request.encoding)
     file = await _file(sources, user, request)
     found = await while_connected(http, detection.metadata(user.id, file, encoding))
@@ -278,8 +278,8 @@ async def guess_file_header(
     sources: ImportSourcesDep,
     previews: PreviewsDep,
 ) -> Response:
-    """Whether the first row looks like column names; false if that is ambiguous. Spec §4, Contract importer 5, 11."""
-    reading = _reading(request)
+    """Detect whether the first row has column names; false if this is ambiguous. Spec §4, Contract importer 5, 11."""
+    reading = _reading_options(request)
     file = await _file(sources, user, request)
     found = await while_connected(http, previews.header(user.id, file, reading))
     return json_response(wire.HeaderGuess(has_header=found.has_header, **_skipped(found.skipped)))
@@ -295,13 +295,13 @@ async def preview_file(
     previews: PreviewsDep,
     threads: ThreadsDep,
 ) -> Response:
-    """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
-    reading, dialect, has_header = _reading(request), _dialect(connectors, user, request), _has_header(request)
+    """Return up to 50 rows, and column types inferred from up to 10,000 rows. Spec §4, Contract importer 7."""
+    reading, dialect, has_header = _reading_options(request), _dialect(connectors, user, request), _has_header(request)
     reading.require_separator()
     file = await _file(sources, user, request)
     analysis = await while_connected(http, previews.analysis(user.id, file, reading, has_header=has_header))
     sizes = [len(cell) for row in analysis.rows for cell in row]
-    if len(sizes) <= _CELLS_AT_ONCE and sum(sizes) <= _CHARACTERS_AT_ONCE:
+    if len(sizes) <= _MAX_INLINE_CELLS and sum(sizes) <= _MAX_INLINE_CHARACTERS:
         return _preview(request, dialect, analysis)
     return await threads.answers.run(user.id, lambda _: _preview(request, dialect, analysis))
 
@@ -309,7 +309,7 @@ async def preview_file(
 def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """Build the response. Cells are not validated, because validating 100,000 cells would block all other calls."""
     names = engine_names([column.name for column in analysis.columns], dialect)
-    shown = wire.Preview(
+    preview = wire.Preview(
         type=request.file_type,
         columns=[
             _column(source, name, column, dialect)
@@ -321,7 +321,7 @@ def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analys
         escape=analysis.delimiters.escape,
         **_skipped(analysis.skipped),
     )
-    body = shown.model_dump(mode="json", by_alias=True)
+    body = preview.model_dump(mode="json", by_alias=True)
     body["preview_data"] = analysis.rows
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -345,7 +345,7 @@ async def list_sql_types(
     request: Annotated[requests.SqlTypesParameters, _fields(requests.SqlTypesParameters)],
     connectors: ConnectorsDep,
 ) -> Response:
-    """The type names of a dialect, sorted. Spec §4, Contract importer 6."""
+    """List the type names of a dialect, sorted. Spec §4, Contract importer 6."""
     return json_response(wire.SqlTypes(list(SQL_TYPES[_dialect(connectors, user, request)])))
 
 
@@ -363,7 +363,7 @@ async def create_table(
     request: Annotated[requests.CreateTableRequest, _fields(requests.CreateTableRequest)],
     tables: TableCreationsDep,
 ) -> Response:
-    """Responds once the import is recorded; check_status returns its progress. Contract importer 13."""
+    """Start an import, and respond once it is recorded. check_status returns its progress. Contract importer 13."""
     key = requests.idempotency_key(http.headers.get("idempotency-key"))
     created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status
@@ -380,17 +380,17 @@ async def create_table(
     )
 
 
-def _max_bad_rows(given: int | None) -> BadRowLimit:
-    if given is None:
+def _max_bad_rows(max_bad_rows: int | None) -> BadRowLimit:
+    if max_bad_rows is None:
         return "few"
-    return None if given < 0 else given
+    return None if max_bad_rows < 0 else max_bad_rows
 
 
 def _table(request: requests.CreateTableRequest, key: str | None) -> TableRequest:
     return TableRequest(
         origin=request.import_type,
         file_path=request.file_path,
-        reading=_reading(request),
+        reading=_reading_options(request),
         has_header=_has_header(request),
         connector=request.connector,
         database=request.database,

@@ -31,7 +31,7 @@ from queryserver.api.v1.storage.dependencies import (
     storage_fields,
     storage_group,
 )
-from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, answer_each
+from queryserver.api.v1.storage.operations import CONTINUES, FinalResponse, LongCall, respond_for_each
 from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.access import Caller, Stores
@@ -62,7 +62,7 @@ _DELETION = CONTINUES | _CHANGE
 async def make_directory(
     caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    """Create a directory, given by its full path or by a parent directory and a name. Spec §4, Contract storage 6."""
     return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
 
 
@@ -70,13 +70,13 @@ async def make_directory(
 async def create_directory(
     caller: FilesWriter, request: _NamedEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Make a directory in another one. Contract storage 6."""
+    """Create a directory in another directory. Contract storage 6."""
     return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
 
 
 @router.post("/touch", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
 async def touch(caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep) -> Response:
-    """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    """Create an empty file, given by its full path or by a directory and a name. Spec §4, Contract storage 6."""
     return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
 
 
@@ -84,7 +84,7 @@ async def touch(caller: FilesWriter, request: _NewEntry, stores: StoresDep, crea
 async def create_file(
     caller: FilesWriter, request: _NamedEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Make an empty file in a directory. Contract storage 6."""
+    """Create an empty file in a directory. Contract storage 6."""
     return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
 
 
@@ -107,7 +107,7 @@ async def save_file(
     creations: CreationsDep,
     threads: ThreadsDep,
 ) -> Response:
-    """Replace the content of a file in one step. Contract storage 6."""
+    """Replace the content of a file atomically. Contract storage 6."""
     path = stores.path(request.path)
     # Some encodings take long for megabytes of text, so they run in a thread.
     content, _ = await parse_in_thread_if_large(
@@ -124,7 +124,7 @@ async def save_file(
 async def chmod(
     caller: FilesWriter, request: _ChmodRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
 ) -> Response:
-    """Set the permissions of an entry, or of a tree. Contract storage 6."""
+    """Set the permissions of an entry, or of a whole tree. Contract storage 6."""
     permissions = request.permissions()
 
     async def change(text: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def chmod(
         changed = await attributes.chmod(caller, path, permissions, recursive=request.recursive)
         return wire.ChmodResponse(status=0, path=str(path), mode=f"{mode_of(changed):o}").model_dump()
 
-    return await answer_each(request.path, change, always_bulk=is_bulk)
+    return await respond_for_each(request.path, change, always_bulk=is_bulk)
 
 
 @router.post("/chown", response_model=wire.ChownResponse | wire.BulkResponse, responses=_CHANGE)
@@ -140,7 +140,7 @@ async def chmod(
 async def chown(
     caller: FilesWriter, request: _ChownRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
 ) -> Response:
-    """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
+    """Set the owner, the group, or both, of an entry or a whole tree. Contract storage 6."""
     owner, group = request.chosen()
 
     async def change(text: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ async def chown(
         await attributes.chown(caller, path, owner, group, recursive=request.recursive)
         return wire.ChownResponse(status=0, path=str(path), user=owner, group=group).model_dump()
 
-    return await answer_each(request.path, change, always_bulk=is_bulk)
+    return await respond_for_each(request.path, change, always_bulk=is_bulk)
 
 
 @router.post("/set_replication", response_model=wire.ReplicationResponse, responses=_CHANGE)
@@ -156,7 +156,7 @@ async def chown(
 async def set_replication(
     caller: FilesWriter, request: _ReplicationRequest, stores: StoresDep, attributes: AttributesDep
 ) -> Response:
-    """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
+    """Set the replication factor of a file. Spec §4, Contract storage 6."""
     path = stores.path(request.path)
     await attributes.set_replication(caller, path, request.replication_factor)
     return json_response(wire.ReplicationResponse(status=0, path=str(path), replication=request.replication_factor))
@@ -175,7 +175,7 @@ async def remove_tree(
     deletions: DeletionsDep,
     operations: LongOperationsDep,
 ) -> Response:
-    """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
+    """Delete entries, or move them to the trash if the store has a trash. Spec §4, Contract storage 7.7."""
 
     async def each(text: str) -> dict[str, Any]:
         path = stores.path(text)
@@ -185,11 +185,11 @@ async def remove_tree(
             status=0, path=str(path), trashed=trash_path is not None, trash_path=trash_path
         ).model_dump()
 
-    long = LongCall(operations, caller, "storage.delete", _shown(stores, request.path[0]), request.wait)
-    return await answer_each(request.path, each, always_bulk=is_bulk, long=long)
+    long = LongCall(operations, caller, "storage.delete", _normalized_path(stores, request.path[0]), request.wait)
+    return await respond_for_each(request.path, each, always_bulk=is_bulk, long=long)
 
 
-def _shown(stores: Stores, text: str) -> str:
+def _normalized_path(stores: Stores, text: str) -> str:
     """Return the path for a 202 response. A malformed path is returned unchanged, since it only fails its own item."""
     try:
         return str(stores.path(text))
@@ -199,13 +199,13 @@ def _shown(stores: Stores, text: str) -> str:
 
 @router.post("/extract_archive", status_code=501, responses=failures(501))
 async def extract_archive(_caller: FilesWriter, _: NoStorageFields) -> Response:
-    """Always 501. Contract storage 1."""
+    """Not supported: always responds with 501. Contract storage 1."""
     raise NotSupported("Archives are not unpacked by this server.")
 
 
 @router.post("/compress", status_code=501, responses=failures(501))
 async def compress(_caller: FilesWriter, _: NoStorageFields) -> Response:
-    """Always 501. Contract storage 1."""
+    """Not supported: always responds with 501. Contract storage 1."""
     raise NotSupported("Archives are not made by this server.")
 
 
@@ -216,7 +216,7 @@ async def get_trash_path(
     stores: StoresDep,
     trash: TrashDep,
 ) -> Response:
-    """The trash folder for a path; null when there is none yet. Contract storage 8."""
+    """Return the trash directory for a path; null if it does not exist yet. Contract storage 8."""
     path = stores.path(repaired_path(request.path))
     found = await trash.find(caller, path)
     return json_response(
@@ -229,14 +229,14 @@ async def get_trash_path(
 async def restore(
     caller: FilesWriter, request: _PathsRequest, is_bulk: IsBulk, stores: StoresDep, trash: TrashDep
 ) -> Response:
-    """Bring an entry back to where it was. Spec §4, Contract storage 8."""
+    """Restore an entry from the trash to its original path. Spec §4, Contract storage 8."""
 
     async def each(text: str) -> dict[str, Any]:
         path = stores.path(text)
         restored = await trash.restore(caller, path)
         return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
 
-    return await answer_each(request.path, each, always_bulk=is_bulk)
+    return await respond_for_each(request.path, each, always_bulk=is_bulk)
 
 
 @router.post("/trash/purge", response_model=wire.PurgeResponse, responses=_CHANGE)
@@ -246,7 +246,7 @@ async def purge_trash(
     stores: StoresDep,
     trash: TrashDep,
 ) -> Response:
-    """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
+    """Delete all entries of the caller's trash permanently. Spec §4, Contract storage 8."""
     path = stores.path(request.path) if request.path else stores.default_home(caller)
     root, purged = await trash.purge(caller, path)
     return json_response(wire.PurgeResponse(status=0, path=str(root), purged=purged))
@@ -264,36 +264,36 @@ class _Transfers:
     stores: Stores
     operations: LongOperations
 
-    async def one(self, caller: Caller, transfer: TransferRequest, wait_s: int | None) -> Response:
+    async def transfer(self, caller: Caller, transfer: TransferRequest, wait_s: int | None) -> Response:
         prepared = await self.moves.prepare(caller, transfer)
 
-        async def run(progress: Progress) -> Final:
-            return Final(final_body(await self.moves.perform(caller, prepared, progress)))
+        async def run(progress: Progress) -> FinalResponse:
+            return FinalResponse(final_body(await self.moves.perform(caller, prepared, progress)))
 
-        return await self._long(caller, transfer.kind, str(prepared.target), wait_s).json_response(run)
+        return await self._long_call(caller, transfer.kind, str(prepared.target), wait_s).json_response(run)
 
-    async def one_or_many(
+    async def transfer_items(
         self, caller: Caller, kind: TransferKind, request: requests.MoveRequest, *, is_bulk: bool
     ) -> Response:
         sources, overwrite = request.src_path, request.overwrite
         if len(sources) == 1 and not is_bulk:
             transfer = TransferRequest(kind, sources[0], request.dest_path, overwrite=overwrite)
-            return await self.one(caller, transfer, request.wait)
+            return await self.transfer(caller, transfer, request.wait)
         several = len(set(sources)) > 1
         if several:
-            shown = await self.moves.directory(caller, request.dest_path)
+            destination = await self.moves.directory(caller, request.dest_path)
         else:
-            shown = self.stores.path(request.dest_path, parameter="dest_path")
+            destination = self.stores.path(request.dest_path, parameter="dest_path")
 
         async def each(source: str) -> Mapping[str, Any]:
             transfer = TransferRequest(kind, source, request.dest_path, overwrite=overwrite, is_one_of_several=several)
             prepared = await self.moves.prepare(caller, transfer)
             return item_body(await self.moves.perform(caller, prepared, Progress()))
 
-        long = self._long(caller, kind, str(shown), request.wait)
-        return await answer_each(sources, each, always_bulk=True, long=long)
+        long = self._long_call(caller, kind, str(destination), request.wait)
+        return await respond_for_each(sources, each, always_bulk=True, long=long)
 
-    def _long(self, caller: Caller, kind: TransferKind, path: str, wait_s: int | None) -> LongCall:
+    def _long_call(self, caller: Caller, kind: TransferKind, path: str, wait_s: int | None) -> LongCall:
         return LongCall(self.operations, caller, f"storage.{kind}", path, wait_s)
 
 
@@ -310,16 +310,16 @@ async def rename(
     request: Annotated[requests.RenameRequest, storage_fields(requests.RenameRequest)],
     transfers: TransfersDep,
 ) -> Response:
-    """Rename an entry beside itself, or to a full path of the same store. Spec §4, Contract storage 7.2."""
+    """Rename an entry in its directory, or to a full path in the same store. Spec §4, Contract storage 7.2."""
     transfer = TransferRequest(TransferKind.RENAME, request.src_path, request.dest_path, overwrite=request.overwrite)
-    return await transfers.one(caller, transfer, request.wait)
+    return await transfers.transfer(caller, transfer, request.wait)
 
 
 @router.post("/move", response_model=wire.TransferResponse | wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 @router.post("/move/bulk", name="move_bulk", response_model=wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 async def move(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
-    """Move entries into a directory, or one to a new path; also to another store. Spec §4, Contract storage 7.3."""
-    return await transfers.one_or_many(caller, TransferKind.MOVE, request, is_bulk=is_bulk)
+    """Move entries into a directory, or one entry to a new path, also across stores. Spec §4, Contract storage 7.3."""
+    return await transfers.transfer_items(caller, TransferKind.MOVE, request, is_bulk=is_bulk)
 
 
 @router.post(
@@ -327,5 +327,5 @@ async def move(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, tran
 )
 @router.post("/copy/bulk", name="copy_bulk", response_model=wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 async def copy(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
-    """Copy entries with all they hold; on Ozone the answer names what was skipped. Spec §4, Contract storage 7.3."""
-    return await transfers.one_or_many(caller, TransferKind.COPY, request, is_bulk=is_bulk)
+    """Copy entries with their content. On Ozone, the response lists skipped files. Spec §4, Contract storage 7.3."""
+    return await transfers.transfer_items(caller, TransferKind.COPY, request, is_bulk=is_bulk)

@@ -49,8 +49,8 @@ class StorageRoute(APIRoute):
                 response = await handle(request)
                 outcome = "ok"
             except errors.QueryServerError as error:
-                shown = _shown(request, error)
-                outcome, response = shown.code, respond(request, shown, plain=True)
+                client_error = _client_error(request, error)
+                outcome, response = client_error.code, respond(request, client_error, plain=True)
             finally:
                 operations = services_of(request).metrics.storage_operations
                 operations.labels(_scheme(request), operation, outcome).inc()
@@ -64,7 +64,7 @@ def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> PathGroup:
     return PathGroup(tag, prefix=prefix, route_class=StorageRoute)
 
 
-def _shown(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:
+def _client_error(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:
     """Convert the error for an unreadable path or name to InvalidPath or InvalidName (Contract storage 2.2)."""
     if isinstance(error, errors.UnreadableParameter):
         if error.name in PATH_FIELDS:
@@ -154,7 +154,7 @@ def _refuse_doas(values: FieldValues) -> None:
         raise errors.InvalidParameter("doas is for GET calls only.")
 
 
-class StorageFieldsOf(FieldsReader):
+class StorageFieldsReader(FieldsReader):
     """Dependency that reads the fields of a call as a model. GET and DELETE fields are in the query string.
 
     Raises the errors of `read_body` and `parse_request`.
@@ -224,7 +224,7 @@ def storage_fields(
     query_too: Collection[str] | None = QUERY_TOO,
 ) -> Any:
     """Create the dependency for `Annotated[Model, storage_fields(Model)]`: the call's fields (Contract storage 2.1)."""
-    return Depends(StorageFieldsOf(model, max_body_bytes=max_body_bytes, query_too=query_too))
+    return Depends(StorageFieldsReader(model, max_body_bytes=max_body_bytes, query_too=query_too))
 
 
 NoStorageFields = Annotated[None, storage_fields(None)]
@@ -286,7 +286,7 @@ class UploadBody(Generic[Model]):
         bodies.note_received(self._request.scope, dict(self._stream.fields))
 
 
-class UploadBodyOf(FieldsReader):
+class UploadBodyReader(FieldsReader):
     """Dependency that returns the body of an upload, whose fields may also be in the query string."""
 
     def __init__(
@@ -310,14 +310,14 @@ def upload_body(
     `file_fields` are the allowed names of the file's field; if empty, any name is allowed. `leading_fields` must not
     come after the file.
     """
-    return Depends(UploadBodyOf(model, file_fields, leading_fields))
+    return Depends(UploadBodyReader(model, file_fields, leading_fields))
 
 
-async def _path_behind_equals(path: str) -> str:
+async def _path_after_equals(path: str) -> str:
     return decoded_path(path)
 
 
-PathText = Annotated[str, Depends(_path_behind_equals)]
+PathText = Annotated[str, Depends(_path_after_equals)]
 """The decoded path after `=`; may be empty. Raises InvalidPath."""
 
 

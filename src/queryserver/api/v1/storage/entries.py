@@ -29,7 +29,7 @@ _PathParameters = Annotated[requests.PathParameters, storage_fields(requests.Pat
 
 @router.get("/filesystems", response_model=wire.FilesystemList, responses=failures(403))
 async def list_file_systems(caller: FilesReader, _: _ReadParameters, file_systems: FileSystemsDep) -> Response:
-    """The stores that are configured and permitted. Spec §4, Contract storage 5.1."""
+    """List the configured stores that the caller may access. Spec §4, Contract storage 5.1."""
     known = await file_systems.all(caller)
     return json_response(wire.FilesystemList(list(map(_file_system, known))))
 
@@ -56,13 +56,13 @@ def _file_system(known: AvailableFileSystem) -> wire.Filesystem:
 async def stat_path(
     caller: FilesReader, _: _ReadParameters, path: PathText, stores: StoresDep, settings: SettingsDep
 ) -> Response:
-    """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
+    """Return the attributes of a file or directory, or of a link itself. Contract storage 5.4."""
     return await _stat(_location(stores, caller, path), settings)
 
 
 @router.get("/stat", response_model=wire.StatResponse, responses=failures(403, 404, 502))
 async def stat(caller: FilesReader, request: _PathParameters, stores: StoresDep, settings: SettingsDep) -> Response:
-    """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
+    """Return the attributes of a file or directory, or of a link itself. Contract storage 5.4."""
     return await _stat(_location(stores, caller, repaired_path(request.path or "")), settings)
 
 
@@ -89,13 +89,13 @@ def _path(stores: Stores, text: str) -> StoragePath:
 async def content_summary_of_path(
     caller: FilesReader, _: _ReadParameters, path: PathText, stores: StoresDep
 ) -> Response:
-    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    """Return the counts and sizes of a tree. Spec §4, Contract storage 5.6."""
     return await _summary(_location(stores, caller, path))
 
 
 @router.get("/content_summary", response_model=wire.ContentSummaryResponse, responses=failures(403, 404, 413, 501, 502))
 async def content_summary(caller: FilesReader, request: _PathParameters, stores: StoresDep) -> Response:
-    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    """Return the counts and sizes of a tree. Spec §4, Contract storage 5.6."""
     return await _summary(_location(stores, caller, repaired_path(request.path or "")))
 
 
@@ -161,7 +161,7 @@ async def download_path(
     stores: StoresDep,
     sender: FileSenderDep,
 ) -> Response:
-    """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
+    """Stream the bytes of a file, or a part of them with `Range`. Spec §4, Contract storage 5.5."""
     return await sender.send(caller, _path(stores, path), request.disposition)
 
 
@@ -172,7 +172,7 @@ async def download_file(
     stores: StoresDep,
     sender: FileSenderDep,
 ) -> Response:
-    """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
+    """Stream the bytes of a file, or a part of them with `Range`. Spec §4, Contract storage 5.5."""
     return await sender.send(caller, _path(stores, repaired_path(request.path or "")), request.disposition)
 
 

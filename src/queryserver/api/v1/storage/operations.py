@@ -39,7 +39,7 @@ async def get_storage_operation(
     request: Annotated[requests.OperationStatusParameters, storage_fields(requests.OperationStatusParameters)],
     operations: LongOperationsDep,
 ) -> Response:
-    """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
+    """Return the state, progress and outcome of a call that responded with 202. Contract storage 7.6."""
     status = await operations.status(caller, request.id)
     return json_response(
         wire.OperationProgress(
@@ -54,7 +54,7 @@ async def get_storage_operation(
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalResponse:
     """The response after the work has ended."""
 
     body: Mapping[str, Any] | str
@@ -74,7 +74,7 @@ class LongCall:
     path: str
     wait_s: int | None
 
-    async def json_response(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
+    async def json_response(self, run: Callable[[Progress], Awaitable[FinalResponse]]) -> Response:
         """Run the work, and return its final response, or 202 while it continues without the client.
 
         Raises the errors of `run`.
@@ -86,18 +86,20 @@ class LongCall:
                 status=0, path=outcome.path, operation_id=str(outcome.operation_id), state="running"
             )
             return json_response(running, status=202)
-        return _json_answer(outcome)
+        return _json_response(outcome)
 
 
-def _json_answer(final: Final) -> Response:
+def _json_response(final: FinalResponse) -> Response:
     return Response(orjson.dumps(final.body), final.http_status, media_type="application/json")
 
 
-Each = Callable[[str], Awaitable[Mapping[str, Any]]]
+ItemWork = Callable[[str], Awaitable[Mapping[str, Any]]]
 """Processes one item and returns its success body. Raises QueryServerError."""
 
 
-async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, long: LongCall | None = None) -> Response:
+async def respond_for_each(
+    sent: Sequence[str], each: ItemWork, *, always_bulk: bool, long: LongCall | None = None
+) -> Response:
     """Process each item; a single item gets its own response, unless `always_bulk` is set.
 
     With `long`, the work may continue after 202. Raises MissingParameter, too_many_entries; for a single item, the
@@ -105,18 +107,18 @@ async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, lon
     """
     items = distinct_items(sent)
 
-    async def run(progress: Progress) -> Final:
+    async def run(progress: Progress) -> FinalResponse:
         if len(sent) == 1 and not always_bulk:
             progress.expect(1)
             body = await each(items[0])
             progress.advance()
-            return Final(body)
-        return _final_of(await process_each(items, each, progress))
+            return FinalResponse(body)
+        return _combined_response(await process_each(items, each, progress))
 
-    return await long.json_response(run) if long else _json_answer(await run(Progress()))
+    return await long.json_response(run) if long else _json_response(await run(Progress()))
 
 
-def _final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
+def _combined_response(outcomes: Outcomes[Mapping[str, Any]]) -> FinalResponse:
     """Combine the bodies of all items; the HTTP status is the highest status of the failed items."""
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
     results = {
@@ -124,7 +126,7 @@ def _final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
         for item, outcome in outcomes.items()
     }
     if not failed:
-        return Final({"status": 0, "results": results})
+        return FinalResponse({"status": 0, "results": results})
     message = f"{len(failed)} of {len(outcomes)} items failed."
     body = {"status": -1, "code": "partial_failure", "message": message, "results": results}
-    return Final(body, max(map(http_status, failed)))
+    return FinalResponse(body, max(map(http_status, failed)))

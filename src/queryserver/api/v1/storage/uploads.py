@@ -75,7 +75,7 @@ async def upload_file(
     uploads: FileUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
+    """Store a file atomically: it appears under its name once it is complete. Spec §4, Contract storage 9.1."""
     with admission.admitted(caller, body.announced_bytes) as slot:
         request, name = await body.start()
         file = FileUpload(
@@ -118,7 +118,7 @@ async def upload_part(
     uploads: PartUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Keep a part; the same one again changes nothing. Contract storage 9.2."""
+    """Store a part of a file. Sending the same part again changes nothing. Contract storage 9.2."""
     with admission.admitted(caller) as slot:
         request, _ = await body.start()
         part = _part(stores, request)
@@ -145,7 +145,7 @@ async def upload_part(
 
 @router.get("/upload/chunks", response_model=wire.UploadStateResponse, responses=failures(403, 404))
 async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
-    """What has arrived, on any server and after any restart. Contract storage 9.2."""
+    """Return which parts have arrived, on any server and after any restart. Contract storage 9.2."""
     upload = await uploads.state(caller, request.qquuid)
     return json_response(
         wire.UploadStateResponse(
@@ -163,7 +163,7 @@ async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUp
 
 @router.delete("/upload/chunks", response_model=wire.PathResponse, responses=failures(403, 404, 409, 502))
 async def discard_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
-    """Delete the parts of an upload that were sent. Contract storage 9.2."""
+    """Cancel an upload and delete its parts. Contract storage 9.2."""
     target = await uploads.discard(caller, request.qquuid)
     return json_response(wire.PathResponse(status=0, path=str(target)))
 
@@ -178,7 +178,7 @@ async def complete_upload(
     uploads: PartUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Make the parts one file; once it is done, the same answer again. Contract storage 9.2."""
+    """Join the parts to the file. Repeated calls return the same response. Contract storage 9.2."""
     completion = CompletionRequest(
         directory=None if request.dest is None else stores.path(request.dest, parameter="dest"),
         file_name=request.qqfilename,
@@ -207,7 +207,7 @@ def _part(stores: Stores, request: requests.UploadPartRequest) -> PartRequest:
 
 def _completed(settings: Settings, upload: PartUpload) -> Response:
     if upload.result is None:
-        raise AssertionError("an upload that was completed has its entry")
+        raise AssertionError("a completed upload has a result")
     shapes = EntryShapes.of(settings, upload.terms.target.scheme)
     return json_response(
         wire.UploadCompleteResponse(

@@ -43,7 +43,7 @@ from queryserver.platform.threads import Threads
 router = storage_group()
 
 # More entries are written by a thread, in chunks of this size, so that the event loop runs in between.
-_SLICE = 200
+_ENTRIES_PER_SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class _Directories:
         page = await self._page(caller, location, request)
         if page.is_past_the_end:
             raise page_not_found(f"The directory has {page.pages} pages.")
-        body = {"status": 0, "path": str(location.path), "page": _page_facts(page).model_dump()}
-        return await self._written(caller, body, page.entries, self._shapes(location).flat)
+        body = {"status": 0, "path": str(location.path), "page": _page_numbers(page).model_dump()}
+        return await self._json_listing(caller, body, page.entries, self._shapes(location).flat)
 
     async def view(
         self,
@@ -78,9 +78,9 @@ class _Directories:
         dots = [shapes.entry(status, name=".")]
         if not location.path.is_root:
             dots.insert(0, shapes.entry(await _parent(location), name=".."))
-        facts = await self._facts(caller, location, request, page)
+        facts = await self._directory_view(caller, location, request, page)
         body = facts.model_dump() | {"descending": descending}
-        return await self._written(caller, body, page.entries, shapes.entry, dots)
+        return await self._json_listing(caller, body, page.entries, shapes.entry, dots)
 
     def _shapes(self, location: Location) -> EntryShapes:
         return EntryShapes.of(self.settings, location.path.scheme)
@@ -90,7 +90,7 @@ class _Directories:
         page_request = PageRequest(request.pagenum, request.pagesize, request.filter, sort_key, request.descending)
         return await self.listings.page(caller, location, page_request)
 
-    async def _facts(
+    async def _directory_view(
         self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
     ) -> wire.DirectoryView:
         """Return the body without its files."""
@@ -105,7 +105,7 @@ class _Directories:
             current_request_path=shapes.url(str(location.path)),
             breadcrumbs=breadcrumbs(location.path),
             files=[],
-            page=_page_facts(page),
+            page=_page_numbers(page),
             pagesize=request.pagesize,
             descending=None,
             home_directory=None if home is None else str(home),
@@ -125,7 +125,7 @@ class _Directories:
             s3_listing_not_allowed="",
         )
 
-    async def _written(
+    async def _json_listing(
         self,
         caller: Caller,
         body: Mapping[str, object],
@@ -136,12 +136,14 @@ class _Directories:
         """Return the response with its `files`; a thread writes them if there are many."""
 
         def write() -> bytes:
-            slices = (entries[start : start + _SLICE] for start in range(0, len(entries), _SLICE))
+            slices = (
+                entries[start : start + _ENTRIES_PER_SLICE] for start in range(0, len(entries), _ENTRIES_PER_SLICE)
+            )
             pieces = [orjson.dumps([*map(shape, some)])[1:-1] for some in slices]
             pieces = [orjson.dumps(before)[1:-1], *pieces] if before else pieces
             return orjson.dumps({**body, "files": orjson.Fragment(b"[" + b",".join(pieces) + b"]")})
 
-        if len(entries) <= _SLICE:
+        if len(entries) <= _ENTRIES_PER_SLICE:
             content = write()
         else:
             content = await self.threads.answers.run(caller.user.id, lambda _: write())
@@ -166,7 +168,7 @@ async def _parent(location: Location) -> FileStatus:
         return FileStatus(parent.path, EntryKind.DIRECTORY, 0, None)
 
 
-def _page_facts(page: DirectoryPage) -> wire.ListingPage:
+def _page_numbers(page: DirectoryPage) -> wire.ListingPage:
     request = page.request
     return wire.ListingPage(
         number=request.number,
@@ -191,7 +193,7 @@ async def list_directory(
     stores: StoresDep,
     directories: DirectoriesDep,
 ) -> Response:
-    """A page of a directory. Contract storage 5.2."""
+    """List one page of a directory. Contract storage 5.2."""
     location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
     return await directories.flat(caller, location, request)
 
@@ -211,9 +213,9 @@ class _FileViews:
         reading = self.excerpts.read(caller.user.id, location, status, *window, codec)
         return await while_connected(self.http, reading)
 
-    async def text(self, caller: Caller, shown: FileExcerpt, encoding: str, length: int) -> TextWindow:
+    async def text(self, caller: Caller, file_excerpt: FileExcerpt, encoding: str, length: int) -> TextWindow:
         return await self.excerpts.run_in_thread_if_large(
-            caller.user.id, partial(text_window, shown.excerpt, encoding), length
+            caller.user.id, partial(text_window, file_excerpt.excerpt, encoding), length
         )
 
     async def view(
@@ -223,21 +225,23 @@ class _FileViews:
         offset, length = request.window
         encoding = python_codec(request.encoding)
         codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
-        shown = await self.excerpt(caller, location, status, (offset, length), codec)
+        file_excerpt = await self.excerpt(caller, location, status, (offset, length), codec)
         text = None
         if request.mode != "binary":
-            text = await self.text(caller, shown, encoding, length)
+            text = await self.text(caller, file_excerpt, encoding, length)
         if text is not None and (text.is_valid or request.mode == "text"):
-            return json_response(self._body(location, status, request, shown, text))
-        facts = self._body(location, status, request, shown, None)
-        return await self.excerpts.run_in_thread_if_large(caller.user.id, partial(_with_dump, facts, shown), length)
+            return json_response(self._body(location, status, request, file_excerpt, text))
+        facts = self._body(location, status, request, file_excerpt, None)
+        return await self.excerpts.run_in_thread_if_large(
+            caller.user.id, partial(_with_dump, facts, file_excerpt), length
+        )
 
     def _body(
         self,
         location: Location,
         status: FileStatus,
         request: requests.FileViewParameters,
-        shown: FileExcerpt,
+        file_excerpt: FileExcerpt,
         text: TextWindow | None,
     ) -> wire.FileView:
         """Return the body without the hexadecimal dump. `text` is None for binary content."""
@@ -254,12 +258,12 @@ class _FileViews:
             "is_embeddable": request.is_embeddable,
             "breadcrumbs": breadcrumbs(location.path),
             "view": wire.FileWindow(
-                offset=shown.excerpt.offset,
-                length=shown.excerpt.length,
-                end=text.end if text else shown.excerpt.offset + len(shown.excerpt.requested),
+                offset=file_excerpt.excerpt.offset,
+                length=file_excerpt.excerpt.length,
+                end=text.end if text else file_excerpt.excerpt.offset + len(file_excerpt.excerpt.requested),
                 dirname=str(location.path.parent),
                 mode="text" if text else "binary",
-                compression=shown.codec,
+                compression=file_excerpt.codec,
                 size=status.size_bytes,
                 max_chunk_size=str(requests.MAX_WINDOW_BYTES),
                 contents=contents,
@@ -288,7 +292,7 @@ async def view_path(
     directories: DirectoriesDep,
     files: FileViewsDep,
 ) -> Response:
-    """A page of a directory, or a window of a file; the entry found decides. Spec §4, Contract storage 5.2, 5.3."""
+    """Return one page of a directory, or a window of a file. Spec §4, Contract storage 5.2, 5.3."""
     location = stores.location(caller, stores.path_or_root(path))
     status = await location.storage.stat(location.path.path)
     if status.is_directory:
@@ -303,15 +307,15 @@ async def display_file(
     stores: StoresDep,
     files: FileViewsDep,
 ) -> Response:
-    """A window of a file as text. Contract storage 5.3."""
+    """Return a window of a file as text. Contract storage 5.3."""
     offset, length = request.window
     encoding = python_codec(request.encoding)
     location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
     status = await location.storage.stat(location.path.path)
     if status.is_directory:
         raise NotAFile(f"{location.path} is a directory.")
-    shown = await files.excerpt(caller, location, status, (offset, length), _codec(request.compression))
-    text = await files.text(caller, shown, encoding, length)
+    file_excerpt = await files.excerpt(caller, location, status, (offset, length), _codec(request.compression))
+    text = await files.text(caller, file_excerpt, encoding, length)
     if not text.is_valid:
         raise not_text(f"This part of the file is no text in {encoding}.")
     return json_response(
@@ -323,15 +327,15 @@ async def display_file(
             length=length,
             end=text.end,
             mode="text",
-            compression=shown.codec,
+            compression=file_excerpt.codec,
         )
     )
 
 
-def _with_dump(facts: wire.FileView, shown: FileExcerpt) -> Response:
+def _with_dump(facts: wire.FileView, file_excerpt: FileExcerpt) -> Response:
     """Return the response with the dump, which is not validated, because a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
-    body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.requested, shown.excerpt.offset))
+    body["view"]["xxd"] = orjson.Fragment(hexdump(file_excerpt.excerpt.requested, file_excerpt.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")
 
 
