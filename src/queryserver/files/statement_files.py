@@ -1,4 +1,4 @@
-"""Gives engine sessions' statements access to store files, with their callers' rights (Contract editor 4.7)."""
+"""Access of statements to files in stores, with the rights of their callers (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -25,13 +25,13 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes per read call."""
 MAX_OPEN_WRITES = 32
 """Maximum number of open writes per statement, because object stores buffer a part of each write in memory."""
-_MAX_OPEN_WRITES_HERE = 64
-_READ_AT_ONCE_BYTES = 64 * 1024 * 1024
+_MAX_OPEN_WRITES_PER_PROCESS = 64
+_MAX_CONCURRENT_READ_BYTES = 64 * 1024 * 1024
 """Bytes that all statements in this process may read concurrently."""
 _READ_WAIT_S = 3600.0
-_CALLS_AT_ONCE = 16
+_MAX_CONCURRENT_CALLS = 16
 """Maximum number of concurrent calls per statement."""
-_KNOWN = 10_000
+_MAX_CACHED = 10_000
 _BATCH = 5000
 # Number of chunks that a writer may be ahead of the store.
 _PIECES_AHEAD = 2
@@ -54,7 +54,7 @@ class StatementFileAccess:
         self.audit = audit
         self.max_scanned = max_scanned
         # Waiting callers have their own timeout.
-        self.reads = ByteBudget(_READ_AT_ONCE_BYTES, wait_s=_READ_WAIT_S)
+        self.reads = ByteBudget(_MAX_CONCURRENT_READ_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
     def of_session(self, *, may_write: bool) -> "SessionFiles":
@@ -85,54 +85,54 @@ class SessionFiles:
             await statement.end()
 
     @property
-    def _now(self) -> "CallerFiles":
+    def _current(self) -> "CallerFiles":
         if self._statement is None:
             raise errors.PermissionDenied("No statement runs that could read or write files.")
         return self._statement
 
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
-        return await self._now.glob(pattern)
+        return await self._current.glob(pattern)
 
     async def status(self, path: str) -> StoredFile:
-        return await self._now.status(path)
+        return await self._current.status(path)
 
     async def list_directory(self, path: str) -> Sequence[StoredFile]:
-        return await self._now.list_directory(path)
+        return await self._current.list_directory(path)
 
     async def require_readable(self, path: str) -> StoredFile:
-        return await self._now.require_readable(path)
+        return await self._current.require_readable(path)
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
-        return await self._now.read(path, offset=offset, length=length, version=version)
+        return await self._current.read(path, offset=offset, length=length, version=version)
 
     @asynccontextmanager
     async def write(self, path: str, *, overwrite: bool) -> AsyncGenerator[FileSink]:
-        async with self._now.write(path, overwrite=overwrite) as sink:
+        async with self._current.write(path, overwrite=overwrite) as sink:
             yield sink
 
     async def make_directory(self, path: str) -> None:
-        await self._now.make_directory(path)
+        await self._current.make_directory(path)
 
     async def remove(self, path: str) -> None:
-        await self._now.remove(path)
+        await self._current.remove(path)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """A path and its spelling in the statement."""
+class _RequestedPath:
+    """A path as a statement spells it."""
 
     path: StoragePath
     spelling: PathSpelling
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return self.spelling.of(self.path)
 
     def stored(self, status: FileStatus) -> StoredFile:
-        shown = self.spelling.of(StoragePath(self.path.scheme, status.path))
+        text = self.spelling.of(StoragePath(self.path.scheme, status.path))
         if status.is_directory:
-            return StoredFile(shown, 0, status.modified_at, is_directory=True)
-        return StoredFile(shown, status.size_bytes, status.modified_at, version=entity_tag(status))
+            return StoredFile(text, 0, status.modified_at, is_directory=True)
+        return StoredFile(text, status.size_bytes, status.modified_at, version=entity_tag(status))
 
 
 class CallerFiles:
@@ -144,11 +144,11 @@ class CallerFiles:
         self._caller = Caller.of(user)
         self._may_write = may_write
         self._facts: Mapping[str, str] = MappingProxyType({"operation_id": operation_id} if operation_id else {})
-        self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
-        self._known = LruCache[StoragePath, FileStatus](_KNOWN)
-        self._readable = LruCache[StoragePath, FileStatus](_KNOWN)
+        self._calls = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+        self._statuses = LruCache[StoragePath, FileStatus](_MAX_CACHED)
+        self._readable = LruCache[StoragePath, FileStatus](_MAX_CACHED)
         self._written: dict[StoragePath, FileStatus] = {}
-        self._made: set[StoragePath] = set()
+        self._pending_directories: set[StoragePath] = set()
         self._writes: set[asyncio.Task[FileStatus]] = set()
         self._has_ended = False
 
@@ -161,87 +161,91 @@ class CallerFiles:
             await asyncio.wait(self._writes)
 
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
-        named = self._named(pattern)
-        with self._failures(_LIST, named):
-            location = self._location(named, Scope.FILES_READ)
-            if not is_pattern(named.path.path):
+        requested = self._requested_path(pattern)
+        with self._failures(_LIST, requested):
+            location = self._location(requested, Scope.FILES_READ)
+            if not is_pattern(requested.path.path):
                 found = await self._file_or_none(location)
-                return [named.stored(found)] if found is not None else []
+                return [requested.stored(found)] if found is not None else []
             async with self._calls:
                 search = GlobSearch(
                     location.storage,
-                    Pattern(named.path.names),
+                    Pattern(requested.path.names),
                     location.file_system.traits.container_levels,
                     self._access.max_scanned,
                 )
                 matches = await search.run()
             if not matches and (found := await self._file_or_none(location)) is not None:
                 matches = [found]
-            for status in matches if len(matches) <= _KNOWN else ():
-                self._known.put(StoragePath(named.path.scheme, status.path), status)
-            return sorted(map(named.stored, matches), key=lambda file: file.path)
+            for status in matches if len(matches) <= _MAX_CACHED else ():
+                self._statuses.put(StoragePath(requested.path.scheme, status.path), status)
+            return sorted(map(requested.stored, matches), key=lambda file: file.path)
 
     async def status(self, path: str) -> StoredFile:
-        named = self._named(path)
-        with self._failures(_LIST, named):
+        requested = self._requested_path(path)
+        with self._failures(_LIST, requested):
             # Writing also calls this method for the target first.
             is_writer = self._user.has_scope(Scope.FILES_WRITE)
-            location = self._location(named, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ)
-            if named.path in self._made:
-                return StoredFile(named.shown, 0, None, is_directory=True)
-            found = _refused_link(named.path, await self._stat(location))
+            location = self._location(
+                requested, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ
+            )
+            if requested.path in self._pending_directories:
+                return StoredFile(requested.text, 0, None, is_directory=True)
+            found = _reject_link(requested.path, await self._stat(location))
             if not (found.is_file or found.is_directory):
-                raise errors.NotAFile(f"{named.shown} is neither a file nor a directory.")
-            return named.stored(found)
+                raise errors.NotAFile(f"{requested.text} is neither a file nor a directory.")
+            return requested.stored(found)
 
     async def list_directory(self, path: str) -> Sequence[StoredFile]:
-        named = self._named(path)
-        with self._failures(_LIST, named):
-            location, found = self._location(named, Scope.FILES_READ), list[StoredFile]()
-            listing = location.storage.list_directory(named.path.path, batch_size=_BATCH)
+        requested = self._requested_path(path)
+        with self._failures(_LIST, requested):
+            location, found = self._location(requested, Scope.FILES_READ), list[StoredFile]()
+            listing = location.storage.list_directory(requested.path.path, batch_size=_BATCH)
             try:
                 async with self._calls, aclosing(listing) as batches:
                     async for batch in batches:
-                        found += [named.stored(entry) for entry in batch.entries if entry.is_file or entry.is_directory]
+                        found += [
+                            requested.stored(entry) for entry in batch.entries if entry.is_file or entry.is_directory
+                        ]
                         if len(found) > MAX_FOUND:
                             raise errors.too_many_entries(f"The directory has more than {MAX_FOUND} entries.")
             except errors.PathNotFound:
-                if named.path not in self._made:
+                if requested.path not in self._pending_directories:
                     raise
             return sorted(found, key=lambda file: file.path)
 
     async def require_readable(self, path: str) -> StoredFile:
-        named = self._named(path)
-        return named.stored(await self._opened(named))
+        requested = self._requested_path(path)
+        return requested.stored(await self._readable_file(requested))
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
         if offset < 0 or not 0 <= length <= MAX_READ_BYTES:
             raise errors.InvalidParameter(f"A read is of at most {MAX_READ_BYTES} bytes from an offset of 0 or more.")
-        named = self._named(path)
-        status = await self._opened(named)
+        requested = self._requested_path(path)
+        status = await self._readable_file(requested)
         if version and version != entity_tag(status):
-            raise errors.EntryChanged(f"{named.shown} was changed meanwhile.")
-        wanted = min(length, status.size_bytes - offset)
-        if wanted <= 0:
+            raise errors.EntryChanged(f"{requested.text} was changed meanwhile.")
+        wanted_bytes = min(length, status.size_bytes - offset)
+        if wanted_bytes <= 0:
             return b""
-        with self._failures(_READ, named):
-            location = self._location(named, Scope.FILES_READ)
+        with self._failures(_READ, requested):
+            location = self._location(requested, Scope.FILES_READ)
             async with self._calls:
-                held = await self._access.reads.reserve(self._user.id, wanted)
+                reservation = await self._access.reads.reserve(self._user.id, wanted_bytes)
                 try:
-                    return await _all_of(location, offset, wanted, status)
+                    return await _read_exactly(location, offset, wanted_bytes, status)
                 finally:
-                    held.release()
+                    reservation.release()
 
     @asynccontextmanager
     async def write(self, path: str, *, overwrite: bool) -> AsyncGenerator[FileSink]:
-        named = self._named(path)
-        with self._event(_WRITE, named) as noted:
-            location = await self._target(named, overwrite=overwrite)
-            async with self._writing(), self._access.orphans.recorded_write(self._caller, named.path):
-                body = _Body(named.shown, self._access.rules.max_bytes)
+        requested = self._requested_path(path)
+        with self._event(_WRITE, requested) as details:
+            location = await self._target(requested, overwrite=overwrite)
+            async with self._writing(), self._access.orphans.recorded_write(self._caller, requested.path):
+                body = _Body(requested.text, self._access.rules.max_bytes)
                 task = self._stored(location, body, overwrite=overwrite)
-                body.follow(task)
+                body.attach(task)
                 try:
                     yield body
                     await body.finish()
@@ -249,50 +253,50 @@ class CallerFiles:
                     status = await task
                 finally:
                     await self._abort(task)
-            noted.size_bytes = body.size_bytes
-            self._forget(named.path)
-            self._written[named.path] = status
+            details.size_bytes = body.size_bytes
+            self._forget(requested.path)
+            self._written[requested.path] = status
 
     async def make_directory(self, path: str) -> None:
-        named = self._named(path)
-        with self._event(_MKDIR, named):
-            location = self._location(named, Scope.FILES_WRITE)
+        requested = self._requested_path(path)
+        with self._event(_MKDIR, requested):
+            location = self._location(requested, Scope.FILES_WRITE)
             found = await location.find()
             if found is not None:
                 if not found.is_directory:
-                    raise errors.PathExists(f"{named.shown} exists and is no directory.")
+                    raise errors.PathExists(f"{requested.text} exists and is no directory.")
                 return
-            _require_new_name(named.path, is_directory=True)
+            _require_new_name(requested.path, is_directory=True)
             await check_new_parents(location)
-            if named.path.scheme in OBJECT_STORES and len(named.path.names) > 1:
+            if requested.path.scheme in OBJECT_STORES and len(requested.path.names) > 1:
                 # The directory is created with its first file. Otherwise each partition's marker would remain forever.
-                self._made.add(named.path)
+                self._pending_directories.add(requested.path)
                 return
-            async with self._access.orphans.recorded_write(self._caller, named.path):
-                await location.storage.mkdir(named.path.path)
+            async with self._access.orphans.recorded_write(self._caller, requested.path):
+                await location.storage.mkdir(requested.path.path)
 
     async def remove(self, path: str) -> None:
-        named = self._named(path)
-        with self._event(_REMOVE, named):
-            location = self._location(named, Scope.FILES_WRITE)
-            written = self._written.get(named.path)
+        requested = self._requested_path(path)
+        with self._event(_REMOVE, requested):
+            location = self._location(requested, Scope.FILES_WRITE)
+            written = self._written.get(requested.path)
             if written is None:
                 raise errors.PermissionDenied("Statements delete no files but those that they have written themselves.")
-            if not (await location.storage.stat(named.path.path)).is_same_content(written):
-                raise errors.EntryChanged(f"{named.shown} was changed meanwhile.")
-            await location.storage.delete(named.path.path, recursive=False)
-            self._forget(named.path)
-            del self._written[named.path]
+            if not (await location.storage.stat(requested.path.path)).is_same_content(written):
+                raise errors.EntryChanged(f"{requested.text} was changed meanwhile.")
+            await location.storage.delete(requested.path.path, recursive=False)
+            self._forget(requested.path)
+            del self._written[requested.path]
 
-    def _named(self, text: str) -> _Named:
+    def _requested_path(self, text: str) -> _RequestedPath:
         stores = self._access.stores
         try:
             path = stores.path(text)
         except errors.QueryServerError as error:
-            raise about(text, stores.with_available_stores(error, self._caller)) from None
-        return _Named(path, PathSpelling.read(text, path))
+            raise error_about(text, stores.with_available_stores(error, self._caller)) from None
+        return _RequestedPath(path, PathSpelling.read(text, path))
 
-    def _location(self, named: _Named, scope: Scope) -> Location:
+    def _location(self, requested: _RequestedPath, scope: Scope) -> Location:
         """Return the path with its store. Raises PermissionDenied if the token, connector or user lacks the
         permission.
         """
@@ -301,64 +305,65 @@ class CallerFiles:
             raise errors.PermissionDenied(f"The API token of this statement lacks the scope {scope}.")
         if scope is Scope.FILES_WRITE and not self._may_write:
             raise errors.PermissionDenied("The connector is read-only: its statements write no files.")
-        return self._access.stores.location(self._caller, named.path)
+        return self._access.stores.location(self._caller, requested.path)
 
     def _require_running(self) -> None:
         if self._has_ended:
             raise errors.PermissionDenied(_ENDED)
 
     async def _stat(self, location: Location) -> FileStatus:
-        """Return the entry as the statement saw it for the first time."""
-        known = self._known.get(location.path)
-        if known is None:
+        """Return the status of an entry as at the first access by this statement."""
+        status = self._statuses.get(location.path)
+        if status is None:
             async with self._calls:
-                known = await location.storage.stat(location.path.path)
-            self._known.put(location.path, known)
-        return known
+                status = await location.storage.stat(location.path.path)
+            self._statuses.put(location.path, status)
+        return status
 
     async def _file_or_none(self, location: Location) -> FileStatus | None:
         """Return the file at a path, or None if it does not exist. Raises SymlinkNotFollowed."""
         try:
-            found = _refused_link(location.path, await self._stat(location))
+            found = _reject_link(location.path, await self._stat(location))
         except (errors.PathNotFound, errors.NotADirectory):
             return None
         return found if found.is_file else None
 
-    async def _opened(self, named: _Named) -> FileStatus:
+    async def _readable_file(self, requested: _RequestedPath) -> FileStatus:
         """Return the file if the caller may read it. The first time a path is read, an audit event is recorded."""
-        readable = self._readable.get(named.path)
+        readable = self._readable.get(requested.path)
         if readable is not None:
             return readable
-        with self._event(_READ, named):
-            location = self._location(named, Scope.FILES_READ)
-            status = _refused_link(named.path, await self._stat(location))
+        with self._event(_READ, requested):
+            location = self._location(requested, Scope.FILES_READ)
+            status = _reject_link(requested.path, await self._stat(location))
             if not status.is_file:
-                raise errors.NotAFile(f"{named.shown} is not a file.")
+                raise errors.NotAFile(f"{requested.text} is not a file.")
             if location.file_system.traits.acts_as_user and status.size_bytes:
                 # On HDFS, the permission to list a directory does not include reading its files.
                 async with self._calls:
-                    await _all_of(location, 0, 1, status)
-            self._readable.put(named.path, status)
+                    await _read_exactly(location, 0, 1, status)
+            self._readable.put(requested.path, status)
             return status
 
-    async def _target(self, named: _Named, *, overwrite: bool) -> Location:
+    async def _target(self, requested: _RequestedPath, *, overwrite: bool) -> Location:
         """Run an upload's checks (Contract storage 9.1). Raises the errors of `UploadRules.admit` and
         `UploadRules.target`.
         """
-        self._location(named, Scope.FILES_WRITE)
+        self._location(requested, Scope.FILES_WRITE)
         self._access.rules.admit()
-        path = named.path
+        path = requested.path
         if path.is_root:
-            raise errors.PathExists(f"{named.shown} exists.")
+            raise errors.PathExists(f"{requested.text} exists.")
         _require_new_name(path, is_directory=False)
         return await self._access.rules.target(self._caller, path.parent, path.name, overwrite=overwrite)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[None]:
         """Count one more of this process's open writes inside the block."""
-        if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_HERE:
+        if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_PER_PROCESS:
             raise errors.TooManyRequests(
-                f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together {_MAX_OPEN_WRITES_HERE}.",
+                f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together"
+                f" {_MAX_OPEN_WRITES_PER_PROCESS}.",
                 retry_after=_RETRY_AFTER,
             )
         self._access.open_writes += 1
@@ -385,23 +390,26 @@ class CallerFiles:
             await asyncio.wait({task})
 
     def _forget(self, path: StoragePath) -> None:
-        self._known.pop(path)
+        self._statuses.pop(path)
         self._readable.pop(path)
 
     @contextmanager
-    def _event(self, operation: str, named: _Named) -> Generator[AuditDetails]:
+    def _event(self, operation: str, requested: _RequestedPath) -> Generator[AuditDetails]:
         """Record one audit event for the block, and add the path to error messages."""
-        with self._access.audit.event(self._caller, operation, named.path, facts=self._facts) as noted, _naming(named):
-            yield noted
+        with (
+            self._access.audit.event(self._caller, operation, requested.path, facts=self._facts) as details,
+            _errors_about(requested),
+        ):
+            yield details
 
     @contextmanager
-    def _failures(self, operation: str, named: _Named) -> Generator[None]:
+    def _failures(self, operation: str, requested: _RequestedPath) -> Generator[None]:
         """Add the path to error messages, and record denied calls as audit events."""
         try:
-            with _naming(named):
+            with _errors_about(requested):
                 yield
         except errors.PermissionDenied as error:
-            self._access.audit.record(self._caller, operation, named.path, error.code, facts=self._facts)
+            self._access.audit.record(self._caller, operation, requested.path, error.code, facts=self._facts)
             raise
 
 
@@ -413,13 +421,13 @@ class _Body:
         self._path = path
         self._max_bytes = max_bytes
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
-        self._taker: asyncio.Task[FileStatus] | None = None
+        self._writer: asyncio.Task[FileStatus] | None = None
         self._failure: BaseException | None = None
         """Why the content is incomplete."""
         self.size_bytes = 0
 
-    def follow(self, taker: "asyncio.Task[FileStatus]") -> None:
-        self._taker = taker
+    def attach(self, writer: "asyncio.Task[FileStatus]") -> None:
+        self._writer = writer
 
     async def send(self, data: bytes) -> None:
         """Write bytes. Raises file_too_large and the store's errors."""
@@ -440,15 +448,15 @@ class _Body:
             yield piece
 
     async def _put(self, piece: bytes | None) -> None:
-        taker = self._taker
-        if taker is None or taker.done():
-            raise self._broken(_end_of(taker))
+        writer = self._writer
+        if writer is None or writer.done():
+            raise self._broken(_end_error(writer))
         if not self._pieces.full():
             self._pieces.put_nowait(piece)
             return
         putting = asyncio.create_task(self._pieces.put(piece), name="piece of a file")
         try:
-            await asyncio.wait({putting, taker}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({putting, writer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:  # cancelled, so the following content would lack a chunk
             self._broken(errors.StorageError("Not all bytes of the file were written."))
             raise
@@ -457,21 +465,21 @@ class _Body:
             putting.cancel()
         # Both may be done if the store consumed this chunk and then finished.
         if not is_taken:
-            raise self._broken(_end_of(taker))
+            raise self._broken(_end_error(writer))
 
     def _broken(self, failure: BaseException) -> BaseException:
-        self._failure = about(self._path, failure) if isinstance(failure, errors.QueryServerError) else failure
+        self._failure = error_about(self._path, failure) if isinstance(failure, errors.QueryServerError) else failure
         return self._failure
 
 
-def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:
+def _end_error(writer: "asyncio.Task[FileStatus] | None") -> BaseException:
     """Return the error for a store that accepts no more bytes."""
-    if taker is None or taker.cancelled():
+    if writer is None or writer.cancelled():
         return errors.PermissionDenied(_ENDED)
-    return taker.exception() or errors.StorageError("The store did not take the whole file.")
+    return writer.exception() or errors.StorageError("The store did not take the whole file.")
 
 
-async def _all_of(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
+async def _read_exactly(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
     """Read exactly `length` bytes of a version. Raises EntryChanged, StorageError."""
     stored = location.storage.read(location.path.path, offset=offset, length=length, version=version)
     async with aclosing(stored) as pieces:
@@ -482,7 +490,7 @@ async def _all_of(location: Location, offset: int, length: int, version: FileSta
     return content
 
 
-def _refused_link(path: StoragePath, status: FileStatus) -> FileStatus:
+def _reject_link(path: StoragePath, status: FileStatus) -> FileStatus:
     """Return the entry unchanged. Raises SymlinkNotFollowed for a link."""
     if status.kind is EntryKind.LINK:
         raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
@@ -498,14 +506,14 @@ def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
 
 
 @contextmanager
-def _naming(named: _Named) -> Generator[None]:
+def _errors_about(requested: _RequestedPath) -> Generator[None]:
     try:
         yield
     except errors.QueryServerError as error:
-        raise about(named.shown, error) from error
+        raise error_about(requested.text, error) from error
 
 
-def about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
+def error_about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
     """Return the error for a statement. Its message contains the path, and every denial becomes `permission_denied`."""
     message = error.message if path in error.message else f"{path}: {error.message}"
     if isinstance(error, errors.PermissionDenied):
