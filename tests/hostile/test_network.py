@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import make_settings
-from tests.api.connectors.driving import Keeper, listed
+from tests.api.connectors.driving import ConnectorAdmin, listed
 from tests.api.driving import Api, open_api
 from tests.fixtures.database import execute
 
@@ -180,10 +180,10 @@ def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
     return opened
 
 
-async def outcome(keeper: Keeper, url: str) -> tuple[bool, str, str]:
+async def outcome(admin: ConnectorAdmin, url: str) -> tuple[bool, str, str]:
     """Test a connector and return its success, the reason and the messages."""
     draft = {"nice_name": "x", "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
-    response = await keeper.caller.post("connector/instance/test", connector=json.dumps(draft))
+    response = await admin.caller.post("connector/instance/test", connector=json.dumps(draft))
     body = response.json()
     return body.get("ok", False), body.get("reason") or body.get("code"), response.text
 
@@ -192,14 +192,14 @@ async def test_service_database_server_is_refused_to_stored_connectors_with_reas
     opener: Opener, users_dsn: str
 ) -> None:
     async with opener(allow_service_database_server=False) as api:
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         draft = {"nice_name": "x", "dialect": "postgresql", "interface": "sqlalchemy"}
-        status, code, errors = await keeper.refused({**draft, "settings": listed({"url": users_dsn})})
+        status, code, errors = await admin.refused({**draft, "settings": listed({"url": users_dsn})})
         assert (status, code) == (400, "host_not_allowed")
         assert "server of the service's own database" in str(errors)
         assert _REFUSED_ALLOWED in str(errors)
         # A name is resolved when the connector connects.
-        ok, reason, text = await outcome(keeper, users_dsn.replace("127.0.0.1", "localhost"))
+        ok, reason, text = await outcome(admin, users_dsn.replace("127.0.0.1", "localhost"))
         assert (ok, reason) == (False, "refused")
         assert "server of the service's own database" in text
 
@@ -212,9 +212,9 @@ async def test_other_databases_of_that_server_need_a_setting_for_stored_connecto
         ana = await api.user("ana")
         assert (await ana.result("postgresql", "select 1 + 1"))["data"] == [[2]]
     async with opener(allow_service_database_server=True) as api:
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         for host in ("127.0.0.1", "localhost"):
-            ok, _, text = await outcome(keeper, users_dsn.replace("127.0.0.1", host))
+            ok, _, text = await outcome(admin, users_dsn.replace("127.0.0.1", host))
             assert ok, text
 
 
@@ -233,10 +233,10 @@ async def test_service_database_itself_is_refused_in_any_spelling(
     ]
     try:
         async with opener(allow_service_database_server=True, blocked_networks=()) as api:
-            keeper = await Keeper.of(api)
+            admin = await ConnectorAdmin.of(api)
             for url in urls:
                 for host in ("127.0.0.1", "localhost", "127.9.9.9", "0x7f000001", "2130706433"):
-                    ok, reason, text = await outcome(keeper, url.replace("@127.0.0.1:", f"@{host}:"))
+                    ok, reason, text = await outcome(admin, url.replace("@127.0.0.1:", f"@{host}:"))
                     assert not ok, (host, text)
                     assert reason in {"refused", "host_not_allowed"}, (host, text)
                     assert "the service's own database" in text, (host, text)
@@ -250,14 +250,14 @@ async def test_service_database_itself_is_refused_in_any_spelling(
 )
 async def test_url_options_cannot_name_another_database(opener: Opener, users_dsn: str, tail: str) -> None:
     async with opener(allow_service_database_server=True, extra_url_options={"postgresql": ("options", "host")}) as api:
-        ok, reason, text = await outcome(await Keeper.of(api), f"{users_dsn}{tail}")
+        ok, reason, text = await outcome(await ConnectorAdmin.of(api), f"{users_dsn}{tail}")
         assert (ok, reason) == (False, "option_not_allowed"), text
 
 
 async def test_service_database_is_refused_among_several_hosts(opener: Opener, users_dsn: str) -> None:
     async with opener(allow_service_database_server=False) as api:
         several = users_dsn.replace("@127.0.0.1:", "@harmless.invalid,127.0.0.1:")
-        ok, _, text = await outcome(await Keeper.of(api), several)
+        ok, _, text = await outcome(await ConnectorAdmin.of(api), several)
         assert not ok, text
 
 
@@ -269,14 +269,14 @@ async def test_service_database_behind_another_port_is_recognized_by_its_identit
         forwarded("127.0.0.1", tcp_open.address.port) as port,
         opener(allow_service_database_server=False) as api,
     ):
-        keeper = await Keeper.of(api)
+        admin = await ConnectorAdmin.of(api)
         hostile = own_url.replace(f":{tcp_open.address.port}/", f":{port}/")
-        ok, reason, text = await outcome(keeper, hostile)
+        ok, reason, text = await outcome(admin, hostile)
         assert (ok, reason) == (False, "refused"), text
         assert "it is the service's own database" in text
         # The same port serves another database of the server: only the service's own is recognized.
         ok, _, text = await outcome(
-            keeper, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
+            admin, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
         )
         assert ok, text
 

@@ -166,12 +166,12 @@ class TestPackedFiles:
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
         with open_threads() as threads:
-            viewing = Excerpts(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
+            excerpts = Excerpts(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
 
             async def show(user_id: int, name: str) -> FileExcerpt:
                 storage = store.as_user(StorageUser("ana"))
-                place = Location(StoragePath(store.scheme, name), store, storage)
-                return await viewing.show(user_id, place, await storage.stat(name), 0, 16, Codec.GZIP)
+                location = Location(StoragePath(store.scheme, name), store, storage)
+                return await excerpts.read(user_id, location, await storage.stat(name), 0, 16, Codec.GZIP)
 
             bombs = [asyncio.create_task(show(1, "bomb.gz")) for _ in range(6)]
             await asyncio.sleep(0)

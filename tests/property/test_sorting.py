@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.files.directory_pages import FirstEntries, SortKey
+from queryserver.files.directory_pages import SortedEntries, SortKey
 from queryserver.files.model import EntryKind, FileStatus
 
 _TIMES = st.one_of(
@@ -73,7 +73,7 @@ def _sorted_by(entries: list[FileStatus], key: SortKey, *, descending: bool) -> 
 def test_first_entries_match_a_full_sort(
     entries: list[FileStatus], key: SortKey, descending: bool, limit: int, unsorted: int
 ) -> None:
-    first = FirstEntries("dir", key, descending=descending, limit=limit, unsorted=unsorted)
+    first = SortedEntries("dir", key, descending=descending, limit=limit, unsorted=unsorted)
     for entry in entries:
         first.add([entry])
     window = list(first.window(0, limit))
