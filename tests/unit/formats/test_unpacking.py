@@ -409,7 +409,7 @@ class TestParquet:
         assert b"".join(parquet_lines(parquet(pa.table({"a": pa.array([], pa.int32())})))) == b""
 
     @pytest.mark.security("S10")
-    def test_long_text_repeated_in_many_rows_is_held_once(self):
+    def test_long_text_repeated_in_many_rows_is_in_memory_once(self):
         text = "x" * (1024 * 1024)
         column = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), [text])
         before = pa.total_allocated_bytes()

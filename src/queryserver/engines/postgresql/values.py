@@ -315,7 +315,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     """Convert values decoded by the connection's codecs, where dates and timestamps are integers and `numeric` is text.
 
-    Values that do not fit the Arrow type become odd values (`text_union`).
+    The result is a text union if some values do not fit the Arrow type.
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
@@ -371,7 +371,7 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 def _moved(
     declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
 ) -> pa.Array:
-    """Add `offset` to the values. Values outside `limits` become odd values."""
+    """Add `offset` to the values. Values outside `limits` become texts of a text union."""
     wanted, numbers = arrow_type(declared), pa.array(values, storage)
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()

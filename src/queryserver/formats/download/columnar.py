@@ -75,7 +75,7 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
             ) from error
     if pa.types.is_union(array.type):
         return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)
-    # Only a column declared as floating point is read as such where it also holds integers.
+    # Integers are converted to floating point only in a column declared as such.
     return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
