@@ -13,27 +13,27 @@ REMOTE = {"import_type": "remote"}
 
 
 class PreviewsEverywhere:
-    """Subclasses provide the fixture `place`."""
+    """Subclasses provide the fixture `folder`."""
 
     @pytest.mark.importer(16, 45)
-    async def test_remote_text_file_is_previewed(self, place):
-        await place.put("sales é.csv", b"id,price\n" + b"12345678,1.50\n" * 200_000)
-        user, path = place.world.user, place.at("sales é.csv")
+    async def test_remote_text_file_is_previewed(self, folder):
+        await folder.put("sales é.csv", b"id,price\n" + b"12345678,1.50\n" * 200_000)
+        user, path = folder.world.user, folder.at("sales é.csv")
         guessed = (await guess(user, path, **REMOTE)).json()
         assert (guessed["type"], guessed["field_separator"], guessed["confidence"]) == ("csv", ",", 1.0)
         assert (await header(user, path, **REMOTE)).json() == {"has_header": True}
         body = (await preview(user, path, **REMOTE)).json()
         assert (names(body), types(body)) == (["id", "price"], ["BIGINT", "DOUBLE"])
         assert body["preview_data"] == [["12345678", "1.50"]] * 50
-        assert refusal(await preview(user, place.at("nothing"), **REMOTE)) == (400, "file_not_found")
-        assert refusal(await preview(user, place.path, **REMOTE)) == (400, "invalid_parameter")
+        assert refusal(await preview(user, folder.at("nothing"), **REMOTE)) == (400, "file_not_found")
+        assert refusal(await preview(user, folder.path, **REMOTE)) == (400, "invalid_parameter")
 
     @pytest.mark.importer(45)
-    async def test_remote_workbook_is_previewed(self, place, tmp_path: Path):
+    async def test_remote_workbook_is_previewed(self, folder, tmp_path: Path):
         sheets = {"one": column_xml(["<c><v>1</v></c>", "<c><v>2</v></c>"])}
         parts = {**workbook_parts(sheets), "xl/media/image1.png": Random(1).randbytes(2 * MIB)}
-        await place.put("book.xlsx", write_package(tmp_path / "book.xlsx", parts).read_bytes())
-        user, path = place.world.user, place.at("book.xlsx")
+        await folder.put("book.xlsx", write_package(tmp_path / "book.xlsx", parts).read_bytes())
+        user, path = folder.world.user, folder.at("book.xlsx")
         assert (await guess(user, path, **REMOTE)).json() == {"type": "excel", "sheet_names": ["one"]}
         query = {**REMOTE, "sheet_name": "one", "has_header": "false"}
         assert (await preview(user, path, "excel", **query)).json()["preview_data"] == [["1"], ["2"]]

@@ -299,12 +299,12 @@ class TestLayout:
         assert "Bad row: record 42: the row has more fields than the file has columns" in done["log"]
 
 
-def data_file(package: str, place: str) -> Path:
+def data_file(package: str, folder: str) -> Path:
     """A data file of an installed package, found without importing the package."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
-    return Path(found.origin).parent / place
+    return Path(found.origin).parent / folder
 
 
 class TestWrittenForms:

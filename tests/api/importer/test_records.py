@@ -191,13 +191,13 @@ async def test_avro_file_is_imported(eva: Caller):
 async def test_corrupt_and_hostile_files_are_refused(eva: Caller):
     whole = parquet()
     stream = arrow_stream(pa.table({"s": ["abc", "def"]}))
-    place = stream.index(b"\x03\x00\x00\x00\x06\x00\x00\x00")
+    folder = stream.index(b"\x03\x00\x00\x00\x06\x00\x00\x00")
     cases = [
         ("parquet", whole[:-20], "file_corrupt"),
         ("parquet", b"PAR1" + bytes(100) + b"PAR1", "file_corrupt"),
         ("arrow", arrow_file()[:200], "file_corrupt"),
         # Text offsets point past the text data; Arrow itself would read there.
-        ("arrow", stream[:place] + b"\xff\xff\xff\x0f" + stream[place + 4 :], "file_corrupt"),
+        ("arrow", stream[:folder] + b"\xff\xff\xff\x0f" + stream[folder + 4 :], "file_corrupt"),
         ("avro", (AVRO / "null.avro").read_bytes()[:-30], "file_corrupt"),
         ("avro", b"Obj\x01\x00" + bytes(100), "file_corrupt"),
         ("parquet", b"a,b\n1,2\n", "format_mismatch"),
@@ -205,8 +205,8 @@ async def test_corrupt_and_hostile_files_are_refused(eva: Caller):
         ("ndjson", b"a,b\n1,2\n", "format_mismatch"),
         ("csv", whole, "format_mismatch"),
         ("ndjson", b'{"a": "' + b"x" * (16 * 1024 * 1024) + b'"}', "record_too_long"),
-        ("ndjson", json.dumps({f"c{place}": place for place in range(2001)}).encode(), "too_many_columns"),
-        ("parquet", parquet(pa.table({f"c{place}": [1] for place in range(2001)})), "too_many_columns"),
+        ("ndjson", json.dumps({f"c{folder}": folder for folder in range(2001)}).encode(), "too_many_columns"),
+        ("parquet", parquet(pa.table({f"c{folder}": [1] for folder in range(2001)})), "too_many_columns"),
     ]
     answers = await asyncio.gather(*(refused(eva, kind, content) for kind, content, _ in cases))
     assert answers == [(400, code) for _, _, code in cases]

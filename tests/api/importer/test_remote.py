@@ -81,35 +81,35 @@ class TestFiles:
     @pytest.mark.importer(45)
     @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_files_on_every_store_are_read(self, world: World, eva: Caller, scheme: Scheme):
-        place = world.place(scheme)
-        place.put(sales_dot_csv=CSV)
-        guessed, has_header, body = await all_calls(eva, place.at("sales.csv"))
+        folder = world.folder(scheme)
+        folder.put(sales_dot_csv=CSV)
+        guessed, has_header, body = await all_calls(eva, folder.at("sales.csv"))
         assert (guessed.json()["type"], has_header.json()) == ("csv", {"has_header": True})
         assert (names(body.json()), types(body.json())) == (["id", "price"], ["INT", "DOUBLE"])
         assert body.json()["preview_data"] == [["1", "1.50"], ["2", "2"]]
-        assert place.all()["sales.csv"] == CSV
+        assert folder.all()["sales.csv"] == CSV
 
     async def test_names_are_data(self, world: World, eva: Caller):
-        place = world.place(Scheme.FILE)
-        place.put_at("a b%20é'\"+#.csv", CSV)
-        assert (await preview(eva, place.at("a b%20é'\"+#.csv"), **REMOTE)).status_code == 200
+        folder = world.folder(Scheme.FILE)
+        folder.put_at("a b%20é'\"+#.csv", CSV)
+        assert (await preview(eva, folder.at("a b%20é'\"+#.csv"), **REMOTE)).status_code == 200
 
     async def test_paths_follow_the_store_rules(self, world: World, eva: Caller):
-        place = world.place(Scheme.S3A)
-        place.put(x=CSV)
-        for path in (place.at("x"), place.at("x").replace("s3a://", "S3://"), place.at("x").replace("/", "%2F")):
+        folder = world.folder(Scheme.S3A)
+        folder.put(x=CSV)
+        for path in (folder.at("x"), folder.at("x").replace("s3a://", "S3://"), folder.at("x").replace("/", "%2F")):
             assert (await guess(eva, path, **REMOTE)).status_code == 200
 
     async def test_changed_file_is_read_again(self, world: World, eva: Caller):
-        place = world.place(Scheme.HDFS)
+        folder = world.folder(Scheme.HDFS)
         for rows in (1, 2):
-            place.put(x=b"n\n" + b"1\n" * rows)
-            assert len((await preview(eva, place.at("x"), **REMOTE)).json()["preview_data"]) == rows
+            folder.put(x=b"n\n" + b"1\n" * rows)
+            assert len((await preview(eva, folder.at("x"), **REMOTE)).json()["preview_data"]) == rows
 
     async def test_empty_files_are_reported_as_empty(self, world: World, eva: Caller):
-        place = world.place(Scheme.FILE)
-        place.put(x=b"")
-        for answer in await all_calls(eva, place.at("x")):
+        folder = world.folder(Scheme.FILE)
+        folder.put(x=b"")
+        for answer in await all_calls(eva, folder.at("x")):
             assert refusal(answer) == (400, "file_empty")
 
 
@@ -142,9 +142,9 @@ class TestWorkbooks:
     @pytest.mark.importer(45)
     async def test_workbook_is_previewed_and_its_copy_removed(self, world: World, eva: Caller, tmp_path: Path):
         content = workbook(tmp_path, 3000, more=Random(1).randbytes(2 * MIB))
-        place = world.place(Scheme.S3A)
-        place.put(book_dot_xlsx=content)
-        guessed, has_header, body = await all_calls(eva, place.at("book.xlsx"), "excel", sheet_name="one")
+        folder = world.folder(Scheme.S3A)
+        folder.put(book_dot_xlsx=content)
+        guessed, has_header, body = await all_calls(eva, folder.at("book.xlsx"), "excel", sheet_name="one")
         assert guessed.json() == {"type": "excel", "sheet_names": ["one"]}
         assert has_header.json() == {"has_header": True}
         assert (names(body.json()), types(body.json())) == (["n"], ["INT"])
@@ -183,19 +183,19 @@ class TestRefusals:
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
-        place = world.place(scheme)
-        place.put(x=CSV)
+        folder = world.folder(scheme)
+        folder.put(x=CSV)
         for name in ("nothing", "x/y"):
-            for answer in await all_calls(eva, place.at(name)):
+            for answer in await all_calls(eva, folder.at(name)):
                 assert answer.json() == {"error": "File not found.", "code": "file_not_found"}
                 assert answer.status_code == 400
 
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
     async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
-        place = world.place(scheme)
-        place.put(d=None)
-        for path in (place.path, place.at("d/")):
+        folder = world.folder(scheme)
+        folder.put(d=None)
+        for path in (folder.path, folder.at("d/")):
             for answer in await all_calls(eva, path):
                 assert refusal(answer) == (400, "invalid_parameter")
 
@@ -222,23 +222,23 @@ class TestRefusals:
     @pytest.mark.security("T1")
     @pytest.mark.parametrize("scheme", [Scheme.FILE, Scheme.HDFS])
     async def test_links_are_not_followed(self, world: World, eva: Caller, scheme: Scheme):
-        place = world.place(scheme)
-        place.put(x=CSV)
-        place.link("loop")
+        folder = world.folder(scheme)
+        folder.put(x=CSV)
+        folder.link("loop")
         for name in ("loop", "loop/x"):
-            for answer in await all_calls(eva, place.at(name)):
+            for answer in await all_calls(eva, folder.at(name)):
                 assert refusal(answer) == (400, "invalid_parameter")
 
     @pytest.mark.importer(46, 61)
     @pytest.mark.security("T20")
     async def test_other_users_file_is_denied_without_revealing_content(self, world: World, eva: Caller):
-        place = world.place(Scheme.HDFS)
-        place.put(x=b"secret,words\n1,2\n")
-        world.memory[Scheme.HDFS].tree.private = {place.inner("").rstrip("/"): "somebody"}
+        folder = world.folder(Scheme.HDFS)
+        folder.put(x=b"secret,words\n1,2\n")
+        world.memory[Scheme.HDFS].tree.private = {folder.inner("").rstrip("/"): "somebody"}
         home = world.root / "user" / "somebody"
         home.mkdir(parents=True, exist_ok=True)
         (home / "x").write_bytes(b"secret,words\n1,2\n")
-        for path in (place.at("x"), "file:///user/somebody/x"):
+        for path in (folder.at("x"), "file:///user/somebody/x"):
             for answer in await all_calls(eva, path):
                 assert refusal(answer) == (400, "permission_denied")
                 assert "secret" not in answer.text
@@ -255,31 +255,31 @@ class TestRefusals:
     @pytest.mark.importer(46)
     @pytest.mark.parametrize("call", ["stat", "read"])
     async def test_unavailable_store_is_reported(self, world: World, eva: Caller, call: str):
-        place = world.place(Scheme.S3A)
-        place.put(x=CSV)
+        folder = world.folder(Scheme.S3A)
+        folder.put(x=CSV)
         world.fail(Scheme.S3A, call, StorageUnavailable("no answer from the store"))
-        for answer in await all_calls(eva, place.at("x")):
+        for answer in await all_calls(eva, folder.at("x")):
             assert refusal(answer) == (500, "storage_unavailable")
         world.heal()
-        assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
+        assert [answer.status_code for answer in await all_calls(eva, folder.at("x"))] == [200] * 3
 
     @pytest.mark.parametrize("failure", [EntryChanged("x was changed."), PathNotFound("x is gone.")])
     async def test_file_changed_during_reading_is_not_found(self, world: World, eva: Caller, failure):
-        place = world.place(Scheme.S3A)
-        place.put(x=CSV)
+        folder = world.folder(Scheme.S3A)
+        folder.put(x=CSV)
         world.fail(Scheme.S3A, "read", failure)
-        for answer in await all_calls(eva, place.at("x")):
+        for answer in await all_calls(eva, folder.at("x")):
             assert refusal(answer) == (400, "file_not_found")
 
     @pytest.mark.importer(61)
     async def test_previews_never_write_to_a_store(self, world: World, eva: Caller):
-        place = world.place(Scheme.S3A)
-        place.put(x=CSV)
-        before = place.all()
+        folder = world.folder(Scheme.S3A)
+        folder.put(x=CSV)
+        before = folder.all()
         world.heal()
-        await all_calls(eva, place.at("x"))
+        await all_calls(eva, folder.at("x"))
         assert set(world.calls(Scheme.S3A)) == {"stat", "read"}
-        assert place.all() == before
+        assert folder.all() == before
 
 
 _HEX = "0123456789abcdef" * 4

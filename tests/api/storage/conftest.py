@@ -52,9 +52,9 @@ class Files:
     api: Api
     root: Path
 
-    def place(self) -> str:
+    def folder(self) -> str:
         """Create a directory that everybody may use; return its API path without the leading `file:///`."""
-        name = f"shared/place{next(_numbers)}"
+        name = f"shared/folder{next(_numbers)}"
         (self.root / name).mkdir(parents=True)
         return name
 
@@ -95,6 +95,6 @@ async def eva(world: World) -> Caller:
 
 
 @pytest.fixture
-def place(files: Files) -> str:
+def folder(files: Files) -> str:
     """A new directory in the local root; the path lacks `file:///`."""
-    return files.place()
+    return files.folder()

@@ -41,7 +41,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreFolder:
     """An empty directory for one test, with shorthand methods for API calls on it."""
 
     world: World
@@ -93,68 +93,68 @@ class EverywhereContract(PreviewsEverywhere):
     strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
 
     @pytest.fixture
-    async def place(self, world: World) -> Place:
-        place = Place(world, f"{world.root}/p{next(_numbers)}-{uuid4().hex[:8]}")
-        made = await place.post("mkdir", path=place.path)
+    async def folder(self, world: World) -> StoreFolder:
+        folder = StoreFolder(world, f"{world.root}/p{next(_numbers)}-{uuid4().hex[:8]}")
+        made = await folder.post("mkdir", path=folder.path)
         assert made.status_code == 201, made.text
-        return place
+        return folder
 
     @pytest.mark.storage(11, 12, 13, 14)
-    async def test_path_forms_name_the_same_entry(self, place):
-        await place.put("x", b"abc")
-        whole = await place.form("view", "")
-        half = await place.world.user.send("GET", f"storage/view={quote(place.path, safe=':/')}")
-        twice = await place.world.user.send("GET", f"storage/view={quote(quote(place.path, safe=':'), safe=':')}")
-        asked = await place.get("list", path=place.path)
-        assert [answer.json()["path"] for answer in (whole, half, twice, asked)] == [place.path] * 4
-        if "://" in place.path and not place.path.startswith("file"):
-            collapsed = place.path.replace("://", ":/")
-            assert (await place.get("stat", path=collapsed)).json()["path"] == place.path
+    async def test_path_forms_name_the_same_entry(self, folder):
+        await folder.put("x", b"abc")
+        whole = await folder.form("view", "")
+        half = await folder.world.user.send("GET", f"storage/view={quote(folder.path, safe=':/')}")
+        twice = await folder.world.user.send("GET", f"storage/view={quote(quote(folder.path, safe=':'), safe=':')}")
+        asked = await folder.get("list", path=folder.path)
+        assert [answer.json()["path"] for answer in (whole, half, twice, asked)] == [folder.path] * 4
+        if "://" in folder.path and not folder.path.startswith("file"):
+            collapsed = folder.path.replace("://", ":/")
+            assert (await folder.get("stat", path=collapsed)).json()["path"] == folder.path
 
     @pytest.mark.storage(17)
     @pytest.mark.security("S3")
-    async def test_strange_names_survive_every_call(self, place):
+    async def test_strange_names_survive_every_call(self, folder):
         for name in self.strange_names:
-            assert (await place.put(name, name.encode())).status_code == 200, name
-        assert sorted(await place.names()) == sorted(self.strange_names)
+            assert (await folder.put(name, name.encode())).status_code == 200, name
+        assert sorted(await folder.names()) == sorted(self.strange_names)
         for name in self.strange_names:
-            assert await place.content(name) == name.encode()
-            seen = await place.form("view", name, query="?mode=text")
+            assert await folder.content(name) == name.encode()
+            seen = await folder.form("view", name, query="?mode=text")
             assert (seen.json()["contents"], seen.json()["filename"]) == (name, name)
-            assert (await place.get("display", path=place.at(name))).json()["contents"] == name
-            assert (await place.form("stat", name)).json()["name"] == name
-            renamed = await place.post("rename", src_path=place.at(name), dest_path=f"{name}2")
+            assert (await folder.get("display", path=folder.at(name))).json()["contents"] == name
+            assert (await folder.form("stat", name)).json()["name"] == name
+            renamed = await folder.post("rename", src_path=folder.at(name), dest_path=f"{name}2")
             assert renamed.status_code == 200, renamed.text
-            gone = await place.post("rmtree", path=place.at(f"{name}2"), **self.for_good(place))
+            gone = await folder.post("rmtree", path=folder.at(f"{name}2"), **self.for_good(folder))
             assert gone.status_code == 200, gone.text
-        assert await place.names() == []
+        assert await folder.names() == []
 
     @pytest.mark.storage(22, 23, 24, 26, 29)
-    async def test_eleven_entries_are_paginated(self, place):
-        empty = (await place.get("list", path=place.path)).json()
+    async def test_eleven_entries_are_paginated(self, folder):
+        empty = (await folder.get("list", path=folder.path)).json()
         assert (empty["files"], empty["page"]["total_count"], empty["page"]["num_pages"]) == ([], 0, 1)
-        await asyncio.gather(*(place.put(str(number)) for number in range(1, 12)))
-        first = (await place.form("view", "", query="?pagesize=20")).json()
+        await asyncio.gather(*(folder.put(str(number)) for number in range(1, 12)))
+        first = (await folder.form("view", "", query="?pagesize=20")).json()
         assert [entry["name"] for entry in first["files"]][:3] == ["..", ".", "1"]
         assert (len(first["files"]), first["page"]["total_count"]) == (13, 11)
-        pages = [(await place.form("view", "", query=f"?pagesize=10&pagenum={n}")).json() for n in (1, 2, 3)]
+        pages = [(await folder.form("view", "", query=f"?pagesize=10&pagenum={n}")).json() for n in (1, 2, 3)]
         assert [len(page["files"]) for page in pages] == [12, 3, 2]
         assert [page["page"]["end_index"] for page in pages] == [10, 11, 0]
         assert [page["page"]["next_page_number"] for page in pages[:2]] == [2, 0]
-        refused(await place.get("list", path=place.path, pagesize=10, pagenum=3), 404, "page_not_found")
+        refused(await folder.get("list", path=folder.path, pagesize=10, pagenum=3), 404, "page_not_found")
         for name, same in (("number", "page_number"), ("num_pages", "total_pages"), ("total_count", "total_size")):
             assert pages[1]["page"][name] == pages[1]["page"][same]
-        found = (await place.form("view", "", query="?filter=1")).json()["files"]
+        found = (await folder.form("view", "", query="?filter=1")).json()["files"]
         assert [entry["name"] for entry in found] == ["..", ".", "1", "10", "11"]
-        assert (await place.get("list", path=place.path, filter="A")).json()["files"] == []
+        assert (await folder.get("list", path=folder.path, filter="A")).json()["files"] == []
 
     @pytest.mark.storage(28)
     @pytest.mark.parametrize("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
-    async def test_listings_sort_in_both_directions(self, place, order):
+    async def test_listings_sort_in_both_directions(self, folder, order):
         for name, size in (("b", 3), ("a", 3), ("c", 1)):
-            await place.put(name, b"x" * size)
-        up = (await place.get("list", path=place.path, sortby=order)).json()["files"]
-        down = (await place.get("list", path=place.path, sortby=order, descending="true")).json()["files"]
+            await folder.put(name, b"x" * size)
+        up = (await folder.get("list", path=folder.path, sortby=order)).json()["files"]
+        down = (await folder.get("list", path=folder.path, sortby=order, descending="true")).json()["files"]
         key = {"mtime": "mtime", "atime": "atime"}.get(order, order)
         assert [entry[key] or 0 for entry in up] == sorted(entry[key] or 0 for entry in up)
         assert [entry[key] or 0 for entry in down] == sorted((entry[key] or 0 for entry in down), reverse=True)
@@ -163,40 +163,40 @@ class EverywhereContract(PreviewsEverywhere):
             assert [entry["name"] for entry in down] == ["a", "b", "c"]
 
     @pytest.mark.storage(36)
-    async def test_listing_errors_state_the_cause(self, place):
-        await place.put("x")
-        refused(await place.get("list", path=place.at("x")), 400, "not_a_directory")
-        refused(await place.get("list", path=place.at("no")), 404, "path_not_found")
-        refused(await place.form("view", "no"), 404, "path_not_found")
-        refused(await place.get("display", path=place.path), 400, "not_a_file")
-        refused(await place.form("download", ""), 400, "not_a_file")
-        refused(await place.form("download", "no"), 404, "path_not_found")
+    async def test_listing_errors_state_the_cause(self, folder):
+        await folder.put("x")
+        refused(await folder.get("list", path=folder.at("x")), 400, "not_a_directory")
+        refused(await folder.get("list", path=folder.at("no")), 404, "path_not_found")
+        refused(await folder.form("view", "no"), 404, "path_not_found")
+        refused(await folder.get("display", path=folder.path), 400, "not_a_file")
+        refused(await folder.form("download", ""), 400, "not_a_file")
+        refused(await folder.form("download", "no"), 404, "path_not_found")
 
     @pytest.mark.storage(39, 40, 42, 43)
-    async def test_view_and_display_show_files(self, place):
+    async def test_view_and_display_show_files(self, folder):
         text = "id,name\n1,é日本\n" * 50
-        await place.put("text.csv", text.encode())
+        await folder.put("text.csv", text.encode())
         whole = (
-            await place.form("view", "text.csv", query="?offset=0&length=204800&compression=none&mode=text")
+            await folder.form("view", "text.csv", query="?offset=0&length=204800&compression=none&mode=text")
         ).json()
         assert whole["contents"] == whole["view"]["contents"] == text
         pieces, end = "", 0
         while end < len(text.encode()):
-            seen = (await place.get("display", path=place.at("text.csv"), offset=end, length=7)).json()
+            seen = (await folder.get("display", path=folder.at("text.csv"), offset=end, length=7)).json()
             pieces += seen["contents"]
             end = seen["end"]
         assert pieces == text
-        await place.put("binary", b"Hi\x00\xff!")
-        seen = (await place.form("view", "binary")).json()
+        await folder.put("binary", b"Hi\x00\xff!")
+        seen = (await folder.form("view", "binary")).json()
         assert seen["view"]["xxd"] == [[0, [[72, 105], [0, 255], [33]], "Hi..!"]]
-        refused(await place.get("display", path=place.at("binary")), 422, "not_text")
+        refused(await folder.get("display", path=folder.at("binary")), 422, "not_text")
 
     @pytest.mark.storage(46, 47, 48, 49, 52)
-    async def test_downloads_support_ranges_and_conditions(self, place):
+    async def test_downloads_support_ranges_and_conditions(self, folder):
         content = bytes(range(256)) * 40
-        await place.put("data.bin", content)
-        whole = await place.form("download", "data.bin")
-        head = await place.world.user.send("HEAD", f"storage/download={quote(place.at('data.bin'), safe='')}")
+        await folder.put("data.bin", content)
+        whole = await folder.form("download", "data.bin")
+        head = await folder.world.user.send("HEAD", f"storage/download={quote(folder.at('data.bin'), safe='')}")
         for name in ("content-length", "etag", "last-modified", "accept-ranges", "content-disposition", "content-type"):
             assert head.headers[name] == whole.headers[name]
         assert (whole.content, head.content, whole.headers["content-length"]) == (content, b"", "10240")
@@ -206,177 +206,181 @@ class EverywhereContract(PreviewsEverywhere):
             ("5-", content[5:]),
             ("7-9999999", content[7:]),
         ):
-            got = await place.form("download", "data.bin", headers={"Range": f"bytes={asked}"})
+            got = await folder.form("download", "data.bin", headers={"Range": f"bytes={asked}"})
             assert (got.status_code, got.content) == (206, part), asked
         for asked in ("999999-", "5-2", "x"):
-            got = await place.form("download", "data.bin", headers={"Range": f"bytes={asked}"})
+            got = await folder.form("download", "data.bin", headers={"Range": f"bytes={asked}"})
             assert (got.status_code, got.headers["content-range"]) == (416, "bytes */10240")
-        same = await place.form("download", "data.bin", headers={"If-None-Match": whole.headers["etag"]})
+        same = await folder.form("download", "data.bin", headers={"If-None-Match": whole.headers["etag"]})
         assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", whole.headers["etag"])
-        await place.put("data.bin", b"other", overwrite="true")
+        await folder.put("data.bin", b"other", overwrite="true")
         old = {"Range": "bytes=0-0", "If-Range": whole.headers["etag"]}
-        assert (await place.form("download", "data.bin", headers=old)).content == b"other"
-        changed = await place.form("download", "data.bin", headers={"If-None-Match": whole.headers["etag"]})
+        assert (await folder.form("download", "data.bin", headers=old)).content == b"other"
+        changed = await folder.form("download", "data.bin", headers={"If-None-Match": whole.headers["etag"]})
         assert (changed.status_code, changed.content) == (200, b"other")
-        await place.put("empty", b"")
-        empty = await place.form("download", "empty")
+        await folder.put("empty", b"")
+        empty = await folder.form("download", "empty")
         assert (empty.status_code, empty.headers["content-length"], empty.content) == (200, "0", b"")
 
     @pytest.mark.storage(6, 7, 55, 56, 57)
-    async def test_directories_and_files_are_created_only_once(self, place):
-        assert (await place.post("mkdir", path=place.path, name="d")).json()["path"] == place.at("d")
-        refused(await place.post("mkdir", path=place.at("d")), 409, "already_exists")
-        refused(await place.post("create/directory", path=place.path), 400, "missing_parameter")
-        made = await place.world.user.post_json("storage/touch", path=place.path, name="f")
-        assert (made.status_code, made.json()["path"]) == (201, place.at("f"))
-        refused(await place.post("touch", path=place.at("f")), 409, "already_exists")
-        refused(await place.post("mkdir", path=place.at("f")), 409, "already_exists")
-        refused(await place.post("touch", path=place.at("no/where")), 404, "path_not_found")
+    async def test_directories_and_files_are_created_only_once(self, folder):
+        assert (await folder.post("mkdir", path=folder.path, name="d")).json()["path"] == folder.at("d")
+        refused(await folder.post("mkdir", path=folder.at("d")), 409, "already_exists")
+        refused(await folder.post("create/directory", path=folder.path), 400, "missing_parameter")
+        made = await folder.world.user.post_json("storage/touch", path=folder.path, name="f")
+        assert (made.status_code, made.json()["path"]) == (201, folder.at("f"))
+        refused(await folder.post("touch", path=folder.at("f")), 409, "already_exists")
+        refused(await folder.post("mkdir", path=folder.at("f")), 409, "already_exists")
+        refused(await folder.post("touch", path=folder.at("no/where")), 404, "path_not_found")
         for name in ("a/b", "a\\b", "..", "x\n"[:2].strip() + "\x01"):
-            refused(await place.post("mkdir", path=place.path, name=name), 400, "invalid_name")
-        refused(await place.post("mkdir", path=place.path, name="a#b"), 400, "invalid_name")
-        assert (await place.post("touch", path=place.path, name="a#b")).status_code == 201
-        both = [place.post("touch", path=place.at("same")) for _ in range(4)]
+            refused(await folder.post("mkdir", path=folder.path, name=name), 400, "invalid_name")
+        refused(await folder.post("mkdir", path=folder.path, name="a#b"), 400, "invalid_name")
+        assert (await folder.post("touch", path=folder.path, name="a#b")).status_code == 201
+        both = [folder.post("touch", path=folder.at("same")) for _ in range(4)]
         assert sorted(answer.status_code for answer in await asyncio.gather(*both)) == [201, 409, 409, 409]
-        if place.world.makes_parents:
-            assert (await place.post("mkdir", path=place.at("p/q/r"))).status_code == 201
-            assert await place.names("p/q") == ["r"]
+        if folder.world.makes_parents:
+            assert (await folder.post("mkdir", path=folder.at("p/q/r"))).status_code == 201
+            assert await folder.names("p/q") == ["r"]
 
     @pytest.mark.storage(59)
-    async def test_save_replaces_text(self, place):
-        await place.put("text", b"old")
-        saved = await place.post("save", path=place.at("text"), contents="é new")
+    async def test_save_replaces_text(self, folder):
+        await folder.put("text", b"old")
+        saved = await folder.post("save", path=folder.at("text"), contents="é new")
         assert (saved.status_code, saved.json()["size"]) == (200, 6)
-        assert await place.content("text") == "é new".encode()
-        refused(await place.post("save", path=place.at("no"), contents="x"), 404, "path_not_found")
-        assert await place.names() == ["text"]
+        assert await folder.content("text") == "é new".encode()
+        refused(await folder.post("save", path=folder.at("no"), contents="x"), 404, "path_not_found")
+        assert await folder.names() == ["text"]
 
     @pytest.mark.storage(60, 61, 62, 64)
-    async def test_rename_keeps_content_and_refuses_invalid_targets(self, place):
-        await place.put("x", b"one")
-        beside = await place.post("rename", src_path=place.at("x"), dest_path="y")
+    async def test_rename_keeps_content_and_refuses_invalid_targets(self, folder):
+        await folder.put("x", b"one")
+        beside = await folder.post("rename", src_path=folder.at("x"), dest_path="y")
         seen = (beside.status_code, beside.json()["path"], beside.json()["source"])
-        assert seen == (200, place.at("y"), place.at("x"))
-        await place.put("z", b"two")
-        refused(await place.post("rename", source_path=place.at("y"), destination_path="z"), 409, "already_exists")
-        refused(await place.post("rename", src_path=place.at("no"), dest_path="q"), 404, "path_not_found")
-        over = await place.post("rename", src_path=place.at("y"), dest_path=place.at("z"), overwrite="true")
+        assert seen == (200, folder.at("y"), folder.at("x"))
+        await folder.put("z", b"two")
+        refused(await folder.post("rename", source_path=folder.at("y"), destination_path="z"), 409, "already_exists")
+        refused(await folder.post("rename", src_path=folder.at("no"), dest_path="q"), 404, "path_not_found")
+        over = await folder.post("rename", src_path=folder.at("y"), dest_path=folder.at("z"), overwrite="true")
         assert over.status_code == 200, over.text
-        assert (await place.names(), await place.content("z")) == (["z"], b"one")
-        await place.post("mkdir", path=place.at("d"))
-        await place.put("d/inner", b"in")
+        assert (await folder.names(), await folder.content("z")) == (["z"], b"one")
+        await folder.post("mkdir", path=folder.at("d"))
+        await folder.put("d/inner", b"in")
         refused(
-            await place.post("rename", src_path=place.at("z"), dest_path="d", overwrite="true"), 409, "already_exists"
+            await folder.post("rename", src_path=folder.at("z"), dest_path="d", overwrite="true"), 409, "already_exists"
         )
         for target in ("d/e", "d/e/f/g"):
             refused(
-                await place.post("rename", src_path=place.at("d"), dest_path=place.at(target)),
+                await folder.post("rename", src_path=folder.at("d"), dest_path=folder.at(target)),
                 400,
                 "target_inside_source",
             )
-        moved = await place.post("rename", src_path=f"{place.at('d')}/", dest_path="new")
-        assert moved.json()["path"] == place.at("new")
-        assert await place.content("new/inner") == b"in"
-        assert (await place.post("rename", src_path=place.at("new"), dest_path="news")).status_code == 200
-        refused(await place.post("rename", src_path=place.at("news"), dest_path="news"), 400, "same_path")
+        moved = await folder.post("rename", src_path=f"{folder.at('d')}/", dest_path="new")
+        assert moved.json()["path"] == folder.at("new")
+        assert await folder.content("new/inner") == b"in"
+        assert (await folder.post("rename", src_path=folder.at("new"), dest_path="news")).status_code == 200
+        refused(await folder.post("rename", src_path=folder.at("news"), dest_path="news"), 400, "same_path")
 
     @pytest.mark.storage(63, 64)
-    async def test_move_and_copy_transfer_files_and_directories(self, place):
-        await place.put("x", b"one")
-        await place.post("mkdir", path=place.at("d"))
-        into = await place.post("move", src_path=place.at("x"), dest_path=place.at("d"))
-        assert (into.status_code, into.json()["path"]) == (200, place.at("d/x")), into.text
-        renamed = await place.post("move", src_path=place.at("d/x"), dest_path=place.at("y"))
-        assert renamed.json()["path"] == place.at("y")
-        refused(await place.post("move", src_path=place.at("y"), dest_path=place.path), 400, "same_path")
-        refused(await place.post("move", src_path=place.at("y"), dest_path=f"{place.at('no')}/"), 404, "path_not_found")
+    async def test_move_and_copy_transfer_files_and_directories(self, folder):
+        await folder.put("x", b"one")
+        await folder.post("mkdir", path=folder.at("d"))
+        into = await folder.post("move", src_path=folder.at("x"), dest_path=folder.at("d"))
+        assert (into.status_code, into.json()["path"]) == (200, folder.at("d/x")), into.text
+        renamed = await folder.post("move", src_path=folder.at("d/x"), dest_path=folder.at("y"))
+        assert renamed.json()["path"] == folder.at("y")
+        refused(await folder.post("move", src_path=folder.at("y"), dest_path=folder.path), 400, "same_path")
         refused(
-            await place.post("copy", src_path=place.at("d"), dest_path=place.at("d/e")), 400, "target_inside_source"
+            await folder.post("move", src_path=folder.at("y"), dest_path=f"{folder.at('no')}/"), 404, "path_not_found"
         )
-        copied = await place.post("copy", src_path=place.at("y"), dest_path=place.at("d"))
-        assert copied.json() == "" if place.world.copies_as_text else copied.json()["path"] == place.at("d/y")
-        assert (await place.post("mkdir", path=place.at("d/deep"))).status_code == 201
-        await place.put("d/deep/z", b"two")
-        await place.post("copy", src_path=place.at("d"), dest_path=place.at("tree"))
-        assert sorted(await place.names("tree")) == ["deep", "y"]
-        assert await place.content("tree/deep/z") == b"two"
-        assert await place.content("d/deep/z") == b"two"
         refused(
-            await place.post("copy", src_path=place.at("y"), dest_path=place.at("tree/deep/z")), 409, "already_exists"
+            await folder.post("copy", src_path=folder.at("d"), dest_path=folder.at("d/e")), 400, "target_inside_source"
+        )
+        copied = await folder.post("copy", src_path=folder.at("y"), dest_path=folder.at("d"))
+        assert copied.json() == "" if folder.world.copies_as_text else copied.json()["path"] == folder.at("d/y")
+        assert (await folder.post("mkdir", path=folder.at("d/deep"))).status_code == 201
+        await folder.put("d/deep/z", b"two")
+        await folder.post("copy", src_path=folder.at("d"), dest_path=folder.at("tree"))
+        assert sorted(await folder.names("tree")) == ["deep", "y"]
+        assert await folder.content("tree/deep/z") == b"two"
+        assert await folder.content("d/deep/z") == b"two"
+        refused(
+            await folder.post("copy", src_path=folder.at("y"), dest_path=folder.at("tree/deep/z")),
+            409,
+            "already_exists",
         )
         assert (
-            await place.post("copy", src_path=place.at("y"), dest_path=place.at("tree/deep/z"), overwrite="true")
+            await folder.post("copy", src_path=folder.at("y"), dest_path=folder.at("tree/deep/z"), overwrite="true")
         ).status_code == 200
-        assert await place.content("tree/deep/z") == b"one"
-        gone = await place.post("move", src_path=place.at("tree"), dest_path=place.at("d/deep"))
+        assert await folder.content("tree/deep/z") == b"one"
+        gone = await folder.post("move", src_path=folder.at("tree"), dest_path=folder.at("d/deep"))
         assert gone.status_code == 200, gone.text
-        assert (await place.names(), await place.content("d/deep/tree/y")) == (["d", "y"], b"one")
+        assert (await folder.names(), await folder.content("d/deep/tree/y")) == (["d", "y"], b"one")
 
     @pytest.mark.storage(71)
-    async def test_bulk_calls_process_every_possible_item(self, place):
+    async def test_bulk_calls_process_every_possible_item(self, folder):
         for name in ("a", "b"):
-            await place.put(name)
-        await place.post("mkdir", path=place.at("d"))
-        sources = [place.at(name) for name in ("a", "no", "b")]
-        answer = await place.world.user.send(
-            "POST", "storage/move/bulk", data={"source_path": sources, "destination_path": place.at("d")}
+            await folder.put(name)
+        await folder.post("mkdir", path=folder.at("d"))
+        sources = [folder.at(name) for name in ("a", "no", "b")]
+        answer = await folder.world.user.send(
+            "POST", "storage/move/bulk", data={"source_path": sources, "destination_path": folder.at("d")}
         )
         body = answer.json()
         assert (answer.status_code, body["code"], list(body["results"])) == (404, "partial_failure", sources)
         assert [body["results"][source]["status"] for source in sources] == [0, -1, 0]
-        assert sorted(await place.names("d")) == ["a", "b"]
+        assert sorted(await folder.names("d")) == ["a", "b"]
 
     @pytest.mark.storage(72, 73, 74, 75, 76, 78)
-    async def test_delete_uses_the_trash_only_where_supported(self, place):
-        await place.post("mkdir", path=place.at("d"))
-        await place.put("d/x", b"one")
-        if not place.world.trash:
-            refused(await place.post("rmtree", path=place.at("d"), skip_trash="false"), 501, "trash_not_supported")
-            assert await place.names("d") == ["x"]
-            deleted = (await place.post("rmtree", path=place.at("d"))).json()
-            assert (deleted["trashed"], deleted["trash_path"], await place.names()) == (False, None, [])
-            refused(await place.post("trash/restore", path=place.at("d")), 501, "trash_not_supported")
-            refused(await place.post("trash/purge", path=place.path), 501, "trash_not_supported")
-            refused(await place.get("trash/path", path=place.path), 501, "trash_not_supported")
+    async def test_delete_uses_the_trash_only_where_supported(self, folder):
+        await folder.post("mkdir", path=folder.at("d"))
+        await folder.put("d/x", b"one")
+        if not folder.world.trash:
+            refused(await folder.post("rmtree", path=folder.at("d"), skip_trash="false"), 501, "trash_not_supported")
+            assert await folder.names("d") == ["x"]
+            deleted = (await folder.post("rmtree", path=folder.at("d"))).json()
+            assert (deleted["trashed"], deleted["trash_path"], await folder.names()) == (False, None, [])
+            refused(await folder.post("trash/restore", path=folder.at("d")), 501, "trash_not_supported")
+            refused(await folder.post("trash/purge", path=folder.path), 501, "trash_not_supported")
+            refused(await folder.get("trash/path", path=folder.path), 501, "trash_not_supported")
             return
-        deleted = (await place.post("rmtree", path=place.at("d"))).json()
+        deleted = (await folder.post("rmtree", path=folder.at("d"))).json()
         assert deleted["trashed"] is True
-        assert deleted["trash_path"].endswith(f"/.Trash/Current/{place.at('d').removeprefix('file:///').lstrip('/')}")
-        await place.post("mkdir", path=place.at("d"))
-        again = (await place.post("rmtree", path=f"{place.at('d')}", skip_trash="false")).json()
+        assert deleted["trash_path"].endswith(f"/.Trash/Current/{folder.at('d').removeprefix('file:///').lstrip('/')}")
+        await folder.post("mkdir", path=folder.at("d"))
+        again = (await folder.post("rmtree", path=f"{folder.at('d')}", skip_trash="false")).json()
         assert again["trash_path"] != deleted["trash_path"]
-        restored = await place.post("trash/restore", path=deleted["trash_path"])
-        assert (restored.status_code, restored.json()["path"]) == (200, place.at("d")), restored.text
-        assert await place.content("d/x") == b"one"
-        refused(await place.post("trash/restore", path=place.at("d")), 400, "not_in_trash")
-        told = (await place.get("trash/path", path=place.path)).json()["trash_path"]
+        restored = await folder.post("trash/restore", path=deleted["trash_path"])
+        assert (restored.status_code, restored.json()["path"]) == (200, folder.at("d")), restored.text
+        assert await folder.content("d/x") == b"one"
+        refused(await folder.post("trash/restore", path=folder.at("d")), 400, "not_in_trash")
+        told = (await folder.get("trash/path", path=folder.path)).json()["trash_path"]
         assert "/.Trash" in told
-        assert (await place.post("trash/purge", path=place.path)).json()["purged"] == 1
-        assert (await place.post("trash/purge", path=place.path)).json()["purged"] == 0
-        good = (await place.post("rmtree", path=place.at("d"), skip_trash="true")).json()
-        assert (good["trashed"], await place.names()) == (False, [])
+        assert (await folder.post("trash/purge", path=folder.path)).json()["purged"] == 1
+        assert (await folder.post("trash/purge", path=folder.path)).json()["purged"] == 0
+        good = (await folder.post("rmtree", path=folder.at("d"), skip_trash="true")).json()
+        assert (good["trashed"], await folder.names()) == (False, [])
 
     @pytest.mark.storage(79, 80, 81)
-    async def test_unsupported_store_operations_return_501(self, place):
-        await place.put("x", b"abcd")
-        path = place.at("x")
+    async def test_unsupported_store_operations_return_501(self, folder):
+        await folder.put("x", b"abcd")
+        path = folder.at("x")
         calls = (
-            (place.world.replication, "set_replication", {"path": path, "replication_factor": "1"}),
-            (place.world.modes, "chmod", {"path": path, "mode": "600"}),
-            (place.world.owners, "chown", {"path": path, "group": "everyone"}),
+            (folder.world.replication, "set_replication", {"path": path, "replication_factor": "1"}),
+            (folder.world.modes, "chmod", {"path": path, "mode": "600"}),
+            (folder.world.owners, "chown", {"path": path, "group": "everyone"}),
         )
         for can, call, fields in calls:
-            answer = await place.post(call, **fields)
+            answer = await folder.post(call, **fields)
             if not can:
                 refused(answer, 501, "not_supported")
             elif call != "chown":  # superusers may, other users need not be able to
                 assert answer.status_code == 200, answer.text
-        if place.world.replication:
-            refused(await place.post("set_replication", path=place.path, replication_factor="2"), 400, "not_a_file")
-        if place.world.modes:
-            assert (await place.get("stat", path=path)).json()["mode"] & 0o777 == 0o600
-        summary = await place.form("content_summary", "")
-        if not place.world.summary:
+        if folder.world.replication:
+            refused(await folder.post("set_replication", path=folder.path, replication_factor="2"), 400, "not_a_file")
+        if folder.world.modes:
+            assert (await folder.get("stat", path=path)).json()["mode"] & 0o777 == 0o600
+        summary = await folder.form("content_summary", "")
+        if not folder.world.summary:
             refused(summary, 501, "not_supported")
             return
         body = summary.json()
@@ -384,32 +388,32 @@ class EverywhereContract(PreviewsEverywhere):
         assert body["summary"]["length"] == 4
 
     @pytest.mark.storage(83, 84, 85, 86, 87, 88, 92)
-    async def test_uploads(self, place):
-        user = place.world.user
+    async def test_uploads(self, folder):
+        user = folder.world.user
         for part in ("local_file", "hdfs_file", "file"):
             made = await user.send(
-                "POST", f"storage/upload/file?destination_path={quote(place.path)}", files={part: (part, b"abc")}
+                "POST", f"storage/upload/file?destination_path={quote(folder.path)}", files={part: (part, b"abc")}
             )
             body = made.json()
-            assert (made.status_code, body["path"], body["size"]) == (200, place.at(part), 3)
+            assert (made.status_code, body["path"], body["size"]) == (200, folder.at(part), 3)
             assert (body["result"]["name"], body["file_stats"]["size"]) == (part, 3)
             assert body["sha256"] == hashlib.sha256(b"abc").hexdigest()
-        wrong = await user.send("POST", f"storage/upload/file?dest={quote(place.path)}", files={"x": ("x", b"abc")})
+        wrong = await user.send("POST", f"storage/upload/file?dest={quote(folder.path)}", files={"x": ("x", b"abc")})
         assert wrong.status_code == 400
-        refused(await place.put("file", b"new"), 409, "already_exists")
-        assert await place.content("file") == b"abc"
-        assert (await place.put("file", b"new", overwrite="true")).status_code == 200
-        assert await place.content("file") == b"new"
-        refused(await place.put("bad", b"abc", sha256="0" * 64), 422, "verification_failed")
-        refused(await place.put("file/x"), 400, "not_a_directory")
-        if place.world.makes_parents:
-            refused(await place.put("no/x"), 404, "path_not_found")
-        before = {"dest": (None, place.path), "local_file": ("before", b"1")}
+        refused(await folder.put("file", b"new"), 409, "already_exists")
+        assert await folder.content("file") == b"abc"
+        assert (await folder.put("file", b"new", overwrite="true")).status_code == 200
+        assert await folder.content("file") == b"new"
+        refused(await folder.put("bad", b"abc", sha256="0" * 64), 422, "verification_failed")
+        refused(await folder.put("file/x"), 400, "not_a_directory")
+        if folder.world.makes_parents:
+            refused(await folder.put("no/x"), 404, "path_not_found")
+        before = {"dest": (None, folder.path), "local_file": ("before", b"1")}
         assert (await user.send("POST", "storage/upload/file", files=before)).status_code == 200
-        assert sorted(await place.names()) == ["before", "file", "hdfs_file", "local_file"]
+        assert sorted(await folder.names()) == ["before", "file", "hdfs_file", "local_file"]
 
     @pytest.mark.storage(89, 90, 91)
-    async def test_chunked_uploads(self, place):
+    async def test_chunked_uploads(self, folder):
         size, part = 12 * 1024 * 1024 + 5, 5 * 1024 * 1024
         content = hashlib.sha256(b"seed").digest() * (size // 32 + 1)
         content = content[:size]
@@ -420,55 +424,55 @@ class EverywhereContract(PreviewsEverywhere):
             "qqtotalparts": 3,
             "qqfilename": "big",
             "qqchunksize": part,
-            "dest": place.path,
+            "dest": folder.path,
         }
 
         async def send(index: int) -> httpx.Response:
             words = query | {"qqpartindex": index, "qqpartbyteoffset": index * part}
             url = "storage/upload/chunks?" + "&".join(f"{k}={quote(str(v), safe='')}" for k, v in words.items())
             piece = content[index * part : (index + 1) * part]
-            return await place.world.user.send("POST", url, files={"qqfile": ("blob", piece)})
+            return await folder.world.user.send("POST", url, files={"qqfile": ("blob", piece)})
 
         for index in (2, 0, 2):
             assert (await send(index)).status_code == 200
-        early = await place.post("upload/complete", **query)
+        early = await folder.post("upload/complete", **query)
         refused(early, 409, "upload_incomplete")
         assert early.json()["details"]["missing_parts"] == [1]
-        state = (await place.get("upload/chunks", qquuid=upload)).json()
+        state = (await folder.get("upload/chunks", qquuid=upload)).json()
         assert (state["offset"], state["missing_parts"], state["total_size"]) == (part, [1], size)
-        assert await place.names() == []
+        assert await folder.names() == []
         assert (await send(1)).json()["offset"] == size
-        done = await place.post("upload/complete", **query, sha256=hashlib.sha256(content).hexdigest())
+        done = await folder.post("upload/complete", **query, sha256=hashlib.sha256(content).hexdigest())
         assert (done.status_code, done.json()["size"]) == (200, size), done.text
-        again = await place.post("upload/complete", **query)
+        again = await folder.post("upload/complete", **query)
         assert again.json() == done.json()
-        assert await place.content("big") == content
-        assert await place.names() == ["big"]
+        assert await folder.content("big") == content
+        assert await folder.names() == ["big"]
 
     @pytest.mark.storage(16, 18)
     @pytest.mark.security("S1")
-    async def test_dot_segments_never_reach_the_store(self, place):
+    async def test_dot_segments_never_reach_the_store(self, folder):
         for dots in ("..", "%2e%2e", "%252e%252e", "%2E%2e"):
-            path = f"{place.path}/{dots}/x"
+            path = f"{folder.path}/{dots}/x"
             for call in ("list", "stat", "display", "download", "content_summary", "trash/path"):
-                refused(await place.get(call, path=path), 400, "invalid_path")
-            refused(await place.world.user.send("GET", f"storage/view={quote(path, safe='')}"), 400, "invalid_path")
-        refused(await place.get("stat", path=place.at("x" * 256)), 400, "invalid_path")
-        assert (await place.get("stat", path=place.at("a..b"))).status_code == 404
+                refused(await folder.get(call, path=path), 400, "invalid_path")
+            refused(await folder.world.user.send("GET", f"storage/view={quote(path, safe='')}"), 400, "invalid_path")
+        refused(await folder.get("stat", path=folder.at("x" * 256)), 400, "invalid_path")
+        assert (await folder.get("stat", path=folder.at("a..b"))).status_code == 404
 
     @pytest.mark.storage(95)
-    async def test_doas_requires_the_impersonation_right(self, place):
-        refused(await place.get("list", path=place.path, doas="somebody"), 403, "impersonation_not_allowed")
-        refused(await place.post("mkdir", path=place.at("x"), doas="somebody"), 400, "invalid_parameter")
+    async def test_doas_requires_the_impersonation_right(self, folder):
+        refused(await folder.get("list", path=folder.path, doas="somebody"), 403, "impersonation_not_allowed")
+        refused(await folder.post("mkdir", path=folder.at("x"), doas="somebody"), 400, "invalid_parameter")
 
-    async def test_filesystems_include_the_store(self, place):
-        told = (await place.get("filesystems")).json()
-        scheme = place.path.partition(":")[0] if "://" in place.path else "hdfs"
+    async def test_filesystems_include_the_store(self, folder):
+        told = (await folder.get("filesystems")).json()
+        scheme = folder.path.partition(":")[0] if "://" in folder.path else "hdfs"
         (found,) = [entry for entry in told if entry["name"] == scheme]
         assert set(found) >= {"file_system", "name", "user_home_directory", "config"}
         assert json.dumps(found)
 
     @staticmethod
-    def for_good(place: Place) -> dict[str, str]:
+    def for_good(folder: StoreFolder) -> dict[str, str]:
         """Parameters that make a delete permanent on any store."""
-        return {"skip_trash": "true"} if place.world.trash else {}
+        return {"skip_trash": "true"} if folder.world.trash else {}

@@ -28,89 +28,89 @@ from queryserver.identity.repository import AccountRepository
         {"user_read": "1", "user_write": "on", "group_read": "y", "other_read": "false", "sticky": "TRUE"},
     ],
 )
-async def test_all_permission_notations_give_the_same_mode(ana, files, place, fields):
-    (files.root / place / "x").write_bytes(b"x")
-    changed = await ana.post("storage/chmod", path=f"file:///{place}/x", **fields)
-    assert changed.json() == {"status": 0, "path": f"file:///{place}/x", "mode": "101640"}
-    assert (files.root / place / "x").stat().st_mode & 0o7777 == 0o1640
+async def test_all_permission_notations_give_the_same_mode(ana, files, folder, fields):
+    (files.root / folder / "x").write_bytes(b"x")
+    changed = await ana.post("storage/chmod", path=f"file:///{folder}/x", **fields)
+    assert changed.json() == {"status": 0, "path": f"file:///{folder}/x", "mode": "101640"}
+    assert (files.root / folder / "x").stat().st_mode & 0o7777 == 0o1640
 
 
-async def test_permissions_may_be_native_json(ana, files, place):
-    (files.root / place / "x").write_bytes(b"x")
-    changed = await ana.post_json("storage/chmod", path=f"file:///{place}/x", permission={"other_execute": True})
+async def test_permissions_may_be_native_json(ana, files, folder):
+    (files.root / folder / "x").write_bytes(b"x")
+    changed = await ana.post_json("storage/chmod", path=f"file:///{folder}/x", permission={"other_execute": True})
     assert changed.json()["mode"] == "100001"
 
 
 @pytest.mark.storage(81)
-async def test_chmod_without_permissions_is_refused(ana, place):
+async def test_chmod_without_permissions_is_refused(ana, folder):
     for fields in ({}, {"permission": "{}"}):
-        refused = await ana.post("storage/chmod", path=f"file:///{place}", **fields)
+        refused = await ana.post("storage/chmod", path=f"file:///{folder}", **fields)
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
 @pytest.mark.parametrize("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
-async def test_invalid_modes_are_refused(ana, place, mode):
-    refused = await ana.post("storage/chmod", path=f"file:///{place}", mode=mode)
+async def test_invalid_modes_are_refused(ana, folder, mode):
+    refused = await ana.post("storage/chmod", path=f"file:///{folder}", mode=mode)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
 
 
-async def test_contradicting_permission_notations_are_refused(ana, place):
-    refused = await ana.post("storage/chmod", path=f"file:///{place}", mode="755", user_read="true")
+async def test_contradicting_permission_notations_are_refused(ana, folder):
+    refused = await ana.post("storage/chmod", path=f"file:///{folder}", mode="755", user_read="true")
     assert (refused.status_code, refused.json()["code"]) == (400, "conflicting_parameters")
 
 
-async def test_recursive_change_skips_links(ana, files, place):
-    top = files.root / place / "d"
+async def test_recursive_change_skips_links(ana, files, folder):
+    top = files.root / folder / "d"
     (top / "inner").mkdir(parents=True)
     (top / "inner" / "x").write_bytes(b"x")
-    outside = files.root / place / "outside"
+    outside = files.root / folder / "outside"
     outside.write_bytes(b"x")
     outside.chmod(0o600)
     (top / "link").symlink_to(outside)
-    changed = await ana.post("storage/chmod", path=f"file:///{place}/d", mode="750", recursive="true")
+    changed = await ana.post("storage/chmod", path=f"file:///{folder}/d", mode="750", recursive="true")
     assert changed.status_code == 200, changed.text
     assert [entry.stat().st_mode & 0o777 for entry in (top, top / "inner", top / "inner" / "x")] == [0o750] * 3
     assert outside.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.storage(82)
-async def test_trees_above_the_limit_stay_unchanged(ana, files, place, monkeypatch):
+async def test_trees_above_the_limit_stay_unchanged(ana, files, folder, monkeypatch):
     monkeypatch.setattr(attributes, "MAX_TREE_ENTRIES", 3)
-    top = files.root / place / "d"
+    top = files.root / folder / "d"
     top.mkdir()
     for name in "abc":
         (top / name).write_bytes(b"x")
         (top / name).chmod(0o644)
-    refused = await ana.post("storage/chmod", path=f"file:///{place}/d", mode="700", recursive="true")
+    refused = await ana.post("storage/chmod", path=f"file:///{folder}/d", mode="700", recursive="true")
     assert (refused.status_code, refused.json()["code"]) == (413, "too_many_entries")
     assert {entry.stat().st_mode & 0o777 for entry in top.iterdir()} == {0o644}
 
 
 @pytest.mark.storage(81)
-async def test_chown_requires_a_user_or_group(ana, place):
+async def test_chown_requires_a_user_or_group(ana, folder):
     for fields in ({}, {"user": "", "group": " ".strip()}, {"user": "__other__", "user_other": ""}):
-        refused = await ana.post("storage/chown", path=f"file:///{place}", **fields)
+        refused = await ana.post("storage/chown", path=f"file:///{folder}", **fields)
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
-async def test_local_root_refuses_chown_and_replication(ana, place):
-    chown = await ana.post("storage/chown", path=f"file:///{place}", user="bob")
+async def test_local_root_refuses_chown_and_replication(ana, folder):
+    chown = await ana.post("storage/chown", path=f"file:///{folder}", user="bob")
     assert (chown.status_code, chown.json()["code"]) == (501, "not_supported")
     for call in ("set_replication", "replication"):
-        refused = await ana.post(f"storage/{call}", src_path=f"file:///{place}", replication_factor="2")
+        refused = await ana.post(f"storage/{call}", src_path=f"file:///{folder}", replication_factor="2")
         assert (refused.status_code, refused.json()["code"]) == (501, "not_supported")
 
 
 @pytest.mark.storage(79)
 @pytest.mark.parametrize("factor", ["0", "513", "x", "1.5", ""])
-async def test_replication_factor_must_be_a_number_within_bounds(ana, place, factor):
-    refused = await ana.post("storage/set_replication", path=f"file:///{place}", replication_factor=factor)
+async def test_replication_factor_must_be_a_number_within_bounds(ana, folder, factor):
+    refused = await ana.post("storage/set_replication", path=f"file:///{folder}", replication_factor=factor)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
 
 
-async def test_bulk_chmod_changes_valid_paths_and_reports_failures(ana, files, place):
-    (files.root / place / "x").write_bytes(b"x")
-    paths = [f"file:///{place}/x", f"file:///{place}/no"]
+async def test_bulk_chmod_changes_valid_paths_and_reports_failures(ana, files, folder):
+    (files.root / folder / "x").write_bytes(b"x")
+    paths = [f"file:///{folder}/x", f"file:///{folder}/no"]
     answer = await ana.send("POST", "storage/chmod/bulk", data={"path": paths, "mode": "600"})
     body = answer.json()
     assert (answer.status_code, body["code"]) == (404, "partial_failure")
@@ -137,14 +137,14 @@ async def test_recursive_change_reports_refusals_and_continues(tmp_path: Path, d
 
 @pytest.mark.storage(1)
 async def test_stat_returns_attributes_in_both_path_forms(files: Files) -> None:
-    ana, place = await files.api.user("ana"), files.place()
-    (files.root / place / "a.csv").write_bytes(b"id,name\n")
-    path_form = await ana.get(f"storage/stat=file:///{place}/a.csv")
-    query_form = await ana.get("storage/stat", path=f"file:///{place}/a.csv")
+    ana, folder = await files.api.user("ana"), files.folder()
+    (files.root / folder / "a.csv").write_bytes(b"id,name\n")
+    path_form = await ana.get(f"storage/stat=file:///{folder}/a.csv")
+    query_form = await ana.get("storage/stat", path=f"file:///{folder}/a.csv")
     body = path_form.json()
     assert query_form.json() == body
     assert (body["status"], body["name"], body["size"], body["type"]) == (0, "a.csv", 8, "file")
-    assert (body["path"], body["rwx"]) == (f"file:///{place}/a.csv", "-rw-r--r--")
+    assert (body["path"], body["rwx"]) == (f"file:///{folder}/a.csv", "-rw-r--r--")
 
 
 async def test_root_is_a_directory_of_size_0(files: Files) -> None:
@@ -185,17 +185,17 @@ class _SummedFileSystem(MemoryFileSystem):
 
 @pytest.mark.storage(80)
 async def test_content_summary_totals_a_local_tree(files: Files) -> None:
-    caller, place = await files.api.user("ana"), files.place()
-    (files.root / place / "d").mkdir()
-    (files.root / place / "d" / "a").write_bytes(b"x" * 10)
-    (files.root / place / "b").write_bytes(b"x" * 5)
-    body = (await caller.get(f"storage/content_summary=file:///{place}")).json()
+    caller, folder = await files.api.user("ana"), files.folder()
+    (files.root / folder / "d").mkdir()
+    (files.root / folder / "d" / "a").write_bytes(b"x" * 10)
+    (files.root / folder / "b").write_bytes(b"x" * 5)
+    body = (await caller.get(f"storage/content_summary=file:///{folder}")).json()
     counts = {
         "directoryCount": 2, "fileCount": 2, "length": 15, "quota": -1, "spaceQuota": -1, "typeQuota": {},
         "replication": 0, "spaceConsumed": body["spaceConsumed"],
     }  # fmt: skip
-    assert body == {**counts, "status": 0, "message": "", "path": f"file:///{place}", "summary": counts}
-    assert (await caller.get("storage/content_summary", path=f"file:///{place}")).json() == body
+    assert body == {**counts, "status": 0, "message": "", "path": f"file:///{folder}", "summary": counts}
+    assert (await caller.get("storage/content_summary", path=f"file:///{folder}")).json() == body
 
 
 @pytest.mark.storage(80)
@@ -312,11 +312,11 @@ async def test_impersonating_administrators_lose_admin_rights_on_the_local_root(
 
 
 @pytest.mark.storage(95)
-@pytest.mark.parametrize("place", ["query", "form", "json"])
-async def test_changing_calls_refuse_doas(api: Api, place: str) -> None:
+@pytest.mark.parametrize("folder", ["query", "form", "json"])
+async def test_changing_calls_refuse_doas(api: Api, folder: str) -> None:
     admin = await api.user("admin", admin=True)
     fields = {"path": "/user/carol/new"}
-    match place:
+    match folder:
         case "query":
             answer = await admin.send("POST", "storage/mkdir?doas=carol", data=fields)
         case "form":

@@ -23,8 +23,8 @@ CONTENT = bytes(range(256)) * 5000
 
 
 @pytest.fixture
-def path(files: Files, place: str) -> str:
-    return put(files, f"{place}/data.bin", CONTENT)
+def path(files: Files, folder: str) -> str:
+    return put(files, f"{folder}/data.bin", CONTENT)
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ class TestHeaders:
             ("é日.txt", "_____.txt", "%C3%A9%E6%97%A5.txt"),
         ],
     )
-    async def test_file_names_cannot_break_out_of_content_disposition(self, ana, files, place, name, plain, encoded):
-        path = put(files, f"{place}/{name}", b"x")
+    async def test_file_names_cannot_break_out_of_content_disposition(self, ana, files, folder, name, plain, encoded):
+        path = put(files, f"{folder}/{name}", b"x")
         answer = await fetch(ana, path)
         assert answer.status_code == 200
         expected = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}"
@@ -111,8 +111,8 @@ class TestHeaders:
             ("a.csv.gz", "application/gzip", "attachment"), ("a.csv", "text/csv", "attachment"),
         ],
     )  # fmt: skip
-    async def test_only_safe_media_types_are_served_inline(self, ana, files, place, name, kind, disposition):
-        path = put(files, f"{place}/{name}", b"<script>alert(1)</script>")
+    async def test_only_safe_media_types_are_served_inline(self, ana, files, folder, name, kind, disposition):
+        path = put(files, f"{folder}/{name}", b"<script>alert(1)</script>")
         answer = await fetch(ana, path, disposition="inline")
         assert answer.headers["content-type"] == kind
         assert answer.headers["content-disposition"].startswith(f"{disposition};")
@@ -141,8 +141,8 @@ class TestHeaders:
         assert store.touched == []
 
     @pytest.mark.storage(52)
-    async def test_empty_file_is_downloaded(self, ana, files, place):
-        path = put(files, f"{place}/empty", b"")
+    async def test_empty_file_is_downloaded(self, ana, files, folder):
+        path = put(files, f"{folder}/empty", b"")
         for method in ("GET", "HEAD"):
             answer = await fetch(ana, path, method)
             assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "0", b"")
@@ -206,8 +206,8 @@ class TestRanges:
             assert (answer.status_code, answer.content) == (200, CONTENT)
         assert (await fetch(ana, path, range="bytes=9999999-", if_range='"old"')).status_code == 200
 
-    async def test_ranges_of_empty_files_return_416(self, ana, files, place):
-        path = put(files, f"{place}/empty", b"")
+    async def test_ranges_of_empty_files_return_416(self, ana, files, folder):
+        path = put(files, f"{folder}/empty", b"")
         for asked in ("bytes=0-", "bytes=-5", "bytes=0-0"):
             answer = await fetch(ana, path, range=asked)
             assert verdict(answer) == (416, -1, "range_not_satisfiable")
@@ -243,9 +243,9 @@ class TestConditions:
 
 class TestRefusals:
     @pytest.mark.storage(50)
-    async def test_missing_denied_and_directory_paths_are_refused(self, ana, files, place):
-        assert verdict(await fetch(ana, f"file:///{place}/none")) == (404, -1, "path_not_found")
-        assert verdict(await fetch(ana, f"file:///{place}")) == (400, -1, "not_a_file")
+    async def test_missing_denied_and_directory_paths_are_refused(self, ana, files, folder):
+        assert verdict(await fetch(ana, f"file:///{folder}/none")) == (404, -1, "path_not_found")
+        assert verdict(await fetch(ana, f"file:///{folder}")) == (400, -1, "not_a_file")
         assert verdict(await fetch(ana, "")) == (400, -1, "missing_parameter")
         assert verdict(await ana.get("storage/download")) == (400, -1, "missing_parameter")
         (files.root / "user" / "eve").mkdir(parents=True, exist_ok=True)
@@ -254,16 +254,16 @@ class TestRefusals:
         assert verdict(denied) == (403, -1, "permission_denied")
 
     @pytest.mark.security("S5")
-    async def test_links_are_not_followed(self, ana, files, place):
+    async def test_links_are_not_followed(self, ana, files, folder):
         outside = files.root.parent / "outside.txt"
         outside.write_text("secret")
-        (files.root / place / "link").symlink_to(outside)
+        (files.root / folder / "link").symlink_to(outside)
         for method in ("GET", "HEAD"):
-            assert (await fetch(ana, f"file:///{place}/link", method)).status_code == 403
+            assert (await fetch(ana, f"file:///{folder}/link", method)).status_code == 403
         for call in ("storage/download", "storage/display"):
-            refused = await ana.get(call, path=f"file:///{place}/link")
+            refused = await ana.get(call, path=f"file:///{folder}/link")
             assert verdict(refused) == (403, -1, "symlink_not_followed")
-        refused = await ana.get(f"storage/view=file:///{place}/link")
+        refused = await ana.get(f"storage/view=file:///{folder}/link")
         assert verdict(refused) == (403, -1, "symlink_not_followed")
 
     @pytest.mark.storage(50)

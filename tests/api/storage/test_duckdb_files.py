@@ -204,10 +204,10 @@ async def test_audit_log_names_the_files(ana: Caller, bob: Caller, audited: list
 
 
 async def test_files_of_every_store_are_read_and_written(ana: Caller):
-    for number, place in enumerate(("s3a://lake", "s3://lake", "abfs://box", "ofs://service/volume/bucket")):
-        path = f"{place}/t{number}.parquet"
+    for number, folder in enumerate(("s3a://lake", "s3://lake", "abfs://box", "ofs://service/volume/bucket")):
+        path = f"{folder}/t{number}.parquet"
         await rows(ana, f"COPY (SELECT range n FROM range(1000)) TO '{path}'")
         assert await rows(ana, f"SELECT count(*), sum(n)::INT FROM '{path}'") == [[1000, 499500]]
-        assert (await rows(ana, f"FROM glob('{place}/t{number}.*')")) == [[path]]
+        assert (await rows(ana, f"FROM glob('{folder}/t{number}.*')")) == [[path]]
     await rows(ana, f"COPY (SELECT 5 n) TO 'hdfs:///{ana.username}.csv'")
     assert await rows(ana, f"FROM 'hdfs:///{ana.username}.csv'") == [[5]]

@@ -27,10 +27,10 @@ WRONG = [("pagesize", "0"), ("pagesize", "-1"), ("pagesize", "x"), ("pagenum", "
 @pytest.fixture
 def eleven(files: Files) -> str:
     """A directory with files named 1 to 11; a file's name is its size in bytes."""
-    place = files.place()
+    folder = files.folder()
     for number in range(1, 12):
-        (files.root / place / str(number)).write_bytes(b"x" * number)
-    return place
+        (files.root / folder / str(number)).write_bytes(b"x" * number)
+    return folder
 
 
 def names(body: dict[str, Any]) -> list[str]:
@@ -45,14 +45,14 @@ async def test_page_size_is_capped_at_ten_thousand(ana: Caller, eleven: str, pag
         assert (page["total_count"], page["num_pages"], page["next_page_number"]) == (11, 1, 0)
 
 
-async def view(caller: Caller, place: str, **query: Any) -> dict[str, Any]:
-    answer = await caller.get(f"storage/view=file:///{place}", **query)
+async def view(caller: Caller, folder: str, **query: Any) -> dict[str, Any]:
+    answer = await caller.get(f"storage/view=file:///{folder}", **query)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def listed(caller: Caller, place: str, **query: Any) -> dict[str, Any]:
-    answer = await caller.get("storage/list", path=f"file:///{place}", **query)
+async def listed(caller: Caller, folder: str, **query: Any) -> dict[str, Any]:
+    answer = await caller.get("storage/list", path=f"file:///{folder}", **query)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -95,7 +95,7 @@ async def test_page_past_the_end_is_empty_in_view_and_an_error_in_list(ana: Call
 
 @pytest.mark.storage(25)
 async def test_root_has_no_parent_entry(ana: Caller, files: Files) -> None:
-    files.place()
+    files.folder()
     assert names(await view(ana, ""))[0] == "."
     assert ".." not in names(await view(ana, ""))
     assert not {".", ".."} & {*names(await listed(ana, ""))}
@@ -139,10 +139,10 @@ async def test_every_sort_key_works_in_both_directions(ana, eleven, files, key, 
 
 @pytest.mark.storage(29)
 async def test_empty_directory_has_one_empty_page(ana: Caller, files: Files) -> None:
-    place = files.place()
-    page = (await listed(ana, place))["page"]
+    folder = files.folder()
+    page = (await listed(ana, folder))["page"]
     assert (page["total_count"], page["num_pages"], page["start_index"], page["next_page_number"]) == (0, 1, 0, 0)
-    assert names(await view(ana, place)) == ["..", "."]
+    assert names(await view(ana, folder)) == ["..", "."]
 
 
 @pytest.mark.storage(35)
@@ -177,32 +177,32 @@ async def test_reading_calls_refuse_other_users_homes(ana: Caller, files: Files)
 
 @pytest.mark.storage(38)
 async def test_entries_have_all_attributes(ana: Caller, files: Files) -> None:
-    place = files.place()
-    path = files.root / place / "a b#.csv"
+    folder = files.folder()
+    path = files.root / folder / "a b#.csv"
     path.write_bytes(b"x" * 6_200_000)
     os.utime(path, (0, 1477928040.9))
-    entry = (await view(ana, place))["files"][2]
+    entry = (await view(ana, folder))["files"][2]
     stats = entry.pop("stats")
     assert entry == {
-        "path": f"file:///{place}/a b#.csv",
+        "path": f"file:///{folder}/a b#.csv",
         "name": "a b#.csv",
         "mtime": "October 31, 2016 03:34 PM",
         "humansize": "5.9\u00a0MB",
         "type": "file",
         "rwx": "-rw-r--r--",
         "mode": "100644",
-        "url": f"/api/v1/storage/view=file%3A%2F%2F%2F{place.replace('/', '%2F')}%2Fa%20b%23.csv",
+        "url": f"/api/v1/storage/view=file%3A%2F%2F%2F{folder.replace('/', '%2F')}%2Fa%20b%23.csv",
         "is_sentry_managed": False,
     }
     assert (stats["path"], stats["name"], stats["size"], stats["mtime"], stats["mode"], stats["aclBit"]) == (
-        f"file:///{place}/a b#.csv", "a b#.csv", 6_200_000, 1477928040, 0o100644, False,
+        f"file:///{folder}/a b#.csv", "a b#.csv", 6_200_000, 1477928040, 0o100644, False,
     )  # fmt: skip
 
 
 async def test_entry_url_leads_to_the_entry(ana: Caller, files: Files) -> None:
-    place = files.place()
-    (files.root / place / "é ?#%25").mkdir()
-    entry = (await view(ana, place))["files"][2]
+    folder = files.folder()
+    (files.root / folder / "é ?#%25").mkdir()
+    entry = (await view(ana, folder))["files"][2]
     assert entry["name"] == "é ?#%25"
     answer = await ana.get(entry["url"])
     assert answer.json()["path"] == entry["path"]
@@ -211,16 +211,16 @@ async def test_entry_url_leads_to_the_entry(ana: Caller, files: Files) -> None:
 async def test_directory_view_has_every_key(ana: Caller, eleven: str) -> None:
     body = await view(ana, eleven, pagesize=5, descending="No", is_embeddable="true")
     del body["files"], body["page"]
-    place = f"file:///{eleven}"
+    folder = f"file:///{eleven}"
     assert body == {
         "status": 0,
-        "path": place,
-        "current_dir_path": place,
-        "current_request_path": f"/api/v1/storage/view={place.replace(':', '%3A').replace('/', '%2F')}",
+        "path": folder,
+        "current_dir_path": folder,
+        "current_request_path": f"/api/v1/storage/view={folder.replace(':', '%3A').replace('/', '%2F')}",
         "breadcrumbs": [
             {"url": "file:///", "label": "file:///"},
             {"url": "file:///shared", "label": "shared"},
-            {"url": place, "label": eleven.rpartition("/")[2]},
+            {"url": folder, "label": eleven.rpartition("/")[2]},
         ],
         "pagesize": 5,
         "descending": "No",
@@ -257,13 +257,13 @@ async def test_links_are_listed_as_links(ana: Caller, eleven: str, files: Files)
 
 @pytest.mark.slow
 async def test_page_of_ten_thousand_entries_is_complete(ana: Caller, files: Files) -> None:
-    place = files.place()
+    folder = files.folder()
     wanted = [f"{number:05}" for number in range(10_000)]
     for name in wanted:
-        (files.root / place / name).touch()
-    body = await view(ana, place, pagesize=10_000)
+        (files.root / folder / name).touch()
+    body = await view(ana, folder, pagesize=10_000)
     assert names(body) == ["..", ".", *wanted]
-    assert names(await listed(ana, place, pagesize=10_000, descending="true")) == wanted[::-1]
+    assert names(await listed(ana, folder, pagesize=10_000, descending="true")) == wanted[::-1]
 
 
 @pytest.mark.storage(37)
@@ -299,24 +299,24 @@ async def test_store_failures_map_to_their_error_codes(world, eva, failure, stat
 
 @pytest.mark.storage(34)
 async def test_listing_makes_no_request_per_entry(world: World, eva: Caller) -> None:
-    place = world.place(Scheme.S3A)
+    folder = world.folder(Scheme.S3A)
     for number in range(50):
-        place.put_at(str(number), b"x")
+        folder.put_at(str(number), b"x")
     world.heal()
-    await eva.get(f"storage/view={place.path}", pagesize=100)
+    await eva.get(f"storage/view={folder.path}", pagesize=100)
     # The calls concern the directory, its parent, and the home, which is a bucket or the root.
     assert world.calls(Scheme.S3A)["list_directory"] == 1
     assert world.calls(Scheme.S3A)["stat"] <= 3
     world.heal()
-    await eva.get("storage/list", path=place.path)
+    await eva.get("storage/list", path=folder.path)
     assert world.calls(Scheme.S3A) == {"list_directory": 1}
 
 
 async def test_inaccessible_parent_is_still_listed(world: World, eva: Caller) -> None:
-    place = world.place(Scheme.HDFS)
-    parent = place.inner("").rstrip("/").rpartition("/")[0]
+    folder = world.folder(Scheme.HDFS)
+    parent = folder.inner("").rstrip("/").rpartition("/")[0]
     world.fail(Scheme.HDFS, "stat", lambda _, path: PermissionDenied("closed") if path in {"", parent} else None)
-    above = (await eva.get(f"storage/view={place.path}")).json()["files"][0]
+    above = (await eva.get(f"storage/view={folder.path}")).json()["files"][0]
     assert (above["name"], above["type"], above["path"]) == ("..", "dir", "/")
 
 

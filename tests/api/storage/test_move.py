@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.worlds import Place, World, each_store
+from tests.api.storage.worlds import StoreFolder, World, each_store
 from tests.engines.versitygw import S3Address
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
@@ -21,9 +21,9 @@ every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Sche
 
 
 @pytest.fixture
-def place(world: World, request: pytest.FixtureRequest) -> Place:
+def folder(world: World, request: pytest.FixtureRequest) -> StoreFolder:
     """A new directory on the store under test."""
-    return world.place(request.param)
+    return world.folder(request.param)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -37,111 +37,113 @@ def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServe
 
 @pytest.mark.storage(63)
 @every_store
-async def test_move_keeps_the_name_in_a_directory_and_changes_it_for_a_new_path(eva: Caller, place: Place) -> None:
-    place.put(x=b"x", tree__y=b"y", d=None)
-    into = await eva.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
+async def test_move_keeps_the_name_in_a_directory_and_changes_it_for_a_new_path(
+    eva: Caller, folder: StoreFolder
+) -> None:
+    folder.put(x=b"x", tree__y=b"y", d=None)
+    into = await eva.post("storage/move", src_path=folder.at("x"), dest_path=folder.at("d/"))
     assert into.json() == {
         "status": 0,
-        "path": place.at("d/x"),
-        "source": place.at("x"),
-        "message": f"Moved '{place.at('x')}' to '{place.at('d/x')}' successfully",
+        "path": folder.at("d/x"),
+        "source": folder.at("x"),
+        "message": f"Moved '{folder.at('x')}' to '{folder.at('d/x')}' successfully",
     }
-    anew = await eva.post("storage/move", src_path=place.at("tree/"), dest_path=place.at("d/other"))
-    assert anew.json()["path"] == place.at("d/other")
-    assert place.all() == {"d": None, "d/x": b"x", "d/other": None, "d/other/y": b"y"}
+    anew = await eva.post("storage/move", src_path=folder.at("tree/"), dest_path=folder.at("d/other"))
+    assert anew.json()["path"] == folder.at("d/other")
+    assert folder.all() == {"d": None, "d/x": b"x", "d/other": None, "d/other/y": b"y"}
 
 
 @pytest.mark.storage(56)
 async def test_only_new_names_are_validated(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(**{"x": b"x", "a\\b": b"y", "d": None})
-    assert await refused(eva, "move", src_path=place.at("x"), dest_path=place.at("d/a\\b")) == (400, "invalid_name")
-    assert (await eva.post("storage/move", src_path=place.at("a\\b"), dest_path=place.at("d/"))).status_code == 200
-    assert place.all() == {"x": b"x", "d": None, "d/a\\b": b"y"}
+    folder = world.folder(Scheme.HDFS)
+    folder.put(**{"x": b"x", "a\\b": b"y", "d": None})
+    assert await refused(eva, "move", src_path=folder.at("x"), dest_path=folder.at("d/a\\b")) == (400, "invalid_name")
+    assert (await eva.post("storage/move", src_path=folder.at("a\\b"), dest_path=folder.at("d/"))).status_code == 200
+    assert folder.all() == {"x": b"x", "d": None, "d/a\\b": b"y"}
 
 
 @pytest.mark.storage(63)
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_move_onto_itself_or_into_its_parent_is_refused(eva: Caller, place: Place, call: str) -> None:
-    place.put(d__x=b"x")
-    for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/"), place.at("d/x ")):
+async def test_move_onto_itself_or_into_its_parent_is_refused(eva: Caller, folder: StoreFolder, call: str) -> None:
+    folder.put(d__x=b"x")
+    for target in (folder.at("d/x"), folder.at("d//x"), folder.at("d"), folder.at("d/"), folder.at("d/x ")):
         for overwrite in ("false", "true"):
-            asked = {"src_path": place.at("d/x"), "dest_path": target, "overwrite": overwrite}
+            asked = {"src_path": folder.at("d/x"), "dest_path": target, "overwrite": overwrite}
             assert await refused(eva, call, **asked) == (400, "same_path")
-    assert place.all() == {"d": None, "d/x": b"x"}
+    assert folder.all() == {"d": None, "d/x": b"x"}
 
 
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_trailing_slash_requires_a_directory(eva: Caller, place: Place, call: str) -> None:
-    place.put(x=b"x", f=b"f")
-    answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
+async def test_trailing_slash_requires_a_directory(eva: Caller, folder: StoreFolder, call: str) -> None:
+    folder.put(x=b"x", f=b"f")
+    answer = await eva.post(f"storage/{call}", src_path=folder.at("x"), dest_path=folder.at("none/"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
-    assert answer.json()["details"] == {"path": place.at("none")}
-    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f/")) == (400, "not_a_directory")
-    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f")) == (409, "already_exists")
+    assert answer.json()["details"] == {"path": folder.at("none")}
+    assert await refused(eva, call, src_path=folder.at("x"), dest_path=folder.at("f/")) == (400, "not_a_directory")
+    assert await refused(eva, call, src_path=folder.at("x"), dest_path=folder.at("f")) == (409, "already_exists")
 
 
 @every_store
-async def test_directories_are_never_merged(eva: Caller, place: Place) -> None:
-    place.put(a__d__x=b"new", b__d__y=b"old")
-    moved = await refused(eva, "move", src_path=place.at("a/d"), dest_path=place.at("b"), overwrite="true")
+async def test_directories_are_never_merged(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(a__d__x=b"new", b__d__y=b"old")
+    moved = await refused(eva, "move", src_path=folder.at("a/d"), dest_path=folder.at("b"), overwrite="true")
     assert moved == (409, "already_exists")
-    assert place.all()["b/d/y"] == b"old"
+    assert folder.all()["b/d/y"] == b"old"
 
 
 # --------------------------------------------------------------------------------------- several objects, one store
 
 
-def tree(place: Place) -> None:
+def tree(folder: StoreFolder) -> None:
     """Create a tree with empty directories and more files than are copied concurrently."""
-    place.put(d__empty=None, d__sub__deep__empty=None)
+    folder.put(d__empty=None, d__sub__deep__empty=None)
     for number in range(12):
-        place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
+        folder.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
 
 
 @pytest.mark.parametrize("call", ["rename", "move"])
 async def test_tree_moves_completely_including_empty_directories(eva: Caller, world: World, call: str) -> None:
-    place = world.place(Scheme.S3A)
-    tree(place)
-    before = {path.removeprefix("d"): content for path, content in place.all().items()}
-    moved = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    folder = world.folder(Scheme.S3A)
+    tree(folder)
+    before = {path.removeprefix("d"): content for path, content in folder.all().items()}
+    moved = await eva.post(f"storage/{call}", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert moved.status_code == 200, moved.text
-    assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
+    assert {path.removeprefix("e"): content for path, content in folder.all().items()} == before
 
 
 @pytest.mark.storage(65)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_failed_copy_keeps_the_source_and_leaves_no_target(eva, world, call):
-    place = world.place(Scheme.S3A)
-    tree(place)
-    before = place.all()
+    folder = world.folder(Scheme.S3A)
+    tree(folder)
+    before = folder.all()
     world.fail(Scheme.S3A, "copy", nth(3, StorageError("The disk is on fire.")))
-    answer = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    answer = await eva.post(f"storage/{call}", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["message"] == "The disk is on fire."
     assert answer.json()["details"] == {"rolled_back": True}
-    assert place.all() == before
+    assert folder.all() == before
     world.heal()
-    again = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    again = await eva.post(f"storage/{call}", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert again.status_code == 200, again.text
 
 
 @pytest.mark.storage(66)
 @pytest.mark.parametrize("call", ["rename", "move"])
 async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, call):
-    place = world.place(Scheme.S3A)
-    tree(place)
-    before = {path.removeprefix("d"): content for path, content in place.all().items()}
+    folder = world.folder(Scheme.S3A)
+    tree(folder)
+    before = {path.removeprefix("d"): content for path, content in folder.all().items()}
     world.fail(Scheme.S3A, "delete", lambda number, _: StorageError("No deletions today.") if number > 2 else None)
-    call_again = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    call_again = {"src_path": folder.at("d"), "dest_path": folder.at("e")}
     answer = await eva.post(f"storage/{call}", **call_again)
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["details"]["state"] == "deleting"
     # Five directories and twelve files exist, of which two files are deleted.
     assert answer.json()["details"]["remaining"] == 15
-    there = {path[1:]: content for path, content in place.all().items() if path[0] == "e"}
+    there = {path[1:]: content for path, content in folder.all().items() if path[0] == "e"}
     assert there == before
     world.heal()
     if call == "rename":
@@ -149,55 +151,55 @@ async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, 
         bob = await world.api.user("bob")
         assert await refused(bob, call, **call_again) == (409, "already_exists")
     again = await eva.post(f"storage/{call}", **call_again)
-    assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
-    assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
+    assert (again.status_code, again.json()["path"]) == (200, folder.at("e"))
+    assert {path.removeprefix("e"): content for path, content in folder.all().items()} == before
     assert await refused(eva, call, **call_again) == (404, "path_not_found")
 
 
 async def test_repeated_call_completes_a_move_into_a_directory(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.S3A)
-    place.put(d__x=b"x", into=None)
+    folder = world.folder(Scheme.S3A)
+    folder.put(d__x=b"x", into=None)
     world.fail(Scheme.S3A, "delete", StorageUnavailable("Away."))
-    call_again = {"src_path": place.at("d"), "dest_path": place.at("into")}
+    call_again = {"src_path": folder.at("d"), "dest_path": folder.at("into")}
     assert await refused(eva, "move", **call_again) == (502, "storage_error")
     world.heal()
-    assert (await eva.post("storage/move", **call_again)).json()["path"] == place.at("into/d")
-    assert place.all() == {"into": None, "into/d": None, "into/d/x": b"x"}
+    assert (await eva.post("storage/move", **call_again)).json()["path"] == folder.at("into/d")
+    assert folder.all() == {"into": None, "into/d": None, "into/d/x": b"x"}
 
 
 async def test_source_changed_since_its_copy_is_kept(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.S3A)
-    place.put(d__x=b"old", d__y=b"y")
+    folder = world.folder(Scheme.S3A)
+    folder.put(d__x=b"old", d__y=b"y")
 
     def change(number: int, path: str) -> QueryServerError | None:
         """Simulate a client that writes just before the first original is checked for deletion."""
         if path.endswith("/x") and world.calls(Scheme.S3A)["copy"] == 2:
-            place.put_at("d/x", b"new")
+            folder.put_at("d/x", b"new")
         return None
 
     world.fail(Scheme.S3A, "stat", change)
-    answer = await eva.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    answer = await eva.post("storage/rename", src_path=folder.at("d"), dest_path="e")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
-    assert place.all()["d/x"] == b"new"
-    assert place.all()["e/x"] == b"old"
+    assert folder.all()["d/x"] == b"new"
+    assert folder.all()["e/x"] == b"old"
 
 
 async def test_file_added_to_the_source_during_the_move_is_kept(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.S3A)
-    place.put(d__x=b"x")
+    folder = world.folder(Scheme.S3A)
+    folder.put(d__x=b"x")
 
     def add(number: int, path: str) -> QueryServerError | None:
-        place.put_at("d/late", b"late")
+        folder.put_at("d/late", b"late")
         return None
 
     world.fail(Scheme.S3A, "copy", add)
-    answer = await eva.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    answer = await eva.post("storage/rename", src_path=folder.at("d"), dest_path="e")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
-    assert place.all() == {"d": None, "d/late": b"late", "e": None, "e/x": b"x"}
+    assert folder.all() == {"d": None, "d/late": b"late", "e": None, "e/x": b"x"}
 
 
 async def test_moves_between_ozone_buckets_have_no_size_limit(eva: Caller, world: World) -> None:
-    here, there = world.place(Scheme.OFS), world.place(Scheme.OFS, parent="ofs://service/volume/other/area")
+    here, there = world.folder(Scheme.OFS), world.folder(Scheme.OFS, parent="ofs://service/volume/other/area")
     here.put(d__large=b"x" * 101, d__empty=None)
     moved = await eva.post("storage/move", src_path=here.at("d"), dest_path=there.path)
     assert moved.json()["path"] == there.at("d")
@@ -220,7 +222,7 @@ async def test_moves_between_ozone_buckets_have_no_size_limit(eva: Caller, world
     ids=str,
 )
 async def test_move_between_stores_transfers_content_and_empty_directories(eva, world, here, there):
-    source, target = world.place(here), world.place(there)
+    source, target = world.folder(here), world.folder(there)
     source.put(d__empty=None, d__large=bytes(range(256)) * 20_000, d__nothing=b"")
     before = source.all()
     moved = await eva.post("storage/move", src_path=source.at("d"), dest_path=target.path)
@@ -250,7 +252,7 @@ class CorruptingStorage(FaultyStorage):
 
 @pytest.mark.storage(69)
 async def test_corrupted_target_is_detected_and_the_source_is_kept(eva: Caller, world: World) -> None:
-    source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    source, target = world.folder(Scheme.HDFS), world.folder(Scheme.S3A)
     source.put(d__x=b"good", d__y=b"good", f=b"good")
     store = world.faulty[Scheme.S3A]
     honest, store.inner = store.inner, Corrupting(store.inner)
@@ -266,7 +268,7 @@ async def test_corrupted_target_is_detected_and_the_source_is_kept(eva: Caller, 
 
 
 async def test_undeletable_source_is_reported_and_the_target_is_complete(eva: Caller, world: World) -> None:
-    source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    source, target = world.folder(Scheme.HDFS), world.folder(Scheme.S3A)
     source.put(f=b"f")
     world.fail(Scheme.HDFS, "delete", PermissionDenied("Not yours."))
     answer = await eva.post("storage/move", src_path=source.at("f"), dest_path=target.path)
@@ -275,7 +277,7 @@ async def test_undeletable_source_is_reported_and_the_target_is_complete(eva: Ca
 
 
 async def test_links_are_skipped_and_stay_in_the_source(eva: Caller, world: World) -> None:
-    source, target = world.place(Scheme.FILE), world.place(Scheme.S3A)
+    source, target = world.folder(Scheme.FILE), world.folder(Scheme.S3A)
     source.put(d__sub__x=b"x", d__y=b"y")
     source.link("d/sub/link")
     moved = await eva.post("storage/move", src_path=source.at("d"), dest_path=target.path)
@@ -292,16 +294,16 @@ async def test_links_are_skipped_and_stay_in_the_source(eva: Caller, world: Worl
 @pytest.mark.parametrize("call", ["move", "copy"])
 @pytest.mark.parametrize("route", ["", "/bulk"])
 @every_store
-async def test_bulk_call_continues_after_a_failure(eva, place, call, route):
-    place.put(a=b"a", c=b"c", into=None)
-    sources = [place.at(name) for name in ("a", "b", "c")]
-    answer = await eva.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))
+async def test_bulk_call_continues_after_a_failure(eva, folder, call, route):
+    folder.put(a=b"a", c=b"c", into=None)
+    sources = [folder.at(name) for name in ("a", "b", "c")]
+    answer = await eva.post(f"storage/{call}{route}", source_path=sources, destination_path=folder.at("into"))
     body = answer.json()
     assert (answer.status_code, body["status"], body["code"]) == (404, -1, "partial_failure")
     assert [body["results"][source]["status"] for source in sources] == [0, -1, 0]
-    assert body["results"][sources[0]]["path"] == place.at("into/a")
+    assert body["results"][sources[0]]["path"] == folder.at("into/a")
     assert body["results"][sources[1]]["code"] == "path_not_found"
-    assert {name: content for name, content in place.all().items() if name.startswith("into/")} == {
+    assert {name: content for name, content in folder.all().items() if name.startswith("into/")} == {
         "into/a": b"a",
         "into/c": b"c",
     }
@@ -309,57 +311,57 @@ async def test_bulk_call_continues_after_a_failure(eva, place, call, route):
 
 @pytest.mark.storage(71)
 @every_store
-async def test_bulk_call_returns_the_highest_status(eva: Caller, place: Place) -> None:
-    place.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
-    sources = [place.at(name) for name in ("a", "none", "c")]
-    answer = await eva.post_json("storage/move", source_path=sources, destination_path=place.at("into"))
+async def test_bulk_call_returns_the_highest_status(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
+    sources = [folder.at(name) for name in ("a", "none", "c")]
+    answer = await eva.post_json("storage/move", source_path=sources, destination_path=folder.at("into"))
     assert (answer.status_code, answer.json()["results"][sources[2]]["code"]) == (409, "already_exists")
-    fine = await eva.post_json("storage/move/bulk", source_path=place.at("b"), destination_path=place.at("into"))
+    fine = await eva.post_json("storage/move/bulk", source_path=folder.at("b"), destination_path=folder.at("into"))
     assert (fine.status_code, fine.json()["status"]) == (200, 0)
-    assert fine.json()["results"][place.at("b")]["path"] == place.at("into/b")
+    assert fine.json()["results"][folder.at("b")]["path"] == folder.at("into/b")
 
 
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_several_sources_require_a_target_directory(eva: Caller, place: Place, call: str) -> None:
-    place.put(a=b"a", b=b"b", f=b"f")
+async def test_several_sources_require_a_target_directory(eva: Caller, folder: StoreFolder, call: str) -> None:
+    folder.put(a=b"a", b=b"b", f=b"f")
     for target in ("none", "f"):
-        asked = {"source_path": [place.at("a"), place.at("b")], "destination_path": place.at(target)}
+        asked = {"source_path": [folder.at("a"), folder.at("b")], "destination_path": folder.at(target)}
         assert await refused(eva, call, **asked) == (400, "not_a_directory")
-    assert place.all() == {"a": b"a", "b": b"b", "f": b"f"}
+    assert folder.all() == {"a": b"a", "b": b"b", "f": b"f"}
 
 
 @pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
 async def test_bulk_calls_accept_one_to_a_thousand_items(eva: Caller, world: World, call: str) -> None:
-    place = world.place(Scheme.HDFS)
-    assert await refused(eva, call, destination_path=place.path) == (400, "missing_parameter")
-    many = [place.at(str(number)) for number in range(1001)]
-    assert await refused(eva, call, source_path=many, destination_path=place.path) == (413, "too_many_entries")
+    folder = world.folder(Scheme.HDFS)
+    assert await refused(eva, call, destination_path=folder.path) == (400, "missing_parameter")
+    many = [folder.at(str(number)) for number in range(1001)]
+    assert await refused(eva, call, source_path=many, destination_path=folder.path) == (413, "too_many_entries")
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
-    place = world.place(Scheme.FILE)
-    place.put(a=b"a", b=b"b")
-    place.link("link")
-    targets = (place.at("link/new"),) if call == "rename" else (place.at("link/new"), place.at("link/"))
+    folder = world.folder(Scheme.FILE)
+    folder.put(a=b"a", b=b"b")
+    folder.link("link")
+    targets = (folder.at("link/new"),) if call == "rename" else (folder.at("link/new"), folder.at("link/"))
     for target in targets:
-        asked = {"src_path": place.at("a"), "dest_path": target}
+        asked = {"src_path": folder.at("a"), "dest_path": target}
         assert await refused(eva, call, **asked) == (403, "symlink_not_followed")
     if call != "rename":
-        several = {"src_path": [place.at("a"), place.at("b")], "dest_path": place.at("link")}
+        several = {"src_path": [folder.at("a"), folder.at("b")], "dest_path": folder.at("link")}
         assert await refused(eva, call, **several) == (403, "symlink_not_followed")
-    assert {name for name in place.all() if "link" not in name} == {"a", "b"}
+    assert {name for name in folder.all() if "link" not in name} == {"a", "b"}
 
 
 async def test_special_files_are_refused_by_name(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.FILE)
-    place.put(d=None)
-    os.mkfifo(place.directory / "d" / "pipe")
-    answer = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    folder = world.folder(Scheme.FILE)
+    folder.put(d=None)
+    os.mkfifo(folder.directory / "d" / "pipe")
+    answer = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert (answer.status_code, answer.json()["code"]) == (400, "not_a_file")
-    assert f"{place.at('d/pipe')} is neither" in answer.json()["message"]
-    assert not (place.directory / "e").exists()
+    assert f"{folder.at('d/pipe')} is neither" in answer.json()["message"]
+    assert not (folder.directory / "e").exists()
 
 
 FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for number in range(40)}
@@ -386,9 +388,9 @@ async def mover(s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) 
 
 def local_tree(root: Path) -> None:
     for name, content in FILES.items():
-        place = root / "shared" / "tree" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
+        folder = root / "shared" / "tree" / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.write_bytes(content)
     (root / "shared" / "tree" / "empty").mkdir()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller, until
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.worlds import Place, World, memory_stores, open_world
+from tests.api.storage.worlds import StoreFolder, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.files import OperationInProgress, StorageError
@@ -96,8 +96,8 @@ async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
     return body
 
 
-def three(place: Place) -> None:
-    place.put(d__a=b"a", d__b=b"b", d__sub__c=b"c")
+def three(folder: StoreFolder) -> None:
+    folder.put(d__a=b"a", d__b=b"b", d__sub__c=b"c")
 
 
 @pytest.mark.storage(70)
@@ -105,70 +105,71 @@ def three(place: Place) -> None:
 async def test_unwaited_call_returns_its_body_later(eva, world, gate, call):
     gate.reached.clear()
     gate.open.clear()
-    place = world.place(Scheme.S3A)
-    three(place)
-    started = await eva.post(f"storage/{call}?wait=0", src_path=place.at("d"), dest_path=place.at("e"))
+    folder = world.folder(Scheme.S3A)
+    three(folder)
+    started = await eva.post(f"storage/{call}?wait=0", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert started.status_code == 202
     body = started.json()
-    assert (body["status"], body["path"], body["state"]) == (0, place.at("e"), "running")
+    assert (body["status"], body["path"], body["state"]) == (0, folder.at("e"), "running")
     await gate.reached.wait()
     running = (await eva.get("storage/operation", id=body["operation_id"])).json()
     assert (running["state"], running["done"], running["total"], running["result"]) == ("running", 0, 3, None)
     gate.open.set()
     end = await ended(eva, body["operation_id"])
     assert (end["state"], end["done"], end["total"]) == ("done", 3, 3)
-    other = world.place(Scheme.S3A)
+    other = world.folder(Scheme.S3A)
     three(other)
     waited = await eva.post(f"storage/{call}", src_path=other.at("d"), dest_path=other.at("e"))
     assert end["result"] == {
-        key: value if key == "status" else value.replace(other.path, place.path) for key, value in waited.json().items()
+        key: value if key == "status" else value.replace(other.path, folder.path)
+        for key, value in waited.json().items()
     }
 
 
 async def test_short_operation_within_its_wait_returns_directly(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(x=b"x")
-    answer = await eva.post("storage/rename", src_path=place.at("x"), dest_path="y", wait="600")
-    assert (answer.status_code, answer.json()["path"]) == (200, place.at("y"))
+    folder = world.folder(Scheme.HDFS)
+    folder.put(x=b"x")
+    answer = await eva.post("storage/rename", src_path=folder.at("x"), dest_path="y", wait="600")
+    assert (answer.status_code, answer.json()["path"]) == (200, folder.at("y"))
 
 
 async def test_failure_after_the_response_is_reported_with_its_error_body(
     eva: Caller, world: World, gate: Gate
 ) -> None:
-    place = world.place(Scheme.S3A)
-    three(place)
-    started = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    folder = world.folder(Scheme.S3A)
+    three(folder)
+    started = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"), wait="0")
     await gate.reached.wait()
     world.fail(Scheme.S3A, "copy", StorageError("Broken."))
-    place.put_at("e/a", b"foreign")
+    folder.put_at("e/a", b"foreign")
     gate.open.set()
     end = await ended(eva, started.json()["operation_id"])
     assert end["state"] == "failed"
     assert (end["result"]["status"], end["result"]["details"]) == (-1, {"rolled_back": True})
     assert end["result"]["code"] == "already_exists"
-    assert place.all()["e/a"] == b"foreign"
+    assert folder.all()["e/a"] == b"foreign"
 
 
 async def test_validation_errors_are_returned_immediately(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.S3A)
-    answer = await eva.post("storage/move", src_path=place.at("none"), dest_path=place.at("e"), wait="0")
+    folder = world.folder(Scheme.S3A)
+    answer = await eva.post("storage/move", src_path=folder.at("none"), dest_path=folder.at("e"), wait="0")
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
 
 
 async def test_ozone_copy_operation_returns_its_text(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.OFS)
-    place.put(large=b"x" * 101)
-    started = await eva.post("storage/copy", src_path=place.at("large"), dest_path=place.at("e"), wait="0")
+    folder = world.folder(Scheme.OFS)
+    folder.put(large=b"x" * 101)
+    started = await eva.post("storage/copy", src_path=folder.at("large"), dest_path=folder.at("e"), wait="0")
     end = await ended(eva, started.json()["operation_id"])
-    assert end["result"] == f"Following files were skipped due to file size limitations:\n- {place.at('large')}"
+    assert end["result"] == f"Following files were skipped due to file size limitations:\n- {folder.at('large')}"
 
 
 async def test_bulk_call_can_continue_in_the_background(eva: Caller, world: World, gate: Gate) -> None:
-    place = world.place(Scheme.S3A)
-    place.put(a=b"a", into=None)
-    sources = [place.at("a"), place.at("none")]
-    started = await eva.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"), wait="0")
-    assert (started.status_code, started.json()["path"]) == (202, place.at("into"))
+    folder = world.folder(Scheme.S3A)
+    folder.put(a=b"a", into=None)
+    sources = [folder.at("a"), folder.at("none")]
+    started = await eva.post("storage/copy/bulk", source_path=sources, destination_path=folder.at("into"), wait="0")
+    assert (started.status_code, started.json()["path"]) == (202, folder.at("into"))
     gate.open.set()
     end = await ended(eva, started.json()["operation_id"])
     assert (end["state"], end["done"], end["total"]) == ("failed", 2, 2)
@@ -178,9 +179,9 @@ async def test_bulk_call_can_continue_in_the_background(eva: Caller, world: Worl
 
 @pytest.mark.security("S9", "T20")
 async def test_operations_of_other_users_and_unknown_ids_are_not_found(eva: Caller, world: World, gate: Gate) -> None:
-    place = world.place(Scheme.S3A)
-    three(place)
-    started = await eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    folder = world.folder(Scheme.S3A)
+    three(folder)
+    started = await eva.post("storage/move", src_path=folder.at("d"), dest_path=folder.at("e"), wait="0")
     bob = await world.api.user("bob")
     admin = await world.api.user("admin", admin=True)
     for caller in (bob, admin):
@@ -194,9 +195,9 @@ async def test_operations_of_other_users_and_unknown_ids_are_not_found(eva: Call
 
 
 async def test_identical_call_is_refused_while_the_first_runs(eva: Caller, world: World, gate: Gate) -> None:
-    place = world.place(Scheme.S3A)
-    three(place)
-    asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    folder = world.folder(Scheme.S3A)
+    three(folder)
+    asked = {"src_path": folder.at("d"), "dest_path": folder.at("e")}
     started = await eva.post("storage/move", **asked, wait="0")
     await gate.reached.wait()
     again = await eva.post("storage/move", **asked)
@@ -206,15 +207,15 @@ async def test_identical_call_is_refused_while_the_first_runs(eva: Caller, world
 
 
 async def test_disconnected_client_does_not_stop_the_operation(eva: Caller, world: World, gate: Gate) -> None:
-    place = world.place(Scheme.S3A)
-    three(place)
-    call = asyncio.create_task(eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e")))
+    folder = world.folder(Scheme.S3A)
+    three(folder)
+    call = asyncio.create_task(eva.post("storage/move", src_path=folder.at("d"), dest_path=folder.at("e")))
     await gate.reached.wait()
     call.cancel()
     await asyncio.wait({call})
     gate.open.set()
-    await until(lambda: not any(path == "d" or path.startswith("d/") for path in place.all()))
-    assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+    await until(lambda: not any(path == "d" or path.startswith("d/") for path in folder.all()))
+    assert folder.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
 # ------------------------------------------------------------------------------------------------------- dead processes
@@ -227,7 +228,7 @@ class Held:
     open_second: Callable[[], AbstractAsyncContextManager[World]]
     gate: Gate
     eva: Caller
-    place: Place
+    folder: StoreFolder
     before: Mapping[str, bytes | None]
     asked: Mapping[str, str]
     started: Mapping[str, Any]
@@ -247,12 +248,12 @@ async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> Asyn
         gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
         first.faulty[Scheme.S3A].inner = gate
         eva = await first.api.user("ana")
-        place = first.place(Scheme.S3A)
-        three(place)
-        before, asked = place.all(), {"src_path": place.at("d"), "dest_path": place.at("e")}
+        folder = first.folder(Scheme.S3A)
+        three(folder)
+        before, asked = folder.all(), {"src_path": folder.at("d"), "dest_path": folder.at("e")}
         started = (await eva.post(call, **asked, wait="0")).json()
         await gate.reached.wait()
-        yield Held(open_one, gate, eva, place, before, asked, started)
+        yield Held(open_one, gate, eva, folder, before, asked, started)
 
 
 async def forget_leases(world: World) -> None:
@@ -268,7 +269,7 @@ async def test_another_process_completes_the_work_of_a_dead_process(
 ) -> None:
     """Two applications share one database and the same stores; the first is blocked at its second copy or deletion."""
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
-        place, asked = first.place, first.asked
+        folder, asked = first.folder, first.asked
         async with first.second() as (second, heir):
             busy = await heir.post("storage/move", **asked)
             assert (busy.status_code, busy.json()["code"]) == (409, "operation_in_progress")
@@ -277,16 +278,16 @@ async def test_another_process_completes_the_work_of_a_dead_process(
             end = (await heir.get("storage/operation", id=first.started["operation_id"])).json()
             if stage == "copy":
                 assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
-                assert place.all() == first.before
+                assert folder.all() == first.before
                 assert (await heir.post("storage/move", **asked)).status_code == 200
             else:
-                assert (end["state"], end["result"]["path"]) == ("done", place.at("e"))
-            moved = place.all()
+                assert (end["state"], end["result"]["path"]) == ("done", folder.at("e"))
+            moved = folder.all()
             assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
             # The first process wakes up. It has lost its lease and must not undo anything.
             first.gate.open.set()
             await asyncio.sleep(0.3)
-            assert place.all() == moved
+            assert folder.all() == moved
 
 
 @pytest.mark.security("S15")
@@ -295,7 +296,7 @@ async def test_takeover_is_audited_and_incomplete_files_are_recorded(
     tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
 ) -> None:
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
-        place = first.place
+        folder = first.folder
         async with first.second() as (second, heir):
             await forget_leases(second)
             # This record belongs to the dead process.
@@ -303,22 +304,22 @@ async def test_takeover_is_audited_and_incomplete_files_are_recorded(
             caplog.clear()
             with audited(caplog):
                 await second.api.services.storage.transfers.take_over()
-            assert events(caplog, heir) == [("storage.move", heir.username, place.at("d"), outcome)]
+            assert events(caplog, heir) == [("storage.move", heir.username, folder.at("d"), outcome)]
             noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
             # All files of the window that was in progress when the process died.
-            begun = {place.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
+            begun = {folder.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
             assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
 
 
 @pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_identical_call_takes_over_after_the_lease_expires(tmp_path: Path, database_dsn: str, stage: str) -> None:
     async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
-        place, asked = first.place, first.asked
+        folder, asked = first.folder, first.asked
         async with first.second() as (second, heir):
             await forget_leases(second)
             again = await heir.post("storage/rename", **asked)
-            assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
-            assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+            assert (again.status_code, again.json()["path"]) == (200, folder.at("e"))
+            assert folder.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
 @pytest.mark.storage(65)
@@ -332,27 +333,27 @@ async def test_identical_call_waits_until_the_dead_process_last_file_can_be_remo
 
     # The call must take over itself, before another test's application does so in the background.
     monkeypatch.setattr(TransferRecords, "claim_orphans", none)
-    place = world.place(Scheme.FILE)
-    place.put(d__a=b"a", e=None)
-    left = place.directory / "e" / f"._qs_upload_{'0' * 32}"
+    folder = world.folder(Scheme.FILE)
+    folder.put(d__a=b"a", e=None)
+    left = folder.directory / "e" / f"._qs_upload_{'0' * 32}"
     left.write_bytes(b"half")
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     stores, records = world.api.services.storage.stores, TransferRecords(world.api.database)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
-    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
     assert claimed is not None
     made = TransferKey(0, replace(await source.storage.stat(source.path.path), path=""), KeyState.COPIED)
     assert await records.add_keys(claimed.lease, [made])
-    asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    asked = {"src_path": folder.at("d"), "dest_path": folder.at("e")}
     early = await eva.post("storage/copy", **asked)
     assert (early.status_code, early.json()["code"]) == (409, "operation_in_progress")
     os.utime(left, (time.time() - 100,) * 2)
     await forget_leases(world)
     again = await eva.post("storage/copy", **asked)
-    assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
-    assert place.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
+    assert (again.status_code, again.json()["path"]) == (200, folder.at("e"))
+    assert folder.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
 
 
 async def test_operation_without_a_process_has_failed(eva: Caller, world: World) -> None:
@@ -372,7 +373,7 @@ async def test_unfinished_work_is_left_to_other_processes_on_shutdown(tmp_path: 
         pass
     async with first.second() as (second, heir):
         await second.api.services.storage.transfers.take_over()
-        assert first.place.all() == first.before
+        assert first.folder.all() == first.before
         end = await ended(heir, first.started["operation_id"])
         assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
 
@@ -404,17 +405,17 @@ def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, 
 
 @pytest.mark.security("S15")
 async def test_every_move_and_refusal_is_audited(eva, world, caplog):
-    place = world.place(Scheme.S3A)
-    place.put(a=b"a", b=b"b")
+    folder = world.folder(Scheme.S3A)
+    folder.put(a=b"a", b=b"b")
     with audited(caplog):
-        await eva.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
-        await eva.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
+        await eva.post("storage/move", src_path=folder.at("a"), dest_path=folder.at("c"))
+        await eva.post("storage/copy", src_path=folder.at("none"), dest_path=folder.at("d"))
         world.fail(Scheme.S3A, "copy", StorageError("Broken."))
-        await eva.post("storage/rename", src_path=place.at("b"), dest_path="d")
+        await eva.post("storage/rename", src_path=folder.at("b"), dest_path="d")
     assert events(caplog, eva) == [
-        ("storage.move", eva.username, place.at("a"), "ok"),
-        ("storage.copy", eva.username, place.at("none"), "path_not_found"),
-        ("storage.rename", eva.username, place.at("b"), "storage_error"),
+        ("storage.move", eva.username, folder.at("a"), "ok"),
+        ("storage.copy", eva.username, folder.at("none"), "path_not_found"),
+        ("storage.rename", eva.username, folder.at("b"), "storage_error"),
     ]
 
 
@@ -438,12 +439,12 @@ def impatient(world: World, owner: str) -> Transfers:
 
 
 async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, gate):
-    place = world.place(Scheme.S3A)
-    three(place)
+    folder = world.folder(Scheme.S3A)
+    three(folder)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
-    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
     loser = asyncio.create_task(impatient(world, "loser").begin(transfer, (source, target), entry, Progress()))
@@ -461,21 +462,21 @@ async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, ga
     assert (claimed.lease.owner, claimed.state) == ("heir", TransferState.COPYING)
     with pytest.raises(OperationInProgress):
         await loser
-    assert {path for path in place.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
+    assert {path for path in folder.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
     # The entries it created now belong to the other process.
-    assert {"e", "e/sub"} <= set(place.all())
+    assert {"e", "e/sub"} <= set(folder.all())
     unfinished = UnfinishedWrites(world.api.database)
     await TransferSteps(records, unfinished, claimed, (source, target), Progress()).roll_back()
-    assert not any(path[0] == "e" for path in place.all())
+    assert not any(path[0] == "e" for path in folder.all())
 
 
 async def test_long_operation_renews_its_lease(eva: Caller, world: World, gate: Gate) -> None:
-    place = world.place(Scheme.S3A)
-    three(place)
+    folder = world.folder(Scheme.S3A)
+    three(folder)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
-    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
     work = asyncio.create_task(impatient(world, "keeper").begin(transfer, (source, target), entry, Progress()))

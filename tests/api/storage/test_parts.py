@@ -79,35 +79,35 @@ def everything(directory: Path) -> list[str]:
 
 
 @pytest.fixture
-def sender(ana: Caller, place: str) -> Sender:
-    return Sender(ana, f"file:///{place}", random.Random(3).randbytes(4 * PART + 17))
+def sender(ana: Caller, folder: str) -> Sender:
+    return Sender(ana, f"file:///{folder}", random.Random(3).randbytes(4 * PART + 17))
 
 
 class TestArrival:
     @pytest.mark.storage(89)
-    async def test_chunks_in_any_order_with_repeats_make_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_chunks_in_any_order_with_repeats_make_the_file(self, sender: Sender, files: Files, folder: str):
         order = [*range(sender.parts)] * 2
         random.Random(5).shuffle(order)
         for index in order:
-            assert names(files.root / place) == []
+            assert names(files.root / folder) == []
             answer = await sender.send(index)
             assert answer.status_code == 200, answer.text
             assert answer.json()["part"] == index
         done = await sender.complete()
         assert done.status_code == 200, done.text
-        assert (files.root / place / "big.bin").read_bytes() == sender.content
-        assert everything(files.root / place) == ["big.bin"]
+        assert (files.root / folder / "big.bin").read_bytes() == sender.content
+        assert everything(files.root / folder) == ["big.bin"]
         body = done.json()
         assert (body["path"], body["uuid"], body["size"]) == (f"{sender.dest}/big.bin", sender.uuid, 4 * PART + 17)
         assert (body["success"], body["data"], body["next"]) == (True, "Success", None)
         assert body["result"]["name"] == "big.bin"
 
     @pytest.mark.storage(89)
-    async def test_parallel_chunks_make_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_parallel_chunks_make_the_file(self, sender: Sender, files: Files, folder: str):
         answers = await asyncio.gather(*(sender.send(index) for index in range(sender.parts)))
         assert [answer.status_code for answer in answers] == [200] * sender.parts
         assert (await sender.complete()).status_code == 200
-        assert (files.root / place / "big.bin").read_bytes() == sender.content
+        assert (files.root / folder / "big.bin").read_bytes() == sender.content
 
     @pytest.mark.storage(89)
     async def test_concurrent_duplicates_of_a_chunk_are_kept_once(self, sender: Sender):
@@ -137,9 +137,9 @@ class TestArrival:
     @pytest.mark.parametrize(
         ("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")]
     )
-    async def test_multipart_file_name_does_not_replace_qqfilename(self, sender, files, place, name, code):
+    async def test_multipart_file_name_does_not_replace_qqfilename(self, sender, files, folder, name, code):
         assert told(await sender.send(0, qqfilename=name)) == (400, code)
-        assert everything(files.root / place) == []
+        assert everything(files.root / folder) == []
 
     async def test_name_with_a_null_character_is_invalid(self, sender: Sender):
         assert told(await sender.send(0, qqfilename="a\0b")) == (400, "invalid_name")
@@ -149,36 +149,36 @@ class TestArrival:
 
     @pytest.mark.parametrize("content", [b"whole file", b""])
     async def test_file_without_part_count_is_complete_immediately(self, ana: Caller, files: Files, content: bytes):
-        place = files.place()
-        sender = Sender(ana, f"file:///{place}", content)
+        folder = files.folder()
+        sender = Sender(ana, f"file:///{folder}", content)
         for _ in range(2):
             done = await sender.send(0, content, qqtotalparts=None, qqchunksize=None)
             assert done.status_code == 200, done.text
             assert done.json()["size"] == len(content)
-        assert (files.root / place / "big.bin").read_bytes() == content
+        assert (files.root / folder / "big.bin").read_bytes() == content
         assert (await sender.complete()).json() == done.json()
         again = await sender.send(0, b"x" * len(content), qqtotalparts=0)
         assert told(again) == (409, "part_conflict") if content else again.status_code == 200
 
-    async def test_empty_file_in_one_chunk_is_completed(self, ana: Caller, files: Files, place: str):
-        sender = Sender(ana, f"file:///{place}", b"")
+    async def test_empty_file_in_one_chunk_is_completed(self, ana: Caller, files: Files, folder: str):
+        sender = Sender(ana, f"file:///{folder}", b"")
         assert (await sender.send(0, qqtotalparts=1)).status_code == 200
         assert (await sender.complete()).status_code == 200
-        assert (files.root / place / "big.bin").read_bytes() == b""
+        assert (files.root / folder / "big.bin").read_bytes() == b""
 
 
 class TestRules:
     @pytest.mark.storage(91)
     @pytest.mark.parametrize("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
-    async def test_upload_id_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
+    async def test_upload_id_must_be_a_uuid(self, sender: Sender, files: Files, folder: str, uuid: str):
         sender.uuid = uuid
         for answer in (await sender.send(0), await sender.state(), await sender.complete(), await sender.discard()):
             assert told(answer) == (400, "invalid_parameter")
-        assert everything(files.root / place) == []
+        assert everything(files.root / folder) == []
 
     @pytest.mark.storage(91)
     @pytest.mark.security("S9", "T20")
-    async def test_uploads_of_other_users_are_not_found(self, sender: Sender, files: Files, place: str):
+    async def test_uploads_of_other_users_are_not_found(self, sender: Sender, files: Files, folder: str):
         await sender.send(0)
         bob = await files.api.user("bob")
         theirs = Sender(bob, sender.dest, sender.content, uuid=sender.uuid)
@@ -219,9 +219,9 @@ class TestRules:
             {"dest": None},
         ],
     )
-    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, place, changes):
+    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, folder, changes):
         assert (await sender.send(1, **changes)).status_code == 400
-        assert everything(files.root / place) == []
+        assert everything(files.root / folder) == []
 
     async def test_chunk_length_must_match_its_declared_size(self, sender: Sender):
         await sender.send(0)
@@ -231,14 +231,14 @@ class TestRules:
         assert (await sender.state()).json()["received"] == [[0, 1000]]
         assert (await sender.send(1)).status_code == 200
 
-    async def test_different_bytes_for_a_received_chunk_conflict(self, sender: Sender, files: Files, place: str):
+    async def test_different_bytes_for_a_received_chunk_conflict(self, sender: Sender, files: Files, folder: str):
         for index in range(sender.parts):
             await sender.send(index)
         assert told(await sender.send(1, b"x" * PART)) == (409, "part_conflict")
         await sender.complete()
         assert told(await sender.send(1, b"x" * PART)) == (409, "part_conflict")
         assert (await sender.send(1)).status_code == 200
-        assert (files.root / place / "big.bin").read_bytes() == sender.content
+        assert (files.root / folder / "big.bin").read_bytes() == sender.content
 
     @pytest.mark.storage(88)
     async def test_chunk_with_a_wrong_digest_is_discarded(self, sender: Sender):
@@ -248,9 +248,9 @@ class TestRules:
         assert (await sender.send(0, sha256=right)).status_code == 200
 
     @pytest.mark.storage(92)
-    async def test_destination_is_checked_with_the_first_chunk(self, sender: Sender, files: Files, place: str):
+    async def test_destination_is_checked_with_the_first_chunk(self, sender: Sender, files: Files, folder: str):
         assert told(await sender.send(0, dest=f"{sender.dest}/none")) == (404, "path_not_found")
-        (files.root / place / "big.bin").write_bytes(b"old")
+        (files.root / folder / "big.bin").write_bytes(b"old")
         assert told(await sender.send(0)) == (409, "already_exists")
         assert told(await sender.send(0, qqfilename="a/b")) == (400, "invalid_name")
         assert told(await sender.send(0, qqfilename="..\\b")) == (400, "invalid_name")
@@ -282,13 +282,13 @@ class TestRules:
 
 class TestCompletion:
     @pytest.mark.storage(89)
-    async def test_completion_error_names_missing_chunks(self, sender: Sender, files: Files, place: str):
+    async def test_completion_error_names_missing_chunks(self, sender: Sender, files: Files, folder: str):
         await sender.send(1)
         await sender.send(3)
         answer = await sender.complete()
         assert told(answer) == (409, "upload_incomplete")
         assert answer.json()["details"] == {"missing_parts": [0, 2, 4]}
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
     @pytest.mark.storage(90)
     async def test_repeated_completion_returns_the_same_response(self, sender: Sender):
@@ -315,45 +315,45 @@ class TestCompletion:
         assert (await sender.complete(**fields)).status_code == 200
 
     @pytest.mark.storage(88)
-    async def test_wrong_digest_of_the_file_discards_the_upload(self, sender: Sender, files: Files, place: str):
+    async def test_wrong_digest_of_the_file_discards_the_upload(self, sender: Sender, files: Files, folder: str):
         for index in range(sender.parts):
             await sender.send(index)
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
-        assert everything(files.root / place) == []
+        assert everything(files.root / folder) == []
         assert told(await sender.state()) == (404, "upload_not_found")
         for index in range(sender.parts):
             await sender.send(index)
         right = hashlib.sha256(sender.content).hexdigest()
         assert (await sender.complete(sha256=right)).status_code == 200
 
-    async def test_wrong_digest_of_the_file_keeps_the_previous_file(self, sender: Sender, files: Files, place: str):
-        target = files.root / place / "big.bin"
+    async def test_wrong_digest_of_the_file_keeps_the_previous_file(self, sender: Sender, files: Files, folder: str):
+        target = files.root / folder / "big.bin"
         target.write_bytes(b"former")
         for index in range(sender.parts):
             assert (await sender.send(index, overwrite="true")).status_code == 200
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
         assert target.read_bytes() == b"former"
-        assert everything(files.root / place) == ["big.bin"]
+        assert everything(files.root / folder) == ["big.bin"]
         for index in range(sender.parts):
             await sender.send(index, overwrite="true")
         right = hashlib.sha256(sender.content).hexdigest()
         assert (await sender.complete(sha256=right)).status_code == 200
         assert target.read_bytes() == sender.content
 
-    async def test_wrong_digest_of_a_single_chunk_file_keeps_the_chunk(self, ana: Caller, files: Files, place: str):
-        sender = Sender(ana, f"file:///{place}", b"small")
+    async def test_wrong_digest_of_a_single_chunk_file_keeps_the_chunk(self, ana: Caller, files: Files, folder: str):
+        sender = Sender(ana, f"file:///{folder}", b"small")
         await sender.send(0)
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
         assert (await sender.complete(sha256=hashlib.sha256(b"small").hexdigest())).status_code == 200
 
     @pytest.mark.storage(85)
     async def test_file_created_during_the_upload_is_kept_and_so_are_the_chunks(
-        self, sender: Sender, files: Files, place: str
+        self, sender: Sender, files: Files, folder: str
     ):
         for index in range(sender.parts):
             await sender.send(index)
-        target = files.root / place / "big.bin"
+        target = files.root / folder / "big.bin"
         target.write_bytes(b"other")
         assert told(await sender.complete()) == (409, "already_exists")
         assert target.read_bytes() == b"other"
@@ -362,13 +362,13 @@ class TestCompletion:
         assert target.read_bytes() == sender.content
 
     @pytest.mark.storage(85)
-    async def test_existing_file_is_replaced_with_overwrite(self, sender: Sender, files: Files, place: str):
-        (files.root / place / "big.bin").write_bytes(b"old")
+    async def test_existing_file_is_replaced_with_overwrite(self, sender: Sender, files: Files, folder: str):
+        (files.root / folder / "big.bin").write_bytes(b"old")
         for index in range(sender.parts):
             assert (await sender.send(index, overwrite="true")).status_code == 200
-            assert (files.root / place / "big.bin").read_bytes() == b"old"
+            assert (files.root / folder / "big.bin").read_bytes() == b"old"
         assert (await sender.complete()).status_code == 200
-        assert (files.root / place / "big.bin").read_bytes() == sender.content
+        assert (files.root / folder / "big.bin").read_bytes() == sender.content
 
 
 class TestState:
@@ -404,17 +404,17 @@ class TestState:
         left = datetime.fromisoformat(state["expires_at"]) - datetime.now(UTC)
         assert timedelta(hours=23) < left <= timedelta(hours=24)
 
-    async def test_discarded_upload_is_deleted_with_its_chunks(self, sender: Sender, files: Files, place: str):
+    async def test_discarded_upload_is_deleted_with_its_chunks(self, sender: Sender, files: Files, folder: str):
         await sender.send(0)
         assert (await sender.discard()).json() == {"status": 0, "path": f"{sender.dest}/big.bin"}
-        assert everything(files.root / place) == []
+        assert everything(files.root / folder) == []
         for answer in (await sender.state(), await sender.discard(), await sender.complete()):
             assert told(answer) == (404, "upload_not_found")
         assert (await sender.send(1)).json()["received"] == [[1000, 2000]]
 
-    async def test_discarding_a_completed_upload_keeps_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_discarding_a_completed_upload_keeps_the_file(self, sender: Sender, files: Files, folder: str):
         for index in range(sender.parts):
             await sender.send(index)
         await sender.complete()
         assert (await sender.discard()).status_code == 200
-        assert everything(files.root / place) == ["big.bin"]
+        assert everything(files.root / folder) == ["big.bin"]

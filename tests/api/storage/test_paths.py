@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.api.answers import operation_of
 from tests.api.driving import Caller
-from tests.api.storage.worlds import Place, World
+from tests.api.storage.worlds import StoreFolder, World
 from tests.operations import read_operations
 
 from queryserver.files.model import Scheme
@@ -186,7 +186,7 @@ class StorageWalk:
     """One user's calls on an in-memory HDFS. `slash` is appended to each path except paths of the form `=<path>`."""
 
     caller: Caller
-    place: Place
+    folder: StoreFolder
     slash: str = ""
     as_json: bool = False
     answers: dict[tuple[str, str], httpx.Response] = field(default_factory=dict[tuple[str, str], httpx.Response])
@@ -201,33 +201,33 @@ class StorageWalk:
         return set(self.answers)
 
     async def _reading(self) -> None:
-        self.place.put(d=None, d__x=b"text")
+        self.folder.put(d=None, d__x=b"text")
         await self._get("filesystems")
-        await self._get("list", path=self.place.at("d"))
+        await self._get("list", path=self.folder.at("d"))
         for call in ("display", "stat", "download", "content_summary", "trash/path"):
-            await self._get(call, path=self.place.at("d/x"))
+            await self._get(call, path=self.folder.at("d/x"))
         for call in ("view", "stat", "download", "content_summary"):
-            path = quote(self.place.at("d/x"), safe="")
+            path = quote(self.folder.at("d/x"), safe="")
             self._keep(await self.caller.send("GET", f"storage/{call}={path}"))
 
     async def _making(self) -> None:
         for number, call in enumerate(("mkdir", "touch", "create/directory", "create/file")):
-            await self._post(call, path=self.place.path, name=f"new{number}")
-        await self._post("save", path=self.place.at("d/x"), contents="other")
+            await self._post(call, path=self.folder.path, name=f"new{number}")
+        await self._post("save", path=self.folder.at("d/x"), contents="other")
         for call in ("set_replication", "replication"):
-            await self._post(call, path=self.place.at("d/x"), replication_factor=2)
+            await self._post(call, path=self.folder.at("d/x"), replication_factor=2)
         for call in ("chmod", "chmod/bulk"):
-            await self._post(call, path=self.place.at("d/x"), mode="640")
+            await self._post(call, path=self.folder.at("d/x"), mode="640")
         for call in ("chown", "chown/bulk"):
-            await self._post(call, path=self.place.at("d/x"), group="people")
+            await self._post(call, path=self.folder.at("d/x"), group="people")
 
     async def _moving(self) -> None:
-        await self._post("rename", src_path=self.place.at("d/x"), dest_path="y")
-        await self._post("move", source_path=self.place.at("d/y"), destination_path=self.place.at("z"))
-        await self._post("copy", src_path=self.place.at("z"), dest_path=self.place.at("d"))
-        await self._post("copy/bulk", source_path=self.place.at("z"), destination_path=self.place.at("d/c"))
-        await self._post("move/bulk", source_path=self.place.at("d/c"), destination_path=self.place.at("m"))
-        slow = await self._post("copy", src_path=self.place.at("d"), dest_path=self.place.at("e"), wait=0)
+        await self._post("rename", src_path=self.folder.at("d/x"), dest_path="y")
+        await self._post("move", source_path=self.folder.at("d/y"), destination_path=self.folder.at("z"))
+        await self._post("copy", src_path=self.folder.at("z"), dest_path=self.folder.at("d"))
+        await self._post("copy/bulk", source_path=self.folder.at("z"), destination_path=self.folder.at("d/c"))
+        await self._post("move/bulk", source_path=self.folder.at("d/c"), destination_path=self.folder.at("m"))
+        slow = await self._post("copy", src_path=self.folder.at("d"), dest_path=self.folder.at("e"), wait=0)
         while (
             slow.status_code == 202
             and (await self._get("operation", id=slow.json()["operation_id"])).json()["state"] == "running"
@@ -235,7 +235,7 @@ class StorageWalk:
             pass
 
     async def _uploading(self) -> None:
-        target = quote(self.place.path, safe="")
+        target = quote(self.folder.path, safe="")
         file = {"file": ("up", b"abc")}
         self._keep(await self.caller.send("POST", f"storage/upload/file{self.slash}?dest={target}", files=file))
         upload = {
@@ -246,7 +246,7 @@ class StorageWalk:
             "qqtotalparts": 1,
             "qqfilename": "parts",
             "qqchunksize": 3,
-            "dest": self.place.path,
+            "dest": self.folder.path,
         }
         for last in (False, True):
             query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in upload.items())
@@ -261,11 +261,11 @@ class StorageWalk:
 
     async def _deleting(self) -> None:
         for call in ("trash/restore", "trash/restore/bulk"):
-            gone = await self._post("rmtree", path=self.place.at("d"), skip_trash=False)
+            gone = await self._post("rmtree", path=self.folder.at("d"), skip_trash=False)
             await self._post(call, path=gone.json()["trash_path"])
-        await self._post("delete", path=self.place.at("d"))
-        await self._post("delete/bulk", path=self.place.at("z"))
-        await self._post("trash/purge", path=self.place.path)
+        await self._post("delete", path=self.folder.at("d"))
+        await self._post("delete/bulk", path=self.folder.at("z"))
+        await self._post("trash/purge", path=self.folder.path)
 
     async def _post(self, call: str, **fields: Any) -> httpx.Response:
         send = self.caller.post_json if self.as_json else self.caller.post
@@ -286,7 +286,7 @@ class StorageWalk:
 @pytest.mark.storage(1, 4, 5, 6)
 @pytest.mark.parametrize(("slash", "as_json"), [("", False), ("/", True)])
 async def test_every_documented_storage_call_is_served(world: World, slash: str, as_json: bool) -> None:
-    walk = StorageWalk(await world.api.user("ana", admin=True), world.place(Scheme.HDFS), slash, as_json)
+    walk = StorageWalk(await world.api.user("ana", admin=True), world.folder(Scheme.HDFS), slash, as_json)
     found = await walk.whole()
     wanted = {one.key for one in read_operations() if one.group == "storage" and one.path not in _NEVER_SUCCESSFUL}
     assert found == wanted
@@ -298,9 +298,9 @@ async def test_every_documented_storage_call_is_served(world: World, slash: str,
 
 @pytest.mark.storage(104)
 async def test_json_arrays_for_single_values_and_invalid_directory_parameters_are_refused(
-    ana: Caller, place: str
+    ana: Caller, folder: str
 ) -> None:
-    path = f"file:///{place}"
+    path = f"file:///{folder}"
     for call, fields in (
         ("mkdir", {"path": [path, path], "name": "d"}),
         ("rename", {"src_path": path, "dest_path": ["x"]}),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.worlds import CHUNK_BYTES, Place, World, each_store, open_world
+from tests.api.storage.worlds import CHUNK_BYTES, StoreFolder, World, each_store, open_world
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme
@@ -15,9 +15,9 @@ every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Sche
 
 
 @pytest.fixture
-def place(world: World, request: pytest.FixtureRequest) -> Place:
+def folder(world: World, request: pytest.FixtureRequest) -> StoreFolder:
     """A new directory on the store under test."""
-    return world.place(request.param)
+    return world.folder(request.param)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -27,65 +27,65 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 @pytest.mark.storage(60)
 @every_store
-async def test_name_without_a_slash_stays_in_its_directory(eva: Caller, place: Place) -> None:
-    place.put(x=b"content")
-    renamed = await eva.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
+async def test_name_without_a_slash_stays_in_its_directory(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(x=b"content")
+    renamed = await eva.post("storage/rename", src_path=folder.at("x"), dest_path=" y z ")
     assert renamed.json() == {
         "status": 0,
-        "path": place.at("y z"),
-        "source": place.at("x"),
-        "message": f"Renamed '{place.at('x')}' to '{place.at('y z')}' successfully",
+        "path": folder.at("y z"),
+        "source": folder.at("x"),
+        "message": f"Renamed '{folder.at('x')}' to '{folder.at('y z')}' successfully",
     }
-    assert place.all() == {"y z": b"content"}
+    assert folder.all() == {"y z": b"content"}
 
 
 @pytest.mark.storage(60)
 @every_store
-async def test_existing_target_and_missing_source_are_refused(eva: Caller, place: Place) -> None:
-    place.put(x=b"x", y=b"y", d=None)
-    assert await refused(eva, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
-    assert await refused(eva, "rename", src_path=place.at("x"), dest_path=place.at("d")) == (409, "already_exists")
-    assert await refused(eva, "rename", src_path=place.at("none"), dest_path="y") == (404, "path_not_found")
-    assert place.all() == {"x": b"x", "y": b"y", "d": None}
+async def test_existing_target_and_missing_source_are_refused(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(x=b"x", y=b"y", d=None)
+    assert await refused(eva, "rename", src_path=folder.at("x"), dest_path="y") == (409, "already_exists")
+    assert await refused(eva, "rename", src_path=folder.at("x"), dest_path=folder.at("d")) == (409, "already_exists")
+    assert await refused(eva, "rename", src_path=folder.at("none"), dest_path="y") == (404, "path_not_found")
+    assert folder.all() == {"x": b"x", "y": b"y", "d": None}
 
 
 @pytest.mark.storage(61)
 @every_store
-async def test_trailing_slash_on_a_directory_is_ignored(eva: Caller, place: Place) -> None:
-    place.put(d__x=b"x", d__empty=None)
-    renamed = await eva.post("storage/rename", src_path=place.at("d/"), dest_path="new")
-    assert renamed.json()["path"] == place.at("new")
-    assert place.all() == {"new": None, "new/x": b"x", "new/empty": None}
+async def test_trailing_slash_on_a_directory_is_ignored(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(d__x=b"x", d__empty=None)
+    renamed = await eva.post("storage/rename", src_path=folder.at("d/"), dest_path="new")
+    assert renamed.json()["path"] == folder.at("new")
+    assert folder.all() == {"new": None, "new/x": b"x", "new/empty": None}
 
 
 @pytest.mark.storage(62)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
 async def test_target_inside_the_source_is_refused_but_name_prefixes_are_not(
-    eva: Caller, place: Place, call: str
+    eva: Caller, folder: StoreFolder, call: str
 ) -> None:
-    place.put(a__x=b"x")
+    folder.put(a__x=b"x")
     for target in ("a/b", "a/b/c", "a/x/c"):
-        inside = await refused(eva, call, src_path=place.at("a"), dest_path=place.at(target))
+        inside = await refused(eva, call, src_path=folder.at("a"), dest_path=folder.at(target))
         assert inside == (400, "target_inside_source")
-    assert (await eva.post(f"storage/{call}", src_path=place.at("a"), dest_path=place.at("ab"))).status_code == 200
-    assert place.all()["ab/x"] == b"x"
-    assert ("a/x" in place.all()) is (call == "copy")
+    assert (await eva.post(f"storage/{call}", src_path=folder.at("a"), dest_path=folder.at("ab"))).status_code == 200
+    assert folder.all()["ab/x"] == b"x"
+    assert ("a/x" in folder.all()) is (call == "copy")
 
 
 @pytest.mark.storage(64)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Place, call: str) -> None:
-    place.put(x=b"new", y=b"old", d=None, e=None)
-    onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
+async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, folder: StoreFolder, call: str) -> None:
+    folder.put(x=b"new", y=b"old", d=None, e=None)
+    onto_directory = {"src_path": folder.at("d"), "dest_path": folder.at("y"), "overwrite": "true"}
     assert await refused(eva, call, **onto_directory) == (409, "already_exists")
     if call == "rename":
-        directories = {"src_path": place.at("x"), "dest_path": place.at("e"), "overwrite": "true"}
+        directories = {"src_path": folder.at("x"), "dest_path": folder.at("e"), "overwrite": "true"}
         assert await refused(eva, call, **directories) == (409, "already_exists")
-    sent = await eva.post(f"storage/{call}?overwrite=true", src_path=place.at("x"), dest_path=place.at("y"))
+    sent = await eva.post(f"storage/{call}?overwrite=true", src_path=folder.at("x"), dest_path=folder.at("y"))
     assert sent.status_code == 200, sent.text
-    assert place.all()["y"] == b"new"
+    assert folder.all()["y"] == b"new"
 
 
 @pytest.mark.storage(58)
@@ -94,39 +94,39 @@ async def test_changed_extension_must_be_allowed(tmp_path: Path, database_dsn: s
         tmp_path, database_dsn, allow_file_extensions=[".txt", "gz"], restrict_file_extensions=["GZ"]
     )
     async with open_world(settings, tmp_path / "files") as world:
-        eva, place = await world.api.user("ana"), world.place(Scheme.HDFS)
+        eva, folder = await world.api.user("ana"), world.folder(Scheme.HDFS)
         for call in ("rename", "move", "copy"):
-            place.put_at(f"{call}/a.txt", b"x")
-            place.put_at(f"{call}/d.d", None)
+            folder.put_at(f"{call}/a.txt", b"x")
+            folder.put_at(f"{call}/d.d", None)
             for name, code in (("a.exe", "extension_not_permitted"), ("a.tar.gz", "extension_restricted")):
-                asked = {"src_path": place.at(f"{call}/a.txt"), "dest_path": place.at(f"{call}/{name}")}
+                asked = {"src_path": folder.at(f"{call}/a.txt"), "dest_path": folder.at(f"{call}/{name}")}
                 assert await refused(eva, call, **asked) == (400, code)
             for old, new in (("a.txt", "b.TXT"), ("d.d", "d.e")):
-                asked = {"src_path": place.at(f"{call}/{old}"), "dest_path": place.at(f"{call}/{new}")}
+                asked = {"src_path": folder.at(f"{call}/{old}"), "dest_path": folder.at(f"{call}/{new}")}
                 assert (await eva.post(f"storage/{call}", **asked)).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
 @pytest.mark.storage(56)
 async def test_new_names_are_validated(eva: Caller, world: World, name: str) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(x=b"x", d=None)
-    status, code = await refused(eva, "rename", src_path=place.at("x"), dest_path=name)
+    folder = world.folder(Scheme.HDFS)
+    folder.put(x=b"x", d=None)
+    status, code = await refused(eva, "rename", src_path=folder.at("x"), dest_path=name)
     assert (status, code in {"invalid_name", "missing_parameter"}) == (400, True)
-    assert await refused(eva, "rename", src_path=place.at("d"), dest_path="a#b") == (400, "invalid_name")
-    assert (await eva.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
+    assert await refused(eva, "rename", src_path=folder.at("d"), dest_path="a#b") == (400, "invalid_name")
+    assert (await eva.post("storage/rename", src_path=folder.at("x"), dest_path="a#b")).status_code == 200
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_missing_parent_is_named_and_files_cannot_be_parents(eva: Caller, place: Place, call: str) -> None:
-    place.put(x=b"x", f=b"f")
-    answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
+async def test_missing_parent_is_named_and_files_cannot_be_parents(eva: Caller, folder: StoreFolder, call: str) -> None:
+    folder.put(x=b"x", f=b"f")
+    answer = await eva.post(f"storage/{call}", src_path=folder.at("x"), dest_path=folder.at("none/y"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
-    assert answer.json()["details"] == {"path": place.at("none")}
-    below_file = await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f/y"))
+    assert answer.json()["details"] == {"path": folder.at("none")}
+    below_file = await refused(eva, call, src_path=folder.at("x"), dest_path=folder.at("f/y"))
     assert below_file == (400, "not_a_directory")
-    assert place.all() == {"x": b"x", "f": b"f"}
+    assert folder.all() == {"x": b"x", "f": b"f"}
 
 
 @pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
@@ -139,7 +139,7 @@ async def test_roots_and_buckets_cannot_be_renamed_or_copied(eva: Caller, root: 
 
 @pytest.mark.storage(70)
 async def test_rename_across_stores_is_not_supported(eva: Caller, world: World) -> None:
-    here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    here, there = world.folder(Scheme.HDFS), world.folder(Scheme.S3A)
     here.put(x=b"x")
     assert await refused(eva, "rename", src_path=here.at("x"), dest_path=there.at("x")) == (501, "not_supported")
     assert here.all() == {"x": b"x"}
@@ -151,51 +151,51 @@ async def test_both_encodings_and_vocabularies_are_equivalent(eva: Caller, world
     bodies = []
     for send in (eva.post, eva.post_json):
         for source, target in (("src_path", "dest_path"), ("source_path", "destination_path")):
-            place = world.place(Scheme.HDFS)
-            place.put(x=b"x")
-            answer = await send(f"storage/{call}", **{source: place.at("x"), target: place.at("y")})
-            assert place.all()["y"] == b"x"
-            bodies.append(answer.text.replace(place.path, ""))
+            folder = world.folder(Scheme.HDFS)
+            folder.put(x=b"x")
+            answer = await send(f"storage/{call}", **{source: folder.at("x"), target: folder.at("y")})
+            assert folder.all()["y"] == b"x"
+            bodies.append(answer.text.replace(folder.path, ""))
     assert len(set(bodies)) == 1
 
 
 @pytest.mark.storage(7)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_contradicting_values_are_refused(eva: Caller, world: World, call: str) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(x=b"x", y=b"y")
-    both = {"src_path": place.at("x"), "source_path": place.at("y"), "dest_path": place.at("z")}
+    folder = world.folder(Scheme.HDFS)
+    folder.put(x=b"x", y=b"y")
+    both = {"src_path": folder.at("x"), "source_path": folder.at("y"), "dest_path": folder.at("z")}
     assert await refused(eva, call, **both) == (400, "conflicting_parameters")
-    both = {"src_path": place.at("x"), "dest_path": place.at("z"), "destination_path": place.at("y")}
+    both = {"src_path": folder.at("x"), "dest_path": folder.at("z"), "destination_path": folder.at("y")}
     assert await refused(eva, call, **both) == (400, "conflicting_parameters")
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 async def test_missing_and_invalid_parameters_are_refused(eva: Caller, world: World, call: str) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(x=b"x")
-    assert await refused(eva, call, src_path=place.at("x")) == (400, "missing_parameter")
-    assert await refused(eva, call, dest_path=place.at("x")) == (400, "missing_parameter")
-    asked = {"src_path": place.at("x"), "dest_path": place.at("y")}
+    folder = world.folder(Scheme.HDFS)
+    folder.put(x=b"x")
+    assert await refused(eva, call, src_path=folder.at("x")) == (400, "missing_parameter")
+    assert await refused(eva, call, dest_path=folder.at("x")) == (400, "missing_parameter")
+    asked = {"src_path": folder.at("x"), "dest_path": folder.at("y")}
     assert await refused(eva, call, **asked, wait="601") == (400, "invalid_parameter")
     assert await refused(eva, call, **asked, overwrite="perhaps") == (400, "invalid_parameter")
-    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("../y")) == (400, "invalid_path")
+    assert await refused(eva, call, src_path=folder.at("x"), dest_path=folder.at("../y")) == (400, "invalid_path")
 
 
 every_copying_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)
 
 
 @every_copying_store
-async def test_copy_includes_everything_and_keeps_the_source(eva: Caller, place: Place) -> None:
-    place.put(d__empty=None, d__sub__x=b"x", d__y=b"", into=None)
-    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("into"))
+async def test_copy_includes_everything_and_keeps_the_source(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(d__empty=None, d__sub__x=b"x", d__y=b"", into=None)
+    copied = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("into"))
     assert copied.json() == {
         "status": 0,
-        "path": place.at("into/d"),
-        "source": place.at("d"),
-        "message": f"Copied '{place.at('d')}' to '{place.at('into/d')}' successfully",
+        "path": folder.at("into/d"),
+        "source": folder.at("d"),
+        "message": f"Copied '{folder.at('d')}' to '{folder.at('into/d')}' successfully",
     }
-    everything = place.all()
+    everything = folder.all()
     below = {path: content for path, content in everything.items() if path.startswith("d/")}
     assert len(below) == 4
     assert below == {
@@ -204,102 +204,102 @@ async def test_copy_includes_everything_and_keeps_the_source(eva: Caller, place:
 
 
 @every_copying_store
-async def test_file_is_copied_to_a_new_path(eva: Caller, place: Place) -> None:
-    place.put(x=b"content")
-    copied = await eva.post("storage/copy", src_path=place.at("x"), dest_path=place.at("y"))
-    assert copied.json()["path"] == place.at("y")
-    assert place.all() == {"x": b"content", "y": b"content"}
+async def test_file_is_copied_to_a_new_path(eva: Caller, folder: StoreFolder) -> None:
+    folder.put(x=b"content")
+    copied = await eva.post("storage/copy", src_path=folder.at("x"), dest_path=folder.at("y"))
+    assert copied.json()["path"] == folder.at("y")
+    assert folder.all() == {"x": b"content", "y": b"content"}
 
 
 async def test_modes_of_files_and_directories_are_kept(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(d__closed__x=b"x")
-    assert place.tree is not None
+    folder = world.folder(Scheme.HDFS)
+    folder.put(d__closed__x=b"x")
+    assert folder.tree is not None
     modes = {"d": 0o750, "d/closed": 0o555, "d/closed/x": 0o640}
     for name, mode in modes.items():
-        place.tree.entries[place.inner(name)].permissions = mode
-    assert (await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))).status_code == 200
-    copied = {name: place.tree.entries[place.inner(f"e{name[1:]}")].permissions for name in modes}
+        folder.tree.entries[folder.inner(name)].permissions = mode
+    assert (await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))).status_code == 200
+    copied = {name: folder.tree.entries[folder.inner(f"e{name[1:]}")].permissions for name in modes}
     assert copied == modes
 
 
 async def test_failed_copy_keeps_entries_created_by_others(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(d__x=b"x", d__y=b"y")
+    folder = world.folder(Scheme.HDFS)
+    folder.put(d__x=b"x", d__y=b"y")
 
     def intrude(number: int, path: str) -> StorageUnavailable:
-        place.put_at("e/foreign", b"foreign")
+        folder.put_at("e/foreign", b"foreign")
         return StorageUnavailable("Away.")
 
     world.fail(Scheme.HDFS, "copy", intrude)
-    answer = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    answer = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))
     assert (answer.status_code, answer.json()["details"]) == (503, {"rolled_back": True})
-    assert place.all() == {"d": None, "d/x": b"x", "d/y": b"y", "e": None, "e/foreign": b"foreign"}
+    assert folder.all() == {"d": None, "d/x": b"x", "d/y": b"y", "e": None, "e/foreign": b"foreign"}
 
 
 async def test_failed_copy_never_removes_existing_entries(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.HDFS)
-    place.put(x=b"new", y=b"old")
+    folder = world.folder(Scheme.HDFS)
+    folder.put(x=b"new", y=b"old")
     world.fail(Scheme.HDFS, "copy", StorageUnavailable("Away."))
-    asked = {"src_path": place.at("x"), "dest_path": place.at("y"), "overwrite": "true"}
+    asked = {"src_path": folder.at("x"), "dest_path": folder.at("y"), "overwrite": "true"}
     assert await refused(eva, "copy", **asked) == (503, "storage_unavailable")
-    assert place.all() == {"x": b"new", "y": b"old"}
+    assert folder.all() == {"x": b"new", "y": b"old"}
 
 
 async def test_links_in_a_tree_are_skipped_and_reported(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.FILE)
-    place.put(d__x=b"x")
-    place.link("d/b")
-    place.link("d/a")
-    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
-    assert copied.json()["details"] == {"skipped_links": [place.at("d/a"), place.at("d/b")]}
-    assert sorted(path.name for path in (place.directory / "e").iterdir()) == ["x"]
-    alone = await refused(eva, "copy", src_path=place.at("d/a"), dest_path=place.at("f"))
+    folder = world.folder(Scheme.FILE)
+    folder.put(d__x=b"x")
+    folder.link("d/b")
+    folder.link("d/a")
+    copied = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))
+    assert copied.json()["details"] == {"skipped_links": [folder.at("d/a"), folder.at("d/b")]}
+    assert sorted(path.name for path in (folder.directory / "e").iterdir()) == ["x"]
+    alone = await refused(eva, "copy", src_path=folder.at("d/a"), dest_path=folder.at("f"))
     assert alone == (403, "symlink_not_followed")
 
 
 @pytest.mark.storage(68)
 async def test_ozone_copy_lists_skipped_large_files_at_any_depth(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.OFS)
+    folder = world.folder(Scheme.OFS)
     exact, above = b"x" * CHUNK_BYTES, b"x" * (CHUNK_BYTES + 1)
-    place.put(d__exact=exact, d__zz=above, d__sub__sub__b=above, d__sub__a=b"small")
-    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
-    skipped = f"- {place.at('d/sub/sub/b')}\n- {place.at('d/zz')}"
+    folder.put(d__exact=exact, d__zz=above, d__sub__sub__b=above, d__sub__a=b"small")
+    copied = await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))
+    skipped = f"- {folder.at('d/sub/sub/b')}\n- {folder.at('d/zz')}"
     assert copied.headers["content-type"] == "application/json"
     assert copied.json() == f"Following files were skipped due to file size limitations:\n{skipped}"
-    there = {path for path in place.all() if path.startswith("e")}
+    there = {path for path in folder.all() if path.startswith("e")}
     assert there == {"e", "e/exact", "e/sub", "e/sub/sub", "e/sub/a"}
-    assert place.all()["d/zz"] == above
+    assert folder.all()["d/zz"] == above
 
 
 @pytest.mark.storage(68)
 async def test_ozone_copy_returns_empty_text_and_bulk_copy_returns_a_key(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.OFS)
-    place.put(small=b"x", large=b"x" * (CHUNK_BYTES + 1), into=None)
-    copied = await eva.post("storage/copy", src_path=place.at("small"), dest_path=place.at("other"))
+    folder = world.folder(Scheme.OFS)
+    folder.put(small=b"x", large=b"x" * (CHUNK_BYTES + 1), into=None)
+    copied = await eva.post("storage/copy", src_path=folder.at("small"), dest_path=folder.at("other"))
     assert (copied.status_code, copied.json()) == (200, "")
-    sources = [place.at("small"), place.at("large")]
-    bulk = await eva.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"))
+    sources = [folder.at("small"), folder.at("large")]
+    bulk = await eva.post("storage/copy/bulk", source_path=sources, destination_path=folder.at("into"))
     seen = [bulk.json()["results"][source]["skipped_files"] for source in sources]
-    assert seen == ["", f"Following files were skipped due to file size limitations:\n- {place.at('large')}"]
-    errors = await refused(eva, "copy", src_path=place.at("none"), dest_path=place.at("y"))
+    assert seen == ["", f"Following files were skipped due to file size limitations:\n- {folder.at('large')}"]
+    errors = await refused(eva, "copy", src_path=folder.at("none"), dest_path=folder.at("y"))
     assert errors == (404, "path_not_found")
 
 
 async def test_copy_from_ozone_to_another_store_has_no_size_limit(eva: Caller, world: World) -> None:
-    place, there = world.place(Scheme.OFS), world.place(Scheme.HDFS)
-    place.put(large=b"x" * (CHUNK_BYTES + 1))
-    copied = await eva.post("storage/copy", src_path=place.at("large"), dest_path=there.path)
+    folder, there = world.folder(Scheme.OFS), world.folder(Scheme.HDFS)
+    folder.put(large=b"x" * (CHUNK_BYTES + 1))
+    copied = await eva.post("storage/copy", src_path=folder.at("large"), dest_path=there.path)
     assert copied.json()["path"] == there.at("large")
     assert there.all() == {"large": b"x" * (CHUNK_BYTES + 1)}
 
 
 async def test_tree_of_many_windows_is_copied_completely(eva: Caller, world: World) -> None:
-    place = world.place(Scheme.S3A)
+    folder = world.folder(Scheme.S3A)
     for number in range(1300):
-        place.put_at(f"d/{number % 7}/{number}", str(number).encode())
-    assert (await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))).status_code == 200
-    everything = place.all()
+        folder.put_at(f"d/{number % 7}/{number}", str(number).encode())
+    assert (await eva.post("storage/copy", src_path=folder.at("d"), dest_path=folder.at("e"))).status_code == 200
+    everything = folder.all()
     assert len(everything) == 2 * (1300 + 8)
     assert all(everything[f"e{path[1:]}"] == content for path, content in everything.items() if path[0] == "d")
 
@@ -310,7 +310,7 @@ async def test_copy_requires_the_rights_for_both_stores(world: World, call: str)
     await world.api.database.execute(
         "delete from group_members where user_id = (select id from users where username = $1)", eva.username
     )
-    here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    here, there = world.folder(Scheme.HDFS), world.folder(Scheme.S3A)
     here.put(x=b"x")
     there.put(x=b"x")
     for source, target in ((here, there), (there, here), (there, there)):

@@ -232,9 +232,9 @@ async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_an
 
 
 @pytest.fixture
-def strange(files: Files, place: str) -> Path:
+def strange(files: Files, folder: str) -> Path:
     """A directory in the local root whose entries have names that are not UTF-8."""
-    top = files.root / place
+    top = files.root / folder
     (top / "d" / os.fsdecode(b"in\xff")).mkdir(parents=True)
     try:
         (top / "d" / os.fsdecode(b"in\xff") / os.fsdecode(b"\xe9")).write_bytes(b"inner")
@@ -253,9 +253,9 @@ _OUTER, _INNER = b"caf\xe9.csv", b"in\xff/\xe9"
 
 @pytest.mark.storage(101)
 async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
-    strange: Path, place: str, ana: Caller
+    strange: Path, folder: str, ana: Caller
 ) -> None:
-    root = f"file:///{place}"
+    root = f"file:///{folder}"
     listed = (await ana.get("storage/list", path=f"{root}/d")).json()["files"]
     assert sorted(entry["name"] for entry in listed) == [escaped_name(b"caf\xe9.csv"), escaped_name(b"in\xff")]
     file = f"{root}/d/{escaped_name(_OUTER)}"
@@ -273,8 +273,8 @@ async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
 
 
 @pytest.mark.storage(101)
-async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, place: str, ana: Caller) -> None:
-    root = f"file:///{place}"
+async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, folder: str, ana: Caller) -> None:
+    root = f"file:///{folder}"
     for path in (f"{root}/d", f"{root}/d/{escaped_name(_OUTER)}"):
         before = _found(strange)
         trashed = (await ana.post("storage/rmtree", path=path, skip_trash=False)).json()
@@ -289,10 +289,10 @@ async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, plac
 
 
 @pytest.mark.storage(101)
-async def test_new_entries_cannot_have_escaped_names(place: str, ana: Caller) -> None:
-    path = f"file:///{place}/{escaped_name(_OUTER)}"
+async def test_new_entries_cannot_have_escaped_names(folder: str, ana: Caller) -> None:
+    path = f"file:///{folder}/{escaped_name(_OUTER)}"
     for call in ("mkdir", "touch"):
         assert (await ana.post(f"storage/{call}", path=path)).json()["code"] == "invalid_name"
-    other = await ana.post("storage/rename", src_path=f"file:///{place}", dest_path=escaped_name(_OUTER))
+    other = await ana.post("storage/rename", src_path=f"file:///{folder}", dest_path=escaped_name(_OUTER))
     assert other.json()["code"] == "invalid_name"
-    assert (await ana.get("storage/stat", path=f"file:///{place}/{_DOTS}")).json()["code"] == "invalid_path"
+    assert (await ana.get("storage/stat", path=f"file:///{folder}/{_DOTS}")).json()["code"] == "invalid_path"

@@ -18,9 +18,9 @@ def names(directory: Path) -> list[str]:
 
 
 async def upload(
-    caller: Caller, place: str, name: str = "a.csv", content: bytes = CONTENT, *, part: str = "file", **query: Any
+    caller: Caller, folder: str, name: str = "a.csv", content: bytes = CONTENT, *, part: str = "file", **query: Any
 ) -> httpx.Response:
-    query = {"dest": f"file:///{place}", **query}
+    query = {"dest": f"file:///{folder}", **query}
     return await caller.send("POST", "storage/upload/file", params=query, files={part: (name, content)})
 
 
@@ -39,11 +39,11 @@ async def refused(answer: httpx.Response) -> tuple[int, str]:
 
 
 class TestFile:
-    async def test_unknown_fields_before_and_after_the_file_are_reported(self, ana: Caller, place: str):
+    async def test_unknown_fields_before_and_after_the_file_are_reported(self, ana: Caller, folder: str):
         odd = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n1\r\n'
         body = raw('name="file"; filename="a.csv"', more=odd.format("behind"))
         body["content"] = odd.format("before").encode() + body["content"]
-        query = {"dest": f"file:///{place}", "destt": "x"}
+        query = {"dest": f"file:///{folder}", "destt": "x"}
         answer = await ana.send("POST", "storage/upload/file", params=query, **body)
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-unknown-fields"] == "before,behind,destt"
@@ -51,117 +51,117 @@ class TestFile:
     @pytest.mark.storage(83, 4)
     @pytest.mark.parametrize("part", ["local_file", "hdfs_file", "file"])
     async def test_every_part_name_for_the_file_is_accepted(self, ana: Caller, files: Files, part: str):
-        place = files.place()
-        answer = await upload(ana, place, part=part)
+        folder = files.folder()
+        answer = await upload(ana, folder, part=part)
         assert answer.status_code == 200, answer.text
         body = answer.json()
-        assert (body["status"], body["path"], body["size"]) == (0, f"file:///{place}/a.csv", len(CONTENT))
+        assert (body["status"], body["path"], body["size"]) == (0, f"file:///{folder}/a.csv", len(CONTENT))
         assert (body["data"], body["next"]) == ("", None)
         assert body["sha256"] == hashlib.sha256(CONTENT).hexdigest()
         assert (body["result"]["name"], body["result"]["type"]) == ("a.csv", "file")
         assert (body["file_stats"]["path"], body["file_stats"]["size"]) == (body["path"], len(CONTENT))
-        assert (files.root / place / "a.csv").read_bytes() == CONTENT
-        assert names(files.root / place) == ["a.csv"]
+        assert (files.root / folder / "a.csv").read_bytes() == CONTENT
+        assert names(files.root / folder) == ["a.csv"]
 
     @pytest.mark.storage(83)
-    async def test_unknown_part_name_is_refused(self, ana: Caller, files: Files, place: str):
-        assert await refused(await upload(ana, place, part="data")) == (400, "invalid_parameter")
-        assert names(files.root / place) == []
+    async def test_unknown_part_name_is_refused(self, ana: Caller, files: Files, folder: str):
+        assert await refused(await upload(ana, folder, part="data")) == (400, "invalid_parameter")
+        assert names(files.root / folder) == []
 
     @pytest.mark.storage(83)
-    async def test_second_file_discards_the_first(self, ana: Caller, files: Files, place: str):
+    async def test_second_file_discards_the_first(self, ana: Caller, files: Files, folder: str):
         second = '--x\r\nContent-Disposition: form-data; name="file"; filename="b"\r\n\r\nz\r\n'
         body = raw('name="file"; filename="a"', b"x" * 3_000_000, second)
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
-    async def test_body_without_a_file_is_refused(self, ana: Caller, files: Files, place: str):
-        answer = await ana.send("POST", "storage/upload/file", **raw('name="dest"', f"file:///{place}".encode()))
+    async def test_body_without_a_file_is_refused(self, ana: Caller, files: Files, folder: str):
+        answer = await ana.send("POST", "storage/upload/file", **raw('name="dest"', f"file:///{folder}".encode()))
         assert await refused(answer) == (400, "missing_parameter")
 
-    async def test_empty_file_is_stored(self, ana: Caller, files: Files, place: str):
-        answer = await upload(ana, place, content=b"")
+    async def test_empty_file_is_stored(self, ana: Caller, files: Files, folder: str):
+        answer = await upload(ana, folder, content=b"")
         assert (answer.status_code, answer.json()["size"]) == (200, 0)
-        assert (files.root / place / "a.csv").read_bytes() == b""
+        assert (files.root / folder / "a.csv").read_bytes() == b""
 
     @pytest.mark.storage(8)
     @pytest.mark.parametrize("kind", ["text/csv", "application/json", "application/x-www-form-urlencoded", ""])
-    async def test_non_multipart_body_is_refused(self, ana: Caller, place: str, kind: str):
-        path = f"storage/upload/file?dest=file:///{place}"
+    async def test_non_multipart_body_is_refused(self, ana: Caller, folder: str, kind: str):
+        path = f"storage/upload/file?dest=file:///{folder}"
         answer = await ana.send("POST", path, content=CONTENT, headers={"Content-Type": kind})
         assert await refused(answer) == (415, "unsupported_media_type")
 
     @pytest.mark.storage(3)
-    async def test_unauthenticated_uploads_are_refused(self, files: Files, place: str):
-        assert (await upload(files.api.stranger, place)).status_code == 401
+    async def test_unauthenticated_uploads_are_refused(self, files: Files, folder: str):
+        assert (await upload(files.api.stranger, folder)).status_code == 401
         bad = Caller(files.api, "", {"Authorization": "Bearer bad"})
-        answer = await upload(bad, place)
+        answer = await upload(bad, folder)
         assert (answer.status_code, answer.json()["code"]) == (401, "token_not_valid")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
     @pytest.mark.storage(95)
-    async def test_uploads_refuse_doas(self, ana: Caller, files: Files, place: str):
-        assert await refused(await upload(ana, place, doas="bob")) == (400, "invalid_parameter")
+    async def test_uploads_refuse_doas(self, ana: Caller, files: Files, folder: str):
+        assert await refused(await upload(ana, folder, doas="bob")) == (400, "invalid_parameter")
         field = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nz\r\n'
         body = raw('name="doas"', b"bob", field)
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
         # The field may also follow the file.
         parts = [("file", ("a", b"z")), ("doas", (None, "bob"))]
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", files=parts)
         assert await refused(answer) == (400, "invalid_parameter")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
 
 class TestDestination:
     @pytest.mark.storage(84, 7)
     @pytest.mark.parametrize("name", ["dest", "destination_path", "dest_path"])
     async def test_destination_is_accepted_in_the_query_or_before_the_file(self, ana: Caller, files: Files, name: str):
-        place = files.place()
+        folder = files.folder()
         parts = {"file": ("query.csv", CONTENT)}
-        query = await ana.send("POST", "storage/upload/file/", params={name: f"file:///{place}"}, files=parts)
+        query = await ana.send("POST", "storage/upload/file/", params={name: f"file:///{folder}"}, files=parts)
         assert query.status_code == 200, query.text
-        parts = {name: (None, f"file:///{place}"), "file": ("field.csv", CONTENT)}
+        parts = {name: (None, f"file:///{folder}"), "file": ("field.csv", CONTENT)}
         field = await ana.send("POST", "storage/upload/file", files=parts)
         assert field.status_code == 200, field.text
-        assert names(files.root / place) == ["field.csv", "query.csv"]
+        assert names(files.root / folder) == ["field.csv", "query.csv"]
 
     @pytest.mark.storage(84)
-    async def test_destination_after_the_file_is_refused(self, ana: Caller, files: Files, place: str):
-        parts = {"file": ("a.csv", CONTENT), "dest": (None, f"file:///{place}")}
+    async def test_destination_after_the_file_is_refused(self, ana: Caller, files: Files, folder: str):
+        parts = {"file": ("a.csv", CONTENT), "dest": (None, f"file:///{folder}")}
         answer = await ana.send("POST", "storage/upload/file", files=parts)
         assert await refused(answer) == (400, "missing_parameter")
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", files=parts)
         assert await refused(answer) == (400, "invalid_parameter")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
     @pytest.mark.storage(7)
-    async def test_contradicting_destinations_are_refused(self, ana: Caller, place: str):
-        answer = await upload(ana, place, destination_path="file:///shared")
+    async def test_contradicting_destinations_are_refused(self, ana: Caller, folder: str):
+        answer = await upload(ana, folder, destination_path="file:///shared")
         assert await refused(answer) == (400, "conflicting_parameters")
 
     @pytest.mark.storage(92)
-    async def test_destination_must_be_a_directory(self, ana: Caller, files: Files, place: str):
-        (files.root / place / "file").write_bytes(b"")
-        assert await refused(await upload(ana, f"{place}/none")) == (404, "path_not_found")
-        assert await refused(await upload(ana, f"{place}/file")) == (400, "not_a_directory")
-        assert names(files.root / place) == ["file"]
+    async def test_destination_must_be_a_directory(self, ana: Caller, files: Files, folder: str):
+        (files.root / folder / "file").write_bytes(b"")
+        assert await refused(await upload(ana, f"{folder}/none")) == (404, "path_not_found")
+        assert await refused(await upload(ana, f"{folder}/file")) == (400, "not_a_directory")
+        assert names(files.root / folder) == ["file"]
 
     @pytest.mark.security("S5")
-    async def test_destination_links_are_not_followed(self, ana: Caller, files: Files, place: str):
-        (files.root / place / "target").mkdir()
-        (files.root / place / "link").symlink_to("target")
+    async def test_destination_links_are_not_followed(self, ana: Caller, files: Files, folder: str):
+        (files.root / folder / "target").mkdir()
+        (files.root / folder / "link").symlink_to("target")
         query = {
             "qquuid": "6f9619ff-8b86-d011-b42d-00c04fc964ff",
             "qqtotalfilesize": 1,
             "qqfilename": "a",
-            "dest": f"file:///{place}/link",
+            "dest": f"file:///{folder}/link",
         }
         parts = await ana.send("POST", "storage/upload/chunks", params=query, files={"file": ("a", b"x")})
-        for answer in (await upload(ana, f"{place}/link"), parts):
+        for answer in (await upload(ana, f"{folder}/link"), parts):
             assert await refused(answer) == (403, "symlink_not_followed")
-        assert names(files.root / place / "target") == []
+        assert names(files.root / folder / "target") == []
 
     @pytest.mark.storage(92)
     @pytest.mark.security("S9")
@@ -184,12 +184,12 @@ class TestName:
     @pytest.mark.parametrize(
         "name", ["a?b#c.csv", "100%.csv", "two words.csv", "é.csv", "日本.csv", "%2e%2f", "a&(b)@'"]
     )
-    async def test_unusual_file_names_are_kept(self, ana: Caller, files: Files, place: str, name: str):
+    async def test_unusual_file_names_are_kept(self, ana: Caller, files: Files, folder: str, name: str):
         body = raw(f'name="file"; filename="{name}"')
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", **body)
         assert answer.status_code == 200, answer.text
         assert answer.json()["result"]["name"] == name
-        assert (files.root / place / name).read_bytes() == CONTENT
+        assert (files.root / folder / name).read_bytes() == CONTENT
 
     @pytest.mark.security("S6", "T2")
     @pytest.mark.storage(56)
@@ -214,65 +214,67 @@ class TestName:
             f'filename="{"x" * 256}"',
         ],
     )
-    async def test_paths_and_invalid_names_are_refused(self, ana, files, place, parameter):
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **raw(f'name="file"; {parameter}'))
+    async def test_paths_and_invalid_names_are_refused(self, ana, files, folder, parameter):
+        answer = await ana.send(
+            "POST", f"storage/upload/file?dest=file:///{folder}", **raw(f'name="file"; {parameter}')
+        )
         assert await refused(answer) == (400, "invalid_name")
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
     @pytest.mark.security("S6")
-    async def test_file_name_with_a_carriage_return_is_refused(self, ana: Caller, files: Files, place: str):
+    async def test_file_name_with_a_carriage_return_is_refused(self, ana: Caller, files: Files, folder: str):
         answer = await ana.send(
-            "POST", f"storage/upload/file?dest=file:///{place}", **raw('name="file"; filename="a\rb"')
+            "POST", f"storage/upload/file?dest=file:///{folder}", **raw('name="file"; filename="a\rb"')
         )
         assert answer.status_code == 400
-        assert names(files.root / place) == []
+        assert names(files.root / folder) == []
 
-    async def test_blanks_around_file_names_are_stripped(self, ana: Caller, files: Files, place: str):
-        assert (await upload(ana, place, "  a b.csv ")).json()["result"]["name"] == "a b.csv"
+    async def test_blanks_around_file_names_are_stripped(self, ana: Caller, files: Files, folder: str):
+        assert (await upload(ana, folder, "  a b.csv ")).json()["result"]["name"] == "a b.csv"
 
 
 class TestOverwriting:
     @pytest.mark.storage(85)
-    async def test_existing_file_is_replaced_only_with_overwrite(self, ana: Caller, files: Files, place: str):
-        await upload(ana, place)
-        assert await refused(await upload(ana, place, content=b"new")) == (409, "already_exists")
-        assert (files.root / place / "a.csv").read_bytes() == CONTENT
-        replaced = await upload(ana, place, content=b"new", overwrite="true")
+    async def test_existing_file_is_replaced_only_with_overwrite(self, ana: Caller, files: Files, folder: str):
+        await upload(ana, folder)
+        assert await refused(await upload(ana, folder, content=b"new")) == (409, "already_exists")
+        assert (files.root / folder / "a.csv").read_bytes() == CONTENT
+        replaced = await upload(ana, folder, content=b"new", overwrite="true")
         assert (replaced.status_code, replaced.json()["size"]) == (200, 3)
-        assert (files.root / place / "a.csv").read_bytes() == b"new"
-        assert names(files.root / place) == ["a.csv"]
+        assert (files.root / folder / "a.csv").read_bytes() == b"new"
+        assert names(files.root / folder) == ["a.csv"]
 
     @pytest.mark.storage(85)
-    async def test_directory_is_never_replaced(self, ana: Caller, files: Files, place: str):
-        (files.root / place / "a.csv").mkdir()
-        assert await refused(await upload(ana, place, overwrite="true")) == (409, "already_exists")
+    async def test_directory_is_never_replaced(self, ana: Caller, files: Files, folder: str):
+        (files.root / folder / "a.csv").mkdir()
+        assert await refused(await upload(ana, folder, overwrite="true")) == (409, "already_exists")
 
-    async def test_overwrite_is_accepted_as_a_form_field(self, ana: Caller, files: Files, place: str):
-        await upload(ana, place)
+    async def test_overwrite_is_accepted_as_a_form_field(self, ana: Caller, files: Files, folder: str):
+        await upload(ana, folder)
         parts = {"overwrite": (None, "yes"), "file": ("a.csv", b"new")}
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", files=parts)
         assert answer.status_code == 200
-        assert (files.root / place / "a.csv").read_bytes() == b"new"
+        assert (files.root / folder / "a.csv").read_bytes() == b"new"
 
 
 class TestDigest:
     @pytest.mark.storage(88)
-    async def test_wrong_digest_leaves_no_file(self, ana: Caller, files: Files, place: str):
+    async def test_wrong_digest_leaves_no_file(self, ana: Caller, files: Files, folder: str):
         wrong = hashlib.sha256(b"other").hexdigest()
-        assert await refused(await upload(ana, place, sha256=wrong)) == (422, "verification_failed")
-        assert names(files.root / place) == []
-        await upload(ana, place)
-        answer = await upload(ana, place, content=b"new", overwrite="1", sha256=wrong)
+        assert await refused(await upload(ana, folder, sha256=wrong)) == (422, "verification_failed")
+        assert names(files.root / folder) == []
+        await upload(ana, folder)
+        answer = await upload(ana, folder, content=b"new", overwrite="1", sha256=wrong)
         assert await refused(answer) == (422, "verification_failed")
-        assert (files.root / place / "a.csv").read_bytes() == CONTENT
+        assert (files.root / folder / "a.csv").read_bytes() == CONTENT
 
-    async def test_matching_digest_is_accepted_in_either_case(self, ana: Caller, place: str):
-        assert (await upload(ana, place, sha256=hashlib.sha256(CONTENT).hexdigest().upper())).status_code == 200
+    async def test_matching_digest_is_accepted_in_either_case(self, ana: Caller, folder: str):
+        assert (await upload(ana, folder, sha256=hashlib.sha256(CONTENT).hexdigest().upper())).status_code == 200
 
     @pytest.mark.parametrize("sha256", ["abc", "g" * 64, "a" * 63])
-    async def test_malformed_digest_is_refused(self, ana: Caller, files: Files, place: str, sha256: str):
-        assert await refused(await upload(ana, place, sha256=sha256)) == (400, "invalid_parameter")
-        assert names(files.root / place) == []
+    async def test_malformed_digest_is_refused(self, ana: Caller, files: Files, folder: str, sha256: str):
+        assert await refused(await upload(ana, folder, sha256=sha256)) == (400, "invalid_parameter")
+        assert names(files.root / folder) == []
 
 
 class TestSettings:

@@ -351,35 +351,35 @@ async def unfinished(api: Api, caller: Caller) -> int:
 class TestLeaving:
     @pytest.mark.storage(86)
     @pytest.mark.parametrize("old", [None, b"old"])
-    async def test_disconnected_client_leaves_no_file(self, ana: Caller, files: Files, place: str, old: bytes | None):
-        target = files.root / place / "a.bin"
+    async def test_disconnected_client_leaves_no_file(self, ana: Caller, files: Files, folder: str, old: bytes | None):
+        target = files.root / folder / "a.bin"
         if old is not None:
             target.write_bytes(old)
-        client = Connection(ana, f"file:///{place}")
+        client = Connection(ana, f"file:///{folder}")
         for piece in (HEAD, *[PIECE] * 50):
             client.sent.put_nowait(piece)
         serving = asyncio.create_task(client.serve(overwrite="true"))
         await client.is_waited_for.wait()
-        listed = await ana.get("storage/list", path=f"file:///{place}")
+        listed = await ana.get("storage/list", path=f"file:///{folder}")
         assert [entry["name"] for entry in listed.json()["files"]] == ([] if old is None else ["a.bin"])
         assert (target.read_bytes() if target.exists() else None) == old
         assert await unfinished(files.api, ana) == 1
         client.sent.put_nowait(None)
         status, body = await serving
         assert (status, body["code"], body["status"]) == (400, "upload_aborted", -1)
-        assert [entry.name for entry in (files.root / place).iterdir()] == ([] if old is None else ["a.bin"])
+        assert [entry.name for entry in (files.root / folder).iterdir()] == ([] if old is None else ["a.bin"])
         assert (target.read_bytes() if target.exists() else None) == old
         assert await unfinished(files.api, ana) == 0
 
     @pytest.mark.storage(86)
-    async def test_truncated_body_leaves_no_file(self, ana: Caller, files: Files, place: str):
+    async def test_truncated_body_leaves_no_file(self, ana: Caller, files: Files, folder: str):
         content = {"content": HEAD + PIECE * 40, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **content)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", **content)
         assert (answer.status_code, answer.json()["code"]) == (400, "upload_aborted")
-        assert list((files.root / place).iterdir()) == []
+        assert list((files.root / folder).iterdir()) == []
 
-    async def test_interrupted_chunk_can_be_sent_again(self, ana: Caller, files: Files, place: str):
-        client = Connection(ana, f"file:///{place}")
+    async def test_interrupted_chunk_can_be_sent_again(self, ana: Caller, files: Files, folder: str):
+        client = Connection(ana, f"file:///{folder}")
         query = {
             "qquuid": uuid4(),
             "qqtotalfilesize": 10 * len(PIECE),
@@ -532,7 +532,7 @@ class TestLimits:
             assert {status for status, _ in await asyncio.gather(*serving)} == {200}
 
     @pytest.mark.security("S11", "T6")
-    async def test_ten_thousand_parts_are_refused_early(self, ana: Caller, files: Files, place: str):
+    async def test_ten_thousand_parts_are_refused_early(self, ana: Caller, files: Files, folder: str):
         read = 0
 
         async def body() -> AsyncIterator[bytes]:
@@ -544,7 +544,7 @@ class TestLimits:
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
         for path in ("storage/upload/file", "storage/upload/chunks"):
             read = 0
-            answer = await ana.send("POST", f"{path}?dest=file:///{place}", content=body(), headers=headers)
+            answer = await ana.send("POST", f"{path}?dest=file:///{folder}", content=body(), headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (413, "too_many_parts")
             assert read < 40
-        assert list((files.root / place).iterdir()) == []
+        assert list((files.root / folder).iterdir()) == []

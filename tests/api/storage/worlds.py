@@ -48,7 +48,7 @@ def memory_stores() -> dict[Scheme, MemoryFileSystem]:
 
 
 @dataclass
-class Place:
+class StoreFolder:
     """A directory reserved for one test.
 
     Content is written and returned by relative path; None stands for a directory.
@@ -71,10 +71,10 @@ class Place:
 
     def put_at(self, name: str, content: bytes | None) -> None:
         if self.tree is None:
-            place = self.directory / name
-            (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
+            folder = self.directory / name
+            (folder if content is None else folder.parent).mkdir(parents=True, exist_ok=True)
             if content is not None:
-                place.write_bytes(content)
+                folder.write_bytes(content)
         elif content is None:
             self.tree.make_container(self.inner(name))
         else:
@@ -115,13 +115,13 @@ class World:
     memory: Mapping[Scheme, MemoryFileSystem]
     faulty: Mapping[Scheme, FaultyFileSystem]
 
-    def place(self, scheme: Scheme, *, parent: str | None = None) -> Place:
+    def folder(self, scheme: Scheme, *, parent: str | None = None) -> StoreFolder:
         """Create a directory on a store; `parent` replaces the default parent."""
         path = f"{parent or _PLACES[scheme]}{next(_numbers)}"
         tree = self.memory[scheme].tree if scheme in self.memory else None
-        place = Place(path, scheme, tree, self.root / path.removeprefix("file:///"))
-        place.put_at("", None) if tree is None else tree.make_container(place.inner("").rstrip("/"))
-        return place
+        folder = StoreFolder(path, scheme, tree, self.root / path.removeprefix("file:///"))
+        folder.put_at("", None) if tree is None else tree.make_container(folder.inner("").rstrip("/"))
+        return folder
 
     def fail(self, scheme: Scheme, call: str, failure: Failure) -> None:
         """Make this call of the store fail from now on."""
@@ -139,8 +139,8 @@ class World:
 
 
 def each_store(*schemes: Scheme) -> pytest.MarkDecorator:
-    """Run a test once for each of these stores; the test's module provides a fixture `place` that takes the scheme."""
-    return pytest.mark.parametrize("place", schemes, indirect=True, ids=str)
+    """Run a test once for each of these stores; the test's module provides a fixture `folder` that takes the scheme."""
+    return pytest.mark.parametrize("folder", schemes, indirect=True, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
