@@ -9,7 +9,7 @@ import pytest
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
-from tests.fixtures.logs import told_of_audit_events
+from tests.fixtures.logs import audit_event_handler
 
 from queryserver.identity.model import AuthenticatedUser
 from queryserver.platform.logs import ACCESS_LOGGER, FIELDS, LineFormatter, Redactor
@@ -30,7 +30,7 @@ def audited() -> Iterator[list[Event]]:
         shown = {name: event[name] for name in ("event", *getattr(record, FIELDS))}
         events.append({name: value for name, value in shown.items() if value})
 
-    with told_of_audit_events(hear):
+    with audit_event_handler(hear):
         yield events
 
 

@@ -113,10 +113,10 @@ async def _counted(result: Result) -> None:
 
 async def _growth(result: Result) -> float:
     """Return the MiB of memory growth while reading the stream by batch; must be measured first."""
-    before, most = psutil.Process().memory_info().rss, 0
+    before, peak = psutil.Process().memory_info().rss, 0
     async for _ in result.batches():
-        most = max(most, psutil.Process().memory_info().rss)
-    return (most - before) / 2**20
+        peak = max(peak, psutil.Process().memory_info().rss)
+    return (peak - before) / 2**20
 
 
 async def _small(db: Connection) -> float:

@@ -9,8 +9,8 @@ from tests.hostile import scenario
 async def hostile(folder: Path) -> list[Measured]:
     """Return the ordinary users' latencies and failures, and the server's use of resources.
 
-    Errors and responses to attacks are
-    printed."""
+    Errors and responses to attacks are printed.
+    """
     report = await scenario.run(folder, attacked_s=120, afterwards_s=60)
     for error in report.errors[:20]:
         print(f"  {error}")

@@ -143,9 +143,9 @@ async def many_users(bench: Bench) -> list[Measured]:
                 state = "waiting"
                 while state in {"waiting", "running"}:
                     await asyncio.sleep(0.1)
-                    asked = time.perf_counter()
+                    started_at = time.perf_counter()
                     seen = await client.call("check_status", operationId=ended["history_uuid"])
-                    checks.append(time.perf_counter() - asked)
+                    checks.append(time.perf_counter() - started_at)
                     state = seen["query_status"]["status"]
                 page = await client.call("fetch_result_data", operationId=ended["history_uuid"])
                 assert page["result"]["data"] == [[number]], page
@@ -182,7 +182,7 @@ async def stalls(bench: Bench) -> list[Measured]:
 async def _longest_wait(bench: Bench, calls: list[tuple[str, str]]) -> float:
     waits: list[float] = []
 
-    async def ask() -> None:
+    async def request_is_alive() -> None:
         async with bench.client() as client:
             while True:
                 started = time.perf_counter()
@@ -190,7 +190,7 @@ async def _longest_wait(bench: Bench, calls: list[tuple[str, str]]) -> float:
                 waits.append((time.perf_counter() - started) * 1000)
                 await asyncio.sleep(0.005)
 
-    asking = asyncio.create_task(ask())
+    asking = asyncio.create_task(request_is_alive())
     await asyncio.sleep(0.2)
     async with bench.client() as client:
         for path, body in calls:

@@ -91,8 +91,8 @@ async def search(folder: Path) -> list[Measured]:
             caller = await api.user("bench")
             measured.append(await _first(caller))
             for name, patterns in _QUERIES.items():
-                measured.append(await _asked(caller, name, patterns))
-            measured.append(await _asked(caller, "half of all, all facets", ["r", "at"], facets=True))
+                measured.append(await _measure_search(caller, name, patterns))
+            measured.append(await _measure_search(caller, "half of all, all facets", ["r", "at"], facets=True))
             return [*measured, *await _bare(dsn)]
 
 
@@ -132,7 +132,7 @@ async def _first(caller: Caller) -> Measured:
     )
 
 
-async def _asked(caller: Caller, name: str, patterns: Sequence[str], *, facets: bool = False) -> Measured:
+async def _measure_search(caller: Caller, name: str, patterns: Sequence[str], *, facets: bool = False) -> Measured:
     chance = random.Random(7)
     times: list[float] = []
     matches = 0

@@ -47,12 +47,12 @@ class Entry:
     kind: str
     user: str
     token: str
-    asked_at: str = field(default_factory=now)
+    requested_at: str = field(default_factory=now)
     operation: str = ""
     state: str = "not submitted"
     code: str = ""
     message: str = ""
-    told_at: str = ""
+    responded_at: str = ""
     problems: list[str] = field(default_factory=list)
     factor: int = 0
     """Determines the row values of statements that have a result."""
@@ -105,7 +105,7 @@ class Caller:
             pause = min(pause * 2, _MAX_PAUSE_S)
         raise GaveUp(path)
 
-    async def told(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:
+    async def successful_body(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:
         """Return the body of a successful POST; record any other response as a fault."""
         response = await self.call("POST", path, key=key, answer_s=_ANSWER_WITHIN_S + wait_s, json=body)
         if response.status_code != 200:
@@ -177,7 +177,7 @@ class Client:
         """Cancel an insert before its end, or too late."""
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep(4)")
         await asyncio.sleep(self.caller.random.uniform(0, 5))
-        await self.caller.told("cancel_statement", operationId=entry.operation, wait_s=10)
+        await self.caller.successful_body("cancel_statement", operationId=entry.operation, wait_s=10)
         await self._follow(entry)
 
     async def _select(self, entry: Entry, rows: int) -> None:
@@ -190,7 +190,7 @@ class Client:
         await self._follow(entry)
 
     async def _submit(self, entry: Entry, statement: str) -> None:
-        body = await self.caller.told("execute/postgresql", key=entry.token, statement=statement)
+        body = await self.caller.successful_body("execute/postgresql", key=entry.token, statement=statement)
         entry.operation = body["history_uuid"]
         _note(entry, body)
 
@@ -199,7 +199,9 @@ class Client:
         while entry.state in ACTIVE:
             if time.monotonic() > give_up:
                 raise GaveUp(f"it is still {entry.state}")
-            body = await self.caller.told("check_status", operationId=entry.operation, wait=_WAIT_S, wait_s=_WAIT_S)
+            body = await self.caller.successful_body(
+                "check_status", operationId=entry.operation, wait=_WAIT_S, wait_s=_WAIT_S
+            )
             _note(entry, body)
 
 
@@ -215,7 +217,7 @@ async def read_all(caller: Caller, entry: Entry) -> None:
     rows: list[Any] = []
     while True:
         where = {"operationId": entry.operation, "start_row": len(rows), "rows": _PAGE}
-        body = await caller.told("fetch_result_data", **where)
+        body = await caller.successful_body("fetch_result_data", **where)
         if body.get("status") != 0:
             entry.problems.append(f"{now()} not readable from row {len(rows)}: {str(body)[:300]}")
             return
@@ -231,5 +233,5 @@ async def read_all(caller: Caller, entry: Entry) -> None:
 
 def _note(entry: Entry, body: Mapping[str, Any]) -> None:
     status = body["query_status"]
-    entry.state, entry.told_at = status["state"], now()
+    entry.state, entry.responded_at = status["state"], now()
     entry.code, entry.message = str(body.get("code", "")), str(body.get("message") or status["message"])[:300]

@@ -91,10 +91,10 @@ class Disturbances:
         """Let the results link lead nowhere, as if a mount were gone, or to something that is not a directory."""
         async with self._single["results"]:
             kind = self._random.choice(("nowhere", "a file"))
-            elsewhere = self._fleet.directory / kind.replace(" ", "-")
+            replacement = self._fleet.directory / kind.replace(" ", "-")
             if kind == "a file":
-                elsewhere.touch()
-            self._link(elsewhere)
+                replacement.touch()
+            self._link(replacement)
             try:
                 await asyncio.sleep(self._random.uniform(*_AWAY_S))
             finally:

@@ -82,12 +82,12 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
 
 
 async def _pass_requests(
-    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int | None
 ) -> None:
     passed = 0
     with suppress(OSError):
         while chunk := await reader.read(_CHUNK_BYTES):
-            whole = chunk if most is None else chunk[: most - passed]
+            whole = chunk if max_bytes is None else chunk[: max_bytes - passed]
             passed += len(whole)
             made.requested_bytes += len(whole)
             writer.write(whole)
@@ -97,7 +97,7 @@ async def _pass_requests(
 
 
 async def _pass_answers(
-    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+    made: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int | None
 ) -> None:
     passed, held = 0, b""
     with suppress(OSError):
@@ -110,7 +110,7 @@ async def _pass_answers(
                 held = chunk
                 continue
             held = b""
-            whole = chunk if most is None else chunk[: most - passed]
+            whole = chunk if max_bytes is None else chunk[: max_bytes - passed]
             passed += len(whole)
             made.answered_bytes += len(whole)
             writer.write(whole)

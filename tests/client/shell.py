@@ -86,13 +86,13 @@ Make = Callable[..., Qs]
 @contextmanager
 def forker() -> Iterator[socket.socket]:
     """The process that starts commands."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        command = [sys.executable, forking.__file__, str(theirs.fileno())]
-        with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
-            theirs.close()
-            yield ours
-            ours.close()
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with parent_end, child_end:
+        command = [sys.executable, forking.__file__, str(child_end.fileno())]
+        with subprocess.Popen(command, pass_fds=[child_end.fileno()]) as process:
+            child_end.close()
+            yield parent_end
+            parent_end.close()
             process.wait(10)
 
 

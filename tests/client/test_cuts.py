@@ -32,7 +32,7 @@ async def token(server: Server) -> str:
     return await server.token()
 
 
-async def ask_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
+async def run_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
     """Run a unique statement over these cuts: it returns its row, and the engine received it once."""
     word = uuid.uuid4().hex
     line.cuts = deque(cuts)
@@ -52,26 +52,26 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("of_answers", [0, 1, 30, 300, 900, 1500, 2000])
 async def test_cut_response_runs_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
-    await ask_once(server, line, token, Cut(of_answers=of_answers))
+    await run_once(server, line, token, Cut(of_answers=of_answers))
 
 
 @pytest.mark.parametrize("of_requests", [0, 1, 100, 300, 400, 500])
 async def test_cut_request_runs_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
-    await ask_once(server, line, token, Cut(of_requests=of_requests))
+    await run_once(server, line, token, Cut(of_requests=of_requests))
 
 
 async def test_consecutive_cuts_run_statement_once(server: Server, line: Proxy, token: str):
     cuts = [Cut(of_answers=500), Cut(of_requests=200), Cut(of_answers=0), Cut(of_answers=1500)]
-    await ask_once(server, line, token, *cuts)
+    await run_once(server, line, token, *cuts)
     assert line.connections >= 5
 
 
 @pytest.mark.slow
 async def test_cut_at_any_byte_runs_statement_once(server: Server, line: Proxy, token: str):
     for of_answers in places(WHOLE_ANSWER, 13):
-        await ask_once(server, line, token, Cut(of_answers=of_answers))
+        await run_once(server, line, token, Cut(of_answers=of_answers))
     for of_requests in places(WHOLE_REQUEST, 7):
-        await ask_once(server, line, token, Cut(of_requests=of_requests))
+        await run_once(server, line, token, Cut(of_requests=of_requests))
 
 
 async def test_pages_and_arrow_are_complete_despite_cuts(server: Server, line: Proxy, token: str):

@@ -227,10 +227,10 @@ class Ranges(httpx.AsyncHTTPTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.requested_ranges: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked += [request.headers["Range"]] if "Range" in request.headers else []
+        self.requested_ranges += [request.headers["Range"]] if "Range" in request.headers else []
         return await super().handle_async_request(request)
 
 
@@ -257,12 +257,12 @@ async def test_later_process_resumes_download(server: Server, folder: str, targe
             await db.files.download(f"{folder}/a.bin", target / "a.bin", sha256=DIGEST)
         assert part.stat().st_size == kept
         (target / "a.bin").unlink()
-        assert ranges.asked == []
+        assert ranges.requested_ranges == []
         seen: list[int] = []
         await db.files.download(
             f"{folder}/a.bin", target / "a.bin", sha256=DIGEST, on_bytes=lambda done, _: seen.append(done)
         )
-    assert ranges.asked == [f"bytes={kept}-"]
+    assert ranges.requested_ranges == [f"bytes={kept}-"]
     assert (seen[0] > kept, seen[-1]) == (True, len(CONTENT))
     assert (target / "a.bin").read_bytes() == CONTENT
     assert names(target) == ["a.bin", "b.bin"]

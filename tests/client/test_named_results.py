@@ -46,11 +46,11 @@ async def test_results_statements_and_ids_work_in_every_run_method(db: Connectio
     sent = 'text "result://{}" "result://{}" "result://{}"'.format(
         result.operation_id, statement.operation_id, names["c"]
     )
-    asked = "text {a} {b} {c}"
-    assert await (await db.query("mysql", asked, results=names)).scalar() == sent.removeprefix("text ")
-    (one,) = await db.script("mysql", asked, results=names)
+    template = "text {a} {b} {c}"
+    assert await (await db.query("mysql", template, results=names)).scalar() == sent.removeprefix("text ")
+    (one,) = await db.script("mysql", template, results=names)
     assert await one.scalar() == sent.removeprefix("text ")
-    assert (await db.submit("mysql", asked, results=names)).handle["statement"] == sent
+    assert (await db.submit("mysql", template, results=names)).handle["statement"] == sent
 
 
 async def test_sync_client_accepts_named_results(server: Server):

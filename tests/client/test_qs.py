@@ -45,8 +45,8 @@ async def test_login_is_stored_without_password_and_ends_with_logout(server: Ser
     same = await make(QUERYSERVER_URL=f"{server.url}/api/v1/")("sql", "duckdb", "SELECT 3 AS three")
     assert same.text == "three\n3\n", same.err
 
-    elsewhere = await make(QUERYSERVER_URL="http://127.0.0.1:9")("ps")
-    assert (elsewhere.code, "not logged in to http://127.0.0.1:9" in elsewhere.err) == (3, True)
+    unreachable = await make(QUERYSERVER_URL="http://127.0.0.1:9")("ps")
+    assert (unreachable.code, "not logged in to http://127.0.0.1:9" in unreachable.err) == (3, True)
 
     assert (await qs("logout")).code == 0
     assert not file.exists()
@@ -60,8 +60,8 @@ async def test_unreadable_stored_login_is_replaced_or_deleted(server: Server, ma
     qs, file = make(), tmp_path / "config" / "login.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
-    told = await qs("ps")
-    assert (told.code, "log in again" in told.err) == (2, True)
+    exited = await qs("ps")
+    assert (exited.code, "log in again" in told.err) == (2, True)
     assert (await qs("login", server.url, "--user", "broken", "--stdin", stdin=f"{PASSWORD}\n")).code == 0
     assert (await qs("ps")).code == 0
     file.write_text("{")
@@ -72,8 +72,8 @@ async def test_unreadable_stored_login_is_replaced_or_deleted(server: Server, ma
 
 
 async def test_version_needs_no_login(make: Make):
-    told = await make()("--version")
-    assert (told.code, told.text) == (0, f"qs {__version__}\n")
+    exited = await make()("--version")
+    assert (exited.code, told.text) == (0, f"qs {__version__}\n")
 
 
 async def test_pipe_gets_plain_csv_and_other_formats_on_request(qs: Qs):

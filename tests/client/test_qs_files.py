@@ -165,12 +165,12 @@ async def test_times_are_utc_for_programs(qs: Qs, folder: str):
 
 
 async def test_skipped_directory_links_are_reported(qs: Qs, folder: str):
-    here, elsewhere = qs.directory / "tree", qs.directory / "elsewhere"
+    here, outside = qs.directory / "tree", qs.directory / "elsewhere"
     here.mkdir()
-    elsewhere.mkdir()
+    outside.mkdir()
     (here / "a.txt").write_text("a")
-    (elsewhere / "b.txt").write_text("b")
-    (here / "link").symlink_to(elsewhere)
+    (outside / "b.txt").write_text("b")
+    (here / "link").symlink_to(outside)
     moved = await qs("mv", "-r", str(here), f"{folder}/moved")
     assert (moved.code, "is a link to a directory" in moved.err) == (2, True)
     assert (here / "a.txt").exists()

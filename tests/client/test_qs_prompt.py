@@ -69,20 +69,20 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(qs: Qs, *words: str, term: str = "xterm") -> AsyncIterator[Terminal]:
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    test_end, program_end = os.openpty()
+    fcntl.ioctl(program_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     at_terminal = replace(qs, environment={**qs.environment, **_TERMINAL, "TERM": term})
-    pid, code = await at_terminal.start_at([theirs, os.dup(theirs), os.dup(theirs)], *words)
-    shown = Terminal(pid, ours, code)
-    asyncio.get_running_loop().add_reader(ours, shown.read)
+    pid, code = await at_terminal.start_at([program_end, os.dup(program_end), os.dup(program_end)], *words)
+    shown = Terminal(pid, test_end, code)
+    asyncio.get_running_loop().add_reader(test_end, shown.read)
     try:
         yield shown
     finally:
         if not code.done():
             os.kill(pid, signal.SIGKILL)
             await code
-        asyncio.get_running_loop().remove_reader(ours)
-        os.close(ours)
+        asyncio.get_running_loop().remove_reader(test_end)
+        os.close(test_end)
 
 
 async def test_prompt_runs_multiline_statements_and_ctrl_c_cancels_in_engine(server: Server, qs: Qs):

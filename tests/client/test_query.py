@@ -110,9 +110,9 @@ async def test_arrow_pandas_and_polars_contain_the_same_rows(db: Connection):
 
 async def test_polars_gets_decimals_of_39_digits_as_text(db: Connection):
     text = statement("20_client_polars_panic_ends_client.py.txt")
-    most = 340282366920938463463374607431768211455
-    result = await db.query("duckdb", f"select {most}::uhugeint as u, 1::uhugeint as one, 1.5::decimal(3, 1) as d")
-    assert (await result.polars()).rows() == [(str(most), "1", Decimal("1.5"))]
+    max_value = 340282366920938463463374607431768211455
+    result = await db.query("duckdb", f"select {max_value}::uhugeint as u, 1::uhugeint as one, 1.5::decimal(3, 1) as d")
+    assert (await result.polars()).rows() == [(str(max_value), "1", Decimal("1.5"))]
     [hugeint] = re.findall(r'"(select .*hugeint as s)"', text)
     assert (await (await db.query("duckdb", hugeint)).polars()).rows() == [(str(2**127 - 1),)]
 

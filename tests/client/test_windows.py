@@ -139,12 +139,12 @@ async def test_highly_compressed_rows_are_not_all_in_memory_together(db: Connect
     """A megabyte in transit can be a gigabyte of rows."""
     rows = 1_000_000
     found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
-    before, most, read = pa.total_allocated_bytes(), 0, 0
+    before, peak, read = pa.total_allocated_bytes(), 0, 0
     async for batch in found.batches():
         read += batch.num_rows
-        most = max(most, pa.total_allocated_bytes() - before)
+        peak = max(peak, pa.total_allocated_bytes() - before)
     assert read == rows
-    assert most < 16 * 1024 * 1024
+    assert peak < 16 * 1024 * 1024
 
 
 async def test_batches_before_a_failure_are_returned(db: Connection, monkeypatch: pytest.MonkeyPatch):

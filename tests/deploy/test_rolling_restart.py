@@ -170,8 +170,8 @@ async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> No
                 await all_go_on(clients)
                 lost = [client.failed[start:] for client, start in zip(clients, known, strict=True)]
                 assert not any(lost[:CLIENTS]), [*filter(None, lost)]
-                most = 1 if member.is_server else 0
-                assert max(len(one) for one in lost) <= most, [*filter(None, lost)]
+                max_lost = 1 if member.is_server else 0
+                assert max(len(one) for one in lost) <= max_lost, [*filter(None, lost)]
                 turned_away = [client.refused[start:] for client, start in zip(clients, refused, strict=True)]
                 assert not any(turned_away[:CLIENTS]), turned_away
                 assert member.is_server or not any(turned_away), turned_away

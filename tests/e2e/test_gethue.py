@@ -49,11 +49,11 @@ async def page(origin: str) -> AsyncIterator[Page]:
 
 async def use(page: Page, server: str, statement: str) -> dict[str, Any]:
     """Run one statement through the package and return its results."""
-    asked = {
+    request = {
         "server": server, "username": "admin", "password": PASSWORD, "type": "duckdb", "database": "main",
         "statement": statement,
     }  # fmt: skip
-    return await page.value(f"useGethue({asked!r})")
+    return await page.value(f"useGethue({request!r})")
 
 
 @pytest.mark.platform(87)

@@ -21,7 +21,7 @@ async def place(
         yield place
 
 
-async def asked(node: Node, connector: str, content: bytes) -> httpx.Response:
+async def create_table_response(node: Node, connector: str, content: bytes) -> httpx.Response:
     """Upload a file and return the response to create_table."""
     answer = await node.http.post(
         "/api/v1/importer/upload/file/", files={"file": ("some.csv", content)}, headers=node.headers()
@@ -44,7 +44,7 @@ async def is_loading(place: Installation) -> bool:
 async def test_kill_during_load_leaves_neither_table_nor_staging(place: Installation, connector: str) -> None:
     async with place.server() as victim:
         large = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
-        operation = (await asked(victim, connector, large)).json()["history_uuid"]
+        operation = (await create_table_response(victim, connector, large)).json()["history_uuid"]
         await victim.process.kill9_in(lambda: is_loading(place))
     async with place.server() as after:
         body = await after.status(operation, wait=TAKEN_OVER_WITHIN_S)
@@ -65,10 +65,10 @@ async def test_kill_during_load_leaves_neither_table_nor_staging(place: Installa
 async def test_uploaded_file_is_imported_by_the_server_that_holds_the_data(place: Installation) -> None:
     async with place.server() as holder, place.server() as other:
         assert await holder.value("duckdb", "SELECT 1") == 1
-        answer = await asked(other, "duckdb", b"id\n1\n2\n")
+        answer = await create_table_response(other, "duckdb", b"id\n1\n2\n")
         assert answer.status_code == 202, answer.text
         body = await other.status(answer.json()["history_uuid"], wait=30)
         assert body["query_status"]["state"] == "available"
         assert await holder.value("duckdb", "SELECT count(*) FROM arrived") == 2
-        again = await asked(other, "duckdb", b"id\n1\n")
+        again = await create_table_response(other, "duckdb", b"id\n1\n")
         assert (again.status_code, again.json()["code"]) == (400, "table_exists")

@@ -161,8 +161,8 @@ async def test_closing_session_from_any_instance_stops_its_statements(
     session = await at_best(close, below_s=2)
     assert await at_work(postgres.admin_dsn(), "in a session") == 0
     gone = await second.post_ok("editor/execute/postgresql", statement="SELECT 1", session_id=session)
-    told = (await second.post("editor/check_status", operationId=gone["history_uuid"], wait=10)).json()
-    assert (told["status"], told["code"]) == (1, "session_lost")
+    final = (await second.post("editor/check_status", operationId=gone["history_uuid"], wait=10)).json()
+    assert (final["status"], final["code"]) == (1, "session_lost")
 
 
 @pytest.mark.item(44)

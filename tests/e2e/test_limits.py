@@ -305,14 +305,14 @@ class Peak:
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
-        self._first = self._most = process.memory_info().rss
+        self._first = self._peak = process.memory_info().rss
 
     def look(self) -> None:
-        self._most = max(self._most, self._process.memory_info().rss)
+        self._peak = max(self._peak, self._process.memory_info().rss)
 
     @property
     def grown(self) -> int:
-        return self._most - self._first
+        return self._peak - self._first
 
 
 @asynccontextmanager
@@ -345,14 +345,14 @@ async def longest_gap(node: Node) -> AsyncIterator[Gap]:
     """Check every 20 ms inside the context whether the server responds."""
     gap = Gap()
 
-    async def ask() -> None:
+    async def probe() -> None:
         while True:
             began = time.monotonic()
             assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
             gap.seconds = max(gap.seconds, time.monotonic() - began)
             await asyncio.sleep(0.02)
 
-    asking = asyncio.create_task(ask())
+    asking = asyncio.create_task(probe())
     try:
         yield gap
         await asyncio.sleep(0.1)

@@ -57,10 +57,10 @@ class Session:
         answer = await self.http.post(
             f"/api/v1/editor/execute/{dialect}", json={"statement": statement, "wait": 30, "limit": 100_000}
         )
-        told = answer.json()
-        assert told["status"] == 0, told
-        assert told["query_status"]["status"] == "available", told
-        return told["history_uuid"]
+        body = answer.json()
+        assert body["status"] == 0, body
+        assert body["query_status"]["status"] == "available", body
+        return body["history_uuid"]
 
     async def rows(self, operation_id: str) -> list[list[object]]:
         rows: list[list[object]] = []

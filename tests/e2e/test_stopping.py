@@ -28,7 +28,7 @@ async def call(server: ServerProcess, name: str, *, status: int = 200, **fields:
         return answer.json()
 
 
-async def told_to_stop(server: ServerProcess) -> None:
+async def stop_signal_received(server: ServerProcess) -> None:
     """Wait until the signal has arrived. Before that, a check may also fail on a busy machine."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
 
@@ -55,10 +55,10 @@ async def test_running_statement_may_finish_in_grace_period_and_is_then_canceled
             return status["query_status"]["state"] == "running"
 
         await until(is_running)
-        told = time.monotonic()
+        signaled_at = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         if grace_s:
-            await told_to_stop(server)
+            await stop_signal_received(server)
             for name, fields in (
                 ("execute/postgresql", {"statement": "SELECT 1"}),
                 ("create_session", {"session": '{"type": "postgresql"}'}),
@@ -66,7 +66,7 @@ async def test_running_statement_may_finish_in_grace_period_and_is_then_canceled
                 assert (await call(server, name, status=503, **fields))["code"] == "stopping"
             assert (await call(server, "check_status", operationId=operation, wait=30))["status"] == 0
         assert await server.terminate() == 0
-        assert time.monotonic() - told < 45
+        assert time.monotonic() - signaled_at < 45
     async with running_server(tmp_path / "data", settings=settings) as server:
         status = await call(server, "check_status", operationId=operation)
     assert status["query_status"]["state"] == state
@@ -76,7 +76,7 @@ async def test_server_serves_but_is_not_ready_during_delay(tmp_path: Path) -> No
     settings = ADMINISTRATOR | {f"{SETTING}DELAY_S": "600", f"{SETTING}GRACE_S": "5"}
     async with running_server(tmp_path / "data", settings=settings) as server:
         server.process.send_signal(signal.SIGTERM)
-        await told_to_stop(server)
+        await stop_signal_received(server)
         first = time.monotonic()
         body = await call(server, "execute/postgresql", statement="SELECT 1", wait=30)
         assert body["query_status"]["state"] == "available"

@@ -49,7 +49,7 @@ async def begin(node: Node, call: str, source: str, target: str) -> str:
     return started.json()["operation_id"]
 
 
-async def told(node: Node, operation: str) -> dict[str, Any]:
+async def operation_body(node: Node, operation: str) -> dict[str, Any]:
     answer = await node.http.get("/api/v1/storage/operation", params={"id": operation}, headers=node.headers())
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -61,10 +61,10 @@ async def settled(node: Node, place: Installation, operation: str) -> dict[str, 
         await execute(place.database_dsn, f"update {table} set lease_until = now() - interval '1 second'")
 
     async def has_ended() -> bool:
-        return (await told(node, operation))["state"] != "running"
+        return (await operation_body(node, operation))["state"] != "running"
 
     await eventually(has_ended, within_s=TAKEN_OVER_WITHIN_S)
-    return await told(node, operation)
+    return await operation_body(node, operation)
 
 
 @pytest.mark.storage(65)

@@ -48,7 +48,7 @@ async def _threads(process: psutil.Process) -> list[str]:
         try:
             # Version, command and three arguments, each terminated by a zero byte.
             writer.write(b"1\0threaddump\0\0\0\0")
-            told = await reader.read(-1)
+            stacks = await reader.read(-1)
         finally:
             writer.close()
-    return told.decode(errors="replace").split("\n\n")
+    return stacks.decode(errors="replace").split("\n\n")

@@ -47,5 +47,5 @@ def _tls_settings(certificate: ServerCertificate, directory: Path, data: Path) -
 
 
 def accepts(address: ServerAddress) -> bool:
-    ask = [BINARIES / "pg_isready", "-q", "-h", address.host, "-p", str(address.port)]
-    return subprocess.run(ask).returncode == 0
+    readiness_check = [BINARIES / "pg_isready", "-q", "-h", address.host, "-p", str(address.port)]
+    return subprocess.run(readiness_check).returncode == 0

@@ -69,11 +69,11 @@ class ScriptedAtlas:
             case "POST", "/v2/search/basic":
                 return self._search(json.loads(body))
             case "GET", "/v2/types/typedefs?type=classification":
-                return _told({"classificationDefs": [{"name": name} for name in self.classifications]})
+                return _json_response({"classificationDefs": [{"name": name} for name in self.classifications]})
             case "GET", "/admin/metrics":
-                return _told({"tag": {"tagEntities": {k: v for k, v in self.classifications.items() if v}}})
+                return _json_response({"tag": {"tagEntities": {k: v for k, v in self.classifications.items() if v}}})
             case "GET", "/admin/version":
-                return _told({"Version": "2.4.0", "Name": "apache-atlas"})
+                return _json_response({"Version": "2.4.0", "Name": "apache-atlas"})
             case _:
                 return Fault(404)
 
@@ -94,7 +94,7 @@ class ScriptedAtlas:
             {**one, "attributes": {name: value for name, value in one["attributes"].items() if name in told}}
             for one in found[asked["offset"] : asked["offset"] + asked["limit"]]
         ]
-        return _told({"queryType": "BASIC", "entities": page, "approximateCount": len(found)})
+        return _json_response({"queryType": "BASIC", "entities": page, "approximateCount": len(found)})
 
 
 def entity(kind: str, qualified_name: str, *, tags: Sequence[str] = (), **attributes: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _tags(one: Mapping[str, Any]) -> Sequence[str]:
     return one["classificationNames"]
 
 
-def _told(content: object) -> Fault:
+def _json_response(content: object) -> Fault:
     return Fault(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
 

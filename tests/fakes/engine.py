@@ -325,9 +325,9 @@ def parse(statement: str, variables: Mapping[str, str]) -> Script:
     for pattern, script in _GRAMMAR:
         if found := re.fullmatch(pattern, statement, re.DOTALL):
             return script(found)
-    asked = re.fullmatch(r"get (\w+)", statement)
-    if asked and asked[1] in variables:
-        return Script(names=(asked[1],), rows=1, text=variables[asked[1]])
+    match = re.fullmatch(r"get (\w+)", statement)
+    if match and match[1] in variables:
+        return Script(names=(match[1],), rows=1, text=variables[match[1]])
     raise StatementRejected(f"the fake engine does not know: {statement[:200]}")
 
 

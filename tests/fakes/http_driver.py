@@ -91,14 +91,14 @@ class Cursor:
         pass
 
     def _fetch(self, url: str) -> None:
-        told = _answer(url)
-        if "report_to" in told:
+        body = _answer(url)
+        if "report_to" in body:
             with suppress(OperationalError):
-                _answer(told["report_to"])
-        if "error" in told:
-            raise OperationalError(told["error"])
-        self._rows += [tuple(row) for row in told["rows"]]
-        self._next = told.get("next")
+                _answer(body["report_to"])
+        if "error" in body:
+            raise OperationalError(body["error"])
+        self._rows += [tuple(row) for row in body["rows"]]
+        self._next = body.get("next")
 
 
 def _answer(url: str) -> dict[str, Any]:

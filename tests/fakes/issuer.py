@@ -79,9 +79,9 @@ class Issuer:
         """Return how often the keys were fetched."""
         return sum(len(server.asked) for server in self.servers)
 
-    async def serve(self, asked: ReceivedRequest) -> Answer:
+    async def serve(self, request: ReceivedRequest) -> Answer:
         if self.script is not None:
-            return await self.script(asked)
+            return await self.script(request)
         return self.answer or Answer(body=json.dumps(self.document()).encode())
 
     @asynccontextmanager

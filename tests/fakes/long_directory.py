@@ -71,7 +71,7 @@ class _LongStorage(MemoryStorage):
         directory.cursors.append(cursor)
         start = int(cursor or 0)
         while True:
-            await self._ask(cursor)
+            await self._record_call(cursor)
             stop = min(start + batch_size, end)
             numbers = range(start, stop) if directory.in_order else range(end - 1 - start, end - 1 - stop, -1)
             entries = tuple(map(directory.entry, numbers))
@@ -80,7 +80,7 @@ class _LongStorage(MemoryStorage):
                 return
             start = stop
 
-    async def _ask(self, cursor: str | None) -> None:
+    async def _record_call(self, cursor: str | None) -> None:
         directory = self._directory
         directory.calls += 1
         await asyncio.sleep(0)  # yields, as any network response does

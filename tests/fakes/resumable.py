@@ -60,7 +60,7 @@ class ResumableFakeSession(FakeSession):
         self._resumable = engine
         self._is_detached = False
         self._next_page = 0
-        self._asked = -1
+        self._acknowledged_page = -1
 
     @property
     def handle(self) -> OperationHandle:
@@ -81,7 +81,7 @@ class ResumableFakeSession(FakeSession):
 
     def go_to(self, page: int) -> None:
         assert self._operation is not None
-        if self._resumable.pages_once and page not in {self._asked, self._asked + 1}:
+        if self._resumable.pages_once and page not in {self._acknowledged_page, self._acknowledged_page + 1}:
             raise OutcomeUnknown("Results have expired: the page is gone.")
         self._is_detached = False
         self._next_page = page
@@ -92,7 +92,7 @@ class ResumableFakeSession(FakeSession):
         while True:
             if self._next_page > 0:
                 await self._resumable.go_on.wait()
-            self._asked = self._next_page
+            self._acknowledged_page = self._next_page
             batch = await anext(pages, None)
             if batch is None:
                 return

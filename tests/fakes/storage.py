@@ -243,9 +243,9 @@ class ListsFlat(MemoryStorage):
     async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         self._check(path)
         keys = sorted((self._key(entry), entry) for entry in self.tree.inner(path))
-        told = [entry for key, entry in keys if not key.endswith("/") or not self.tree.children(entry)]
-        for start in range(0, max(len(told), 1), _TREE_PAGE):
-            yield tuple(self.tree.status(entry) for entry in told[start : start + _TREE_PAGE])
+        listed = [entry for key, entry in keys if not key.endswith("/") or not self.tree.children(entry)]
+        for start in range(0, max(len(listed), 1), _TREE_PAGE):
+            yield tuple(self.tree.status(entry) for entry in listed[start : start + _TREE_PAGE])
 
     def _key(self, path: str) -> str:
         return f"{path}/" if self.tree.entries[path].kind is EntryKind.DIRECTORY else path

@@ -154,10 +154,10 @@ def _is_allowed_as_sent(response: Response, case: Case) -> bool:
 def _is_beyond_schemas(response: Response) -> bool:
     if response.status_code == _GONE or "json" not in response.headers.get("content-type", [""])[0]:
         return response.status_code == _GONE
-    told = response.json()
-    if not isinstance(told, dict):
+    response_body = response.json()
+    if not isinstance(response_body, dict):
         return False
-    code, text = told.get("code"), str(told.get("message") or told.get("error") or "")
+    code, text = response_body.get("code"), str(response_body.get("message") or response_body.get("error") or "")
     return code in _ABOUT_WHAT_EXISTS | _ABOUT_TWO_FIELDS or any(words in text for words in _BEYOND_SCHEMAS)
 
 

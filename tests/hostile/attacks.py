@@ -245,8 +245,8 @@ async def rounds(name: str, attack: Attack, hostile: Hostile) -> None:
                 while hostile.goes_on:
                     # A round that the server never answers is aborted when the time is over.
                     async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(hostile)):
-                        told = await attack(hostile, http)
-                    hostile.outcomes[f"{name}: {told}"] += 1
+                        result = await attack(hostile, http)
+                    hostile.outcomes[f"{name}: {result}"] += 1
                     await asyncio.sleep(_PAUSE_S)
         except (OSError, httpx.HTTPError, ValueError) as error:
             hostile.outcomes[f"{name}: {type(error).__name__}"] += 1

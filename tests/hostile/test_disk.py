@@ -223,7 +223,7 @@ def part(name: str, size: int, parts: int = 2, *, uuid: str | None = None) -> di
     }
 
 
-def told(answer: httpx.Response) -> tuple[int, str]:
+def status_and_errno(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
@@ -248,7 +248,7 @@ class TestFloor:
                     "storage/copy", source_path="file:///shared/old.csv", dest_path="file:///shared/two.csv"
                 ),
             ]
-            assert [told(answer) for answer in refused] == [self.NO_ROOM] * len(refused)
+            assert [status_and_errno(answer) for answer in refused] == [self.NO_ROOM] * len(refused)
             assert sorted(files.shared.iterdir()) == before
             assert (await ana.get("taskserver/upload/available_space")).json()["upload_available_space"] == 0
             assert (await ana.get("storage/display", path="file:///shared/old.csv")).json()["contents"] == "id\n1\n"
@@ -269,7 +269,7 @@ class TestFloor:
             assert (body["status"], body["code"]) == (1, "insufficient_storage")
             assert "almost full" in body["message"]
             answer = await ana.send("POST", "importer/upload/file", files={"file": ("a.csv", b"id\n1\n")})
-            assert told(answer) == (500, "insufficient_storage")
+            assert status_and_errno(answer) == (500, "insufficient_storage")
             assert (await api.stranger.get("/desktop/debug/is_ready")).status_code == 200
 
     async def test_import_on_full_disk_keeps_no_rows_and_reports_why(self):
@@ -349,7 +349,7 @@ class TestShareOfTheLocalRoot:
                     files={"qqfile": ("blob", bytes(250 * KIB))},
                 ),
             ]
-            assert [told(answer) for answer in refused] == [self.FULL] * len(refused)
+            assert [status_and_errno(answer) for answer in refused] == [self.FULL] * len(refused)
             assert "filebrowser.max_bytes_per_user" in refused[0].json()["message"]
             assert (await upload(bob, "file:///shared", "c", bytes(900 * KIB))).status_code == 200
 

@@ -141,8 +141,8 @@ async def test_attack_affects_only_its_own_statement(
     engine, other = engines
     statements = [attack] if isinstance(attack, str) else attack
     before = psutil.Process().memory_info().rss
-    async with other.session(BEN, NO_OPTIONS) as elsewhere:
-        await run(elsewhere, "CREATE TEMPORARY TABLE open_before AS SELECT 7 AS n")
+    async with other.session(BEN, NO_OPTIONS) as other_session:
+        await run(other_session, "CREATE TEMPORARY TABLE open_before AS SELECT 7 AS n")
         async with engine.session(BEN, NO_OPTIONS) as ben:
             await run(ben, "CREATE TABLE kept AS SELECT 42 AS n")
         async with engine.session(ANA, NO_OPTIONS) as ana:
@@ -150,7 +150,7 @@ async def test_attack_affects_only_its_own_statement(
                 if (found := await outcome(ana, statement)) != "available":
                     break
         assert found in STABLE | {"available", "canceled"}
-        assert (await run(elsewhere, "SELECT n FROM open_before")).cell == 7
+        assert (await run(other_session, "SELECT n FROM open_before")).cell == 7
         async with engine.session(BEN, NO_OPTIONS) as ben:
             assert (await run(ben, "SELECT n FROM kept")).cell == 42
             # There is memory for others' work, in the same process or a new one.
@@ -303,14 +303,14 @@ async def test_crashing_view_aborts_only_the_sample_of_another_user(api: Api) ->
 async def test_lookup_is_retried_in_a_new_process_after_a_crash(api: Api, monkeypatch) -> None:
     ana = await api.user("ana")
     await ana.run("duckdb", "CREATE TABLE seen AS SELECT 1 AS n")
-    asked, killed = DuckdbCatalog.tables, list[int]()
+    original, killed = DuckdbCatalog.tables, list[int]()
 
     async def tables(self: DuckdbCatalog, database: str) -> Any:
         if not killed:
             process = _held(api)[0].pid
             killed.append(process)
             psutil.Process(process).kill()
-        return await asked(self, database)
+        return await original(self, database)
 
     monkeypatch.setattr(DuckdbCatalog, "tables", tables)
     answer = await ana.post("editor/autocomplete/main/", snippet=json.dumps({"type": "duckdb"}))
@@ -362,7 +362,7 @@ class _Load:
             rows = random.choice((50_000_000, 40_000_000_000))
             await self._done(caller, dialect, f"SELECT sum(range % 11) FROM range({rows})", timeout="1")
 
-    async def work_elsewhere(self, caller: Caller) -> None:
+    async def keep_statement_running(self, caller: Caller) -> None:
         while not self.is_over:
             body = await caller.run("sqlite", "SELECT 1")
             assert body["status"] == 0, body
@@ -426,7 +426,7 @@ async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, mo
         *(lambda caller=caller: load.write(caller) for caller in users),
         lambda: load.read(users[0], "duckdb"),
         *(lambda caller=caller: load.read(caller, "memory") for caller in users[1:]),
-        lambda: load.work_elsewhere(users[2]),
+        lambda: load.keep_statement_running(users[2]),
     ]
     working = [asyncio.create_task(work()) for work in works]
     for number in range(_KILLS):

@@ -60,15 +60,15 @@ async def crowd(api: Api, waits: int, others: int) -> Crowd:
     waiting = [asyncio.create_task(user.on(operation, "check_status", wait=60)) for _ in range(waits)]
     await until(lambda: api.services.streams._open.total() == waits)
     assert (await user.get("editor/get_history")).status_code == 200  # waits alone do not block other calls
-    asked = list[None]()
+    arrived = list[None]()
 
     async def ping() -> None:
-        asked.append(None)
+        arrived.append(None)
         await go.wait()
 
     engine.ping = ping  # type: ignore[method-assign]
     opening = [asyncio.create_task(user.post("editor/create_session", session=_SESSION)) for _ in range(others)]
-    await until(lambda: len(asked) == others)
+    await until(lambda: len(arrived) == others)
     return Crowd(api, user, go, waiting, opening)
 
 

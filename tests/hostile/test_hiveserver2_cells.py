@@ -41,12 +41,12 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 async def memory_watched() -> AsyncGenerator[None]:
     """Check that the process does not grow by more than MAX_GROWTH_BYTES inside the context."""
     process = psutil.Process()
-    before = most = process.memory_info().rss
+    before = peak = process.memory_info().rss
 
     async def watch() -> None:
-        nonlocal most
+        nonlocal peak
         while True:
-            most = max(most, process.memory_info().rss)
+            peak = max(peak, process.memory_info().rss)
             await asyncio.sleep(0.005)
 
     watching = asyncio.create_task(watch())
@@ -55,7 +55,7 @@ async def memory_watched() -> AsyncGenerator[None]:
     finally:
         watching.cancel()
         await asyncio.wait({watching})
-    assert most - before < MAX_GROWTH_BYTES
+    assert peak - before < MAX_GROWTH_BYTES
 
 
 async def test_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers) -> None:

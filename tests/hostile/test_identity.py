@@ -211,10 +211,10 @@ class TestDisabledUsers:
             lines = stream.aiter_lines()
             await anext(lines)
             await accounts(quick).disable(boss.username)
-            told = [line async for line in lines if line]
-        assert told[-2] == "event: denied"
+            received = [line async for line in lines if line]
+        assert received[-2] == "event: denied"
         refusal = {"status": -1, "code": "user_inactive", "message": "User is inactive"}
-        assert json.loads(told[-1].removeprefix("data: ")) == refusal
+        assert json.loads(received[-1].removeprefix("data: ")) == refusal
         assert await ana.state(operation) == "running"
 
     async def test_wait_ends(self, quick: Api) -> None:
@@ -306,9 +306,9 @@ class TestDemotedUsers:
             lines = stream.aiter_lines()
             await anext(lines)
             await leave(quick, ana, "analysts")
-            told = [line async for line in lines if line]
-        assert told[-2] == "event: denied"
-        assert json.loads(told[-1].removeprefix("data: "))["code"] == "permission_denied"
+            received = [line async for line in lines if line]
+        assert received[-2] == "event: denied"
+        assert json.loads(received[-1].removeprefix("data: "))["code"] == "permission_denied"
 
     async def test_wait_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
         ana = await quick.user(groups=("analysts",))

@@ -221,7 +221,7 @@ class TestLeaving:
             host, _, port = url.removeprefix("http://").partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
 
-            def ask(statement: str) -> None:
+            def run_lookups(statement: str) -> None:
                 body = f'{{"statements": "{statement}"}}'.encode()
                 head = ["POST /api/v1/editor/format HTTP/1.1", "Host: test", "Content-Type: application/json"]
                 head += [f"Content-Length: {len(body)}", f"Authorization: {ana.headers['Authorization']}"]
@@ -229,7 +229,7 @@ class TestLeaving:
 
             for _ in range(2):
                 for number in range(3):
-                    ask(f"select {number}")
+                    run_lookups(f"select {number}")
                 async with asyncio.timeout(ENDS_WITHIN_S):
                     for number in range(3):
                         await reader.readuntil(f"SELECT {number}".encode())

@@ -26,7 +26,7 @@ from tests.api.token.logins import (
 )
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
-from tests.fixtures.logs import told_of_audit_events
+from tests.fixtures.logs import audit_event_handler
 
 from queryserver.errors.base import ConfigurationError, UnknownGroup
 from queryserver.identity.build import ensure_administrator
@@ -442,7 +442,7 @@ def changes() -> Iterator[list[Refusal]]:
             assert (fields["outcome"], fields["by"]) == ("ok", "server")
             refusals.append((record.getMessage(), fields["user"], fields["subject"]))
 
-    with told_of_audit_events(hear):
+    with audit_event_handler(hear):
         yield refusals
 
 

@@ -91,8 +91,8 @@ def statement(client: AuthenticatedClient) -> dict[str, object]:
     state = QueryStatusStatus.WAITING
     expires_at = None
     while state in RUNNING:
-        asked = CheckStatusRequest(operation_id=operation, wait=10)
-        found = parsed(check_status.sync_detailed(client=client, body=asked), StatusResponse).query_status
+        status_request = CheckStatusRequest(operation_id=operation, wait=10)
+        found = parsed(check_status.sync_detailed(client=client, body=status_request), StatusResponse).query_status
         state, expires_at = found.status, found.expires_at
     fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=operation, rows=10))
     page = parsed(fetched, ResultResponse).result
@@ -125,16 +125,16 @@ def downloads(client: AuthenticatedClient, operation: str) -> dict[str, str]:
 def failures(client: AuthenticatedClient) -> dict[str, object]:
     body = ExecuteRequest(statement="SELECT * FROM no_such_table", wait=30)
     failed = parsed(execute_on.sync_detailed("duckdb", client=client, body=body), StatementFailure)
-    asked = CheckStatusRequest(operation_id=failed.history_uuid)
-    followed = parsed(check_status.sync_detailed(client=client, body=asked), StatementFailure)
+    status_request = CheckStatusRequest(operation_id=failed.history_uuid)
+    followed = parsed(check_status.sync_detailed(client=client, body=status_request), StatementFailure)
     fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=failed.history_uuid))
     refused = download_result.sync_detailed(failed.history_uuid, client=client)
-    elsewhere = execute_on.sync_detailed("no-such-dialect", client=client, body=body)
+    unknown_dialect = execute_on.sync_detailed("no-such-dialect", client=client, body=body)
     return {
         "failed": [failed.status, failed.code, failed.query_status.status.value, "no_such_table" in failed.message],
         "followed": [followed.code, parsed(fetched, StatementFailure).code],
         "refused": parsed(refused, ErrorBody, HTTPStatus.CONFLICT).code,
-        "no_dialect": parsed(elsewhere, ErrorBody, HTTPStatus.NOT_FOUND).code,
+        "no_dialect": parsed(unknown_dialect, ErrorBody, HTTPStatus.NOT_FOUND).code,
     }
 
 

@@ -41,7 +41,7 @@ class Operation:
         else:
             self._finish()
 
-    async def rows(self, most: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
+    async def rows(self, max_rows: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
         """Return the next rows, or those from the first row on if `first`, and whether there may be more. Raises
         StatementRefusal."""
         if not self.ready.is_set():
@@ -54,18 +54,18 @@ class Operation:
             raise StatementRefusal(self.error)
         if first and self._given:
             self._rewind()
-        kept = self._kept[self._given : self._given + most]
-        rows = [*kept, *await self._next(most - len(kept))] if len(kept) < most else kept
+        kept = self._kept[self._given : self._given + max_rows]
+        rows = [*kept, *await self._next(max_rows - len(kept))] if len(kept) < max_rows else kept
         self._given += len(rows)
-        return rows, len(rows) == most
+        return rows, len(rows) == max_rows
 
-    async def _next(self, most: int) -> Sequence[tuple[object, ...]]:
+    async def _next(self, max_rows: int) -> Sequence[tuple[object, ...]]:
         """Return rows that were not returned before."""
         if self.plan.cursor is None:
             begin = len(self._kept)
-            rows = self.plan.rows[begin : begin + most]
+            rows = self.plan.rows[begin : begin + max_rows]
         else:
-            rows = await asyncio.to_thread(self._fetch, most)
+            rows = await asyncio.to_thread(self._fetch, max_rows)
         if len(self._kept) < self.kept_rows or self.plan.cursor is None:
             self._kept += rows
         return rows
@@ -92,16 +92,16 @@ class Operation:
         if self.work is not None:
             await asyncio.wait({self.work})
 
-    def _fetch(self, most: int) -> Sequence[tuple[object, ...]]:
+    def _fetch(self, max_rows: int) -> Sequence[tuple[object, ...]]:
         cursor = self.plan.cursor
         if cursor is None:
             raise StatementRefusal("Cancelled")
         try:
-            rows = cursor.fetchmany(most)
+            rows = cursor.fetchmany(max_rows)
         except duckdb.Error as error:
             words = "Cancelled" if self.state == ERROR else f"UDF ERROR: {str(error).splitlines()[0]}"
             raise StatementRefusal(words) from error
-        if len(rows) < most:
+        if len(rows) < max_rows:
             cursor.close()
             self.plan.cursor = None
         return rows

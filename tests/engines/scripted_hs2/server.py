@@ -96,7 +96,7 @@ class ScriptedServer:
         self._writers.add(writer)
         peer = Peer(reader, writer)
         try:
-            await self._tell()
+            await self._wake_waiters()
             await self.door.wait()
             await _SERVED[self.transport](peer, self._answer, self.passwords)
         except (OSError, EOFError):
@@ -106,7 +106,7 @@ class ScriptedServer:
             writer.close()
             if self.transport != "http":
                 await self.service.leave(peer)
-            await self._tell()
+            await self._wake_waiters()
 
     async def _answer(self, peer: Peer, raw: bytes) -> bytes | None:
         call = read_call(raw)
@@ -119,12 +119,12 @@ class ScriptedServer:
         reply = await self._reply(peer, call)
         if fault is Fault.HOLD:
             self.held += 1
-            await self._tell()
+            await self._wake_waiters()
             await self.let_go.wait()
-        await self._tell()
+        await self._wake_waiters()
         return reply
 
-    async def _tell(self) -> None:
+    async def _wake_waiters(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 

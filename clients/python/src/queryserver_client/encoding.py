@@ -75,10 +75,10 @@ _MAX_TEXT = 16 * 1024 * 1024
 def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[list[Parameters]]:
     """Yield rows in lists that a server accepts in one call, each with rows of one kind (Contract editor 4.6)."""
     batch, values, characters = list[Parameters](), 0, 0
-    most_rows = max(1, min(_MAX_ROWS, _MAX_TEXT // max(1, statement_characters)))
+    max_rows = max(1, min(_MAX_ROWS, _MAX_TEXT // max(1, statement_characters)))
     for row in rows:
         size = sum(map(_characters, row.values() if isinstance(row, Mapping) else row))
-        is_full = len(batch) >= most_rows or values >= _MAX_VALUES or characters + size > _MAX_CHARACTERS
+        is_full = len(batch) >= max_rows or values >= _MAX_VALUES or characters + size > _MAX_CHARACTERS
         if batch and (is_full or isinstance(row, Mapping) != isinstance(batch[0], Mapping)):
             yield batch
             batch, values, characters = [], 0, 0

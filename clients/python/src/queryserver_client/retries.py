@@ -79,7 +79,7 @@ class Rest:
     """How long to avoid something that did not work: the time doubles after each consecutive failure."""
 
     def __init__(self, first_s: float, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._first_s, self._most_s = first_s, most_s
+        self._first_s, self._max_s = first_s, most_s
         self._clock = clock
         self._next_s = first_s
         self._until: float | None = None
@@ -92,7 +92,7 @@ class Rest:
         """Record a failure. Simultaneous failures, such as those of several streams, count as one."""
         if not self.is_on:
             self._until = self._clock() + self._next_s
-            self._next_s = min(self._next_s * 2, self._most_s)
+            self._next_s = min(self._next_s * 2, self._max_s)
 
     def worked(self) -> None:
         self._until, self._next_s = None, self._first_s

@@ -106,7 +106,7 @@ class Transport:
         self.rest_of_events = Rest(_EVENTS_REST_S, _MAX_EVENTS_REST_S)
         """Active while events are not tried, because a proxy in between held them back (`events.py`)."""
         self._is_reached = False
-        self._most_held_s, self._held_shorter_until = float("inf"), 0.0
+        self._max_held_wait_s, self._held_shorter_until = float("inf"), 0.0
         """How long a call may be held (half the duration after which one was closed in between), and until when this
         applies.
         """
@@ -236,15 +236,15 @@ class Transport:
         """Remember that a response held this long did not get through, because the next one would not either."""
         now = anyio.current_time()
         if call.is_held and now - began >= _LEAST_HELD_S:
-            self._most_held_s = min(self._held_most_s(), (now - began) / 2)
+            self._max_held_wait_s = min(self._current_max_held_wait_s(), (now - began) / 2)
             self._held_shorter_until = now + _HELD_SHORTER_S
 
-    def _held_most_s(self) -> float:
-        return self._most_held_s if anyio.current_time() < self._held_shorter_until else float("inf")
+    def _current_max_held_wait_s(self) -> float:
+        return self._max_held_wait_s if anyio.current_time() < self._held_shorter_until else float("inf")
 
     def _request(self, call: Call, token: Secret | None, sent: "Sent") -> httpx.Request:
         body = call.json
-        if call.is_held and (wait_s := min(call.wait_s, self._held_most_s())) > 0:
+        if call.is_held and (wait_s := min(call.wait_s, self._current_max_held_wait_s())) > 0:
             body = {**body, "wait": round(wait_s, 3)}
         timeout = httpx.Timeout(
             self.timeout_s,

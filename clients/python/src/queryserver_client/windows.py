@@ -75,11 +75,11 @@ class _Window:
     """A part of a file, up to `stop`, that is being downloaded, whether or not its reader waits for it."""
 
     def __init__(self, download: Download, stop: int) -> None:
-        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._received: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._read(download, stop), name=_TASK)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        while (chunk := await self._came.get()) is not None:
+        while (chunk := await self._received.get()) is not None:
             yield chunk
         await self._task
 
@@ -91,10 +91,10 @@ class _Window:
         try:
             async with aclosing(download.chunks()) as chunks:
                 async for chunk in chunks:
-                    self._came.put_nowait(chunk)
+                    self._received.put_nowait(chunk)
             if download.position != stop:
                 # The next window would start at the wrong position.
                 message = f"a part of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
         finally:
-            self._came.put_nowait(None)
+            self._received.put_nowait(None)

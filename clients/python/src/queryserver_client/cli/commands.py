@@ -36,8 +36,8 @@ Force = Annotated[bool, typer.Option("-f", "--force", help="Replace files that a
 GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Leave out files that are there with the same size.")]
 
 
-def _tell_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from queryserver_client import __version__  # noqa: PLC0415
 
         typer.echo(f"qs {__version__}")
@@ -47,7 +47,7 @@ def _tell_version(is_asked: bool) -> None:
 @app.callback()
 def about(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version and exit.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Run SQL, manage files and import tables on a queryserver."""

@@ -183,7 +183,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
         while True:
             try:
                 with leaving.awaited():
-                    text = session.prompt(pre_run=leaving.if_asked)
+                    text = session.prompt(pre_run=leaving.exit_if_signaled)
             except KeyboardInterrupt:
                 continue  # discards what was typed
             except EOFError:
@@ -213,10 +213,10 @@ class _SignalWatch:
     def because(self, error: SignalExit) -> None:
         """Exit because of a signal. Called by a signal handler."""
         self._error = error
-        if self._app.loop is not None:  # otherwise `if_asked` is called when the application starts
-            self._app.loop.call_soon_threadsafe(self.if_asked)
+        if self._app.loop is not None:  # otherwise `exit_if_signaled` is called when the application starts
+            self._app.loop.call_soon_threadsafe(self.exit_if_signaled)
 
-    def if_asked(self) -> None:
+    def exit_if_signaled(self) -> None:
         """Exit the application if a signal has arrived. Called in the prompt's event loop."""
         if self._error is not None and self._app.is_running and not self._app.is_done:
             self._app.exit(exception=self._error)

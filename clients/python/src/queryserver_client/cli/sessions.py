@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
     """Ask for missing values, log in, and store the tokens. Previously stored tokens are revoked."""
-    url = server_address(url or _asked("Server (https://…): ", "the address"))
+    url = server_address(url or _prompt("Server (https://…): ", "the address"))
     before = _known_login()
     with anonymous(url) as db:  # checks the address before any secret is typed
         if is_token:
@@ -24,7 +24,7 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
             _post(url, "token/verify", {"token": token})
             made = Login(url, token=token)
         else:
-            user = user or _asked("User: ", "the user")
+            user = user or _prompt("User: ", "the user")
             password = _secret("Password: ", is_piped=is_piped)
             fields = {"username": user, "password": password}
             made = login_of(url, user, _post_by(db, "token/auth", fields))
@@ -76,7 +76,7 @@ def _post_by(db: "Connection", path: str, fields: "dict[str, str | Secret]") -> 
     return db.loop.run(lambda: db.core.transport.call("POST", path, fields, is_repeatable=True))
 
 
-def _asked(prompt: str, what: str) -> str:
+def _prompt(prompt: str, what: str) -> str:
     if not sys.stdin.isatty():
         raise WrongUse(f"give {what}: stdin is no terminal")
     print(prompt, end="", file=sys.stderr, flush=True)

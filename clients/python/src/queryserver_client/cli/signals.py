@@ -46,10 +46,10 @@ def passed_to(take: Callable[[SignalExit], None]) -> Generator[None]:
 
     Used for an event loop with several tasks, any of which could receive an exception raised immediately.
     """
-    came: list[SignalExit] = []
+    received: list[SignalExit] = []
 
     def note(error: SignalExit) -> None:
-        came.append(error)
+        received.append(error)
         take(error)
 
     _takers.append(note)
@@ -57,8 +57,8 @@ def passed_to(take: Callable[[SignalExit], None]) -> Generator[None]:
         yield
     finally:
         _takers.pop()
-        if came:
-            raise came[0]
+        if received:
+            raise received[0]
 
 
 _END_WITHIN_S = 20.0

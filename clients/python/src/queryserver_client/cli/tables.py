@@ -111,8 +111,8 @@ def fitted(widest: Sequence[int], least: Sequence[int], room: int) -> list[int] 
     if sum(least) > room:
         return None
 
-    def capped(most: int) -> list[int]:
-        return [max(lowest, min(width, most)) for width, lowest in zip(widest, least, strict=True)]
+    def capped(max_width: int) -> list[int]:
+        return [max(lowest, min(width, max_width)) for width, lowest in zip(widest, least, strict=True)]
 
     low, high = 0, max(widest, default=0)
     while low < high:

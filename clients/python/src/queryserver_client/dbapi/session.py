@@ -26,7 +26,7 @@ TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
 """All other dialects commit each statement individually."""
 MAX_ROWS = 1_000_000
 """A server's default `result_max_rows` (Contract editor 13)."""
-_MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
+_MAX_IN_MESSAGE = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
 _ONE_BY_ONE = re.compile(r"parameters: |parameter_rows: the (?:text|statement) must be one")
 """Messages from a server that does not support rows of values, or cannot use them in this text."""
@@ -54,7 +54,7 @@ class Session:
         self._database = database
         self._timeout_s = timeout_s
         self._limit = limit
-        self._most_rows = MAX_ROWS
+        self._max_rows = MAX_ROWS
         self._is_autocommit: bool | None = True
         """The engine session's autocommit setting, if the engine has one; None if unknown."""
         self.id: int | None = None
@@ -90,10 +90,14 @@ class Session:
         try:
             results = [await self._query(sql, parameters)]
         except ApiError as error:
-            most = _MOST.search(error.message) if self._limit is None and error.code == "invalid_parameter" else None
-            if most is None or int(most[1]) >= self._most_rows:
+            found = (
+                _MAX_IN_MESSAGE.search(error.message)
+                if self._limit is None and error.code == "invalid_parameter"
+                else None
+            )
+            if found is None or int(found[1]) >= self._max_rows:
                 raise
-            self._most_rows = int(most[1])
+            self._max_rows = int(found[1])
             results = [await self._query(sql, parameters)]
         self.has_run = True
         try:
@@ -169,7 +173,7 @@ class Session:
             parameters,
             session_id=self.id,
             timeout=self._timeout_s,
-            limit=self._limit or self._most_rows,
+            limit=self._limit or self._max_rows,
             allow_truncated=True,
             run_all=False,
         )

@@ -261,9 +261,9 @@ class DuckDBReflection(DefaultDialect):
             marks = ", ".join("lower(?)" for _ in names)
             where, values = f"({where}) AND lower(table_name) IN ({marks})", (*values, *names)
         rows = connection.exec_driver_sql(_DESCRIPTIONS.format(where), values) if names != () else ()
-        asked = {name.lower(): name for name in names or ()}
+        requested_names = {name.lower(): name for name in names or ()}
         relations = (Relation(*row[:4], *(part or () for part in row[4:])) for row in rows)
-        return [(asked.get(one.name.lower(), one.name), one) for one in relations]
+        return [(requested_names.get(one.name.lower(), one.name), one) for one in relations]
 
 
 _COLUMN = re.compile(r'"((?:[^"]|"")+)"|\w+')

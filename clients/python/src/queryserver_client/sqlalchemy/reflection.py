@@ -110,7 +110,7 @@ class MetadataCalls(DefaultDialect):
     @reflection.cache
     def _table(self, connection: Connection, table_name: str, schema: str | None = None, **kw: Any) -> Any:
         try:
-            return _call(connection, self._schema(schema), self._asked(table_name))
+            return _call(connection, self._schema(schema), self._denormalized(table_name))
         except exc.DBAPIError as error:
             if _code(error) in {"table_not_found", "database_not_found"}:
                 raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name) from error
@@ -126,7 +126,7 @@ class MetadataCalls(DefaultDialect):
             raise
 
     def _schema(self, schema: str | None) -> str:
-        return self._asked(schema if schema is not None else (self.default_schema_name or ""))
+        return self._denormalized(schema if schema is not None else (self.default_schema_name or ""))
 
     def _named(self, kind: str, connection: Connection, schema: str | None) -> list[str]:
         return [self._shown(one["name"]) for one in self._listed(connection, schema) if one["type"] == kind]
@@ -135,7 +135,7 @@ class MetadataCalls(DefaultDialect):
         """Return the name in lower case if it is case-insensitive, which the engine stores in upper case."""
         return cast("str", self.normalize_name(name)) if name and self.requires_name_normalize else name
 
-    def _asked(self, name: str) -> str:
+    def _denormalized(self, name: str) -> str:
         return cast("str", self.denormalize_name(name)) if name and self.requires_name_normalize else name
 
     def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
