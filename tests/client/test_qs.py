@@ -61,7 +61,7 @@ async def test_unreadable_stored_login_is_replaced_or_deleted(server: Server, ma
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
     exited = await qs("ps")
-    assert (exited.code, "log in again" in told.err) == (2, True)
+    assert (exited.code, "log in again" in exited.err) == (2, True)
     assert (await qs("login", server.url, "--user", "broken", "--stdin", stdin=f"{PASSWORD}\n")).code == 0
     assert (await qs("ps")).code == 0
     file.write_text("{")
@@ -73,7 +73,7 @@ async def test_unreadable_stored_login_is_replaced_or_deleted(server: Server, ma
 
 async def test_version_needs_no_login(make: Make):
     exited = await make()("--version")
-    assert (exited.code, told.text) == (0, f"qs {__version__}\n")
+    assert (exited.code, exited.text) == (0, f"qs {__version__}\n")
 
 
 async def test_pipe_gets_plain_csv_and_other_formats_on_request(qs: Qs):
