@@ -1,4 +1,4 @@
-"""Directory pages, and the marks at which they start."""
+"""Directory pages, and the stored positions at which they start."""
 
 import asyncio
 import gc
@@ -86,7 +86,7 @@ class TestStoreOrder:
 
     @pytest.mark.storage(33)
     @pytest.mark.parametrize("part", ["", "7"])
-    async def test_page_is_the_same_from_its_mark_and_from_the_start(self, part: str) -> None:
+    async def test_page_is_the_same_from_its_stored_position_and_from_the_start(self, part: str) -> None:
         directory, warm = LongDirectory(4345), unhurried()
         for number in range(1, 7):
             wanted = PageRequest(number, 797, filter=part)
@@ -94,13 +94,13 @@ class TestStoreOrder:
             assert page == await page_of(directory, wanted)
         assert any(directory.cursors)
 
-    async def test_next_page_starts_at_its_mark(self) -> None:
+    async def test_next_page_starts_at_its_stored_position(self) -> None:
         directory, listings = LongDirectory(5000), unhurried(count=1)
         for number in (1, 2, 3):
             await page_of(directory, PageRequest(number, 1500), listings)
         assert (directory.cursors, directory.calls) == ([None, "1000", "3000"], 2 + 3 + 2)
 
-    async def test_marks_belong_to_one_user_and_filter(self) -> None:
+    async def test_positions_belong_to_one_user_and_filter(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageRequest(1, 1500), listings)
         await page_of(directory, PageRequest(2, 1500), listings, BOB)

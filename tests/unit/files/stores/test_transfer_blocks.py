@@ -1,4 +1,4 @@
-"""Shared parts of the stores: read sizes, and times beyond the calendar."""
+"""Read sizes shared by all stores, and times that the calendar cannot represent."""
 
 import os
 from contextlib import ExitStack

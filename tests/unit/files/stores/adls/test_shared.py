@@ -1,4 +1,4 @@
-"""Places, entries and block sizes of Azure accounts."""
+"""Locations, entries and block sizes of Azure accounts."""
 
 from datetime import UTC, datetime
 
