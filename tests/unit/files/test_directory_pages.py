@@ -277,7 +277,7 @@ class Clock:
         return self.now
 
 
-def test_mark_is_found_by_user_path_filter_and_page() -> None:
+def test_position_is_found_by_user_path_filter_and_page() -> None:
     positions = PositionCache()
     positions.put(start(30), ListingPosition(20, "token"))
     assert positions.get(start(30)) == ListingPosition(20, "token")
@@ -285,7 +285,7 @@ def test_mark_is_found_by_user_path_filter_and_page() -> None:
         assert positions.get(other) == BEGINNING
 
 
-def test_mark_expires_after_five_minutes() -> None:
+def test_position_expires_after_five_minutes() -> None:
     clock = Clock()
     positions = PositionCache(clock=clock)
     positions.put(start(30), ListingPosition(20, "token"))
@@ -295,7 +295,7 @@ def test_mark_expires_after_five_minutes() -> None:
     assert positions.get(start(30)) == BEGINNING
 
 
-def test_least_recently_used_mark_is_evicted() -> None:
+def test_least_recently_used_position_is_evicted() -> None:
     positions = PositionCache(max_positions=3)
     for page in (1, 2, 3):
         positions.put(start(page), ListingPosition(page, f"token{page}"))
@@ -304,7 +304,7 @@ def test_least_recently_used_mark_is_evicted() -> None:
     assert [positions.get(start(page)).cursor for page in (1, 2, 3, 4)] == ["token1", None, "token3", "token4"]
 
 
-def test_mark_at_the_beginning_is_not_stored() -> None:
+def test_position_at_the_beginning_is_not_stored() -> None:
     positions = PositionCache(max_positions=1)
     positions.put(start(30), ListingPosition(20, "token"))
     positions.put(start(60), BEGINNING)
