@@ -10,7 +10,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 from tests.examples import examples
 
-from queryserver.sql.scanner import lexis_of, scan
+from queryserver.sql.scanner import dialect_patterns, scan
 from queryserver.sql.splitter import Script
 
 SQLGLOT = {
@@ -94,7 +94,7 @@ def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]
 def test_both_split_at_the_same_semicolons(made: tuple[str, str]) -> None:
     dialect, script = made
     statements, cuts = groups(script, dialect)
-    offsets = scan(script, lexis_of(dialect))
+    offsets = scan(script, dialect_patterns(dialect))
     ours = [(offsets[place + 1], offsets[place + 2]) for place in range(0, len(offsets), 4)]
     assert len(ours) == len(statements)
     for (first, stop), (token_first, token_last) in zip(ours, statements, strict=True):

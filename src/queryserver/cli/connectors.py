@@ -13,7 +13,7 @@ from queryserver.identity.model import User
 from queryserver.platform.text import parse_json
 
 if TYPE_CHECKING:
-    from queryserver.connectors.instances import ShownInstance, StoredConnectors
+    from queryserver.connectors.instances import InstanceView, StoredConnectors
 
 
 app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
@@ -114,7 +114,7 @@ def _summary(done: Mapping[str, Any]) -> str:
     return f"{done['nice_name']}: {' '.join(texts) or done['message']}"
 
 
-def _exported(shown: "ShownInstance") -> dict[str, Any]:
+def _exported(shown: "InstanceView") -> dict[str, Any]:
     """Convert a connector to the format that `connector import` reads."""
     instance = shown.instance
     return {

@@ -38,7 +38,7 @@ _PATTERNS = (
 """Failure reasons by message, for adapters whose drivers hide the cause."""
 
 _TRACE = re.compile(r"\s*(?:Traceback \(|File \"|at [\w.$<>]+\(|\.\.\. \d+ (?:more|common)|Caused by: )")
-_PLACES = re.compile(
+_ADDRESSES = re.compile(
     r"""[a-z][a-z0-9+.-]*://[^\s'"<>)\]]+"""  # urls
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"  # IPv4
     r"|(?<![\w:.])\[?(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}\]?(?![\w:])"  # IPv6
@@ -87,7 +87,7 @@ def sanitized_message(
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
     known = {host.lower() for host, _ in endpoints}
-    text = _PLACES.sub(lambda found: "(address)" if _is_foreign(found[0], known) else found[0], text)
+    text = _ADDRESSES.sub(lambda found: "(address)" if _is_foreign(found[0], known) else found[0], text)
     return _FILES.sub("(path)", text)[:_MAX_CHARACTERS].strip()
 
 

@@ -18,9 +18,9 @@ from queryserver.connectors.connection_failures import reason_of, sanitized_mess
 from queryserver.connectors.engine_builders import EngineBuilder, connector_address_rules
 from queryserver.connectors.instances import Draft, StoredConnectors, SubmittedConnector, connector_event
 from queryserver.connectors.model import Connector, SettingValue
-from queryserver.connectors.options import HdfsOptions, flag_of
+from queryserver.connectors.options import HdfsOptions, parse_flag
 from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
-from queryserver.connectors.types import Runs
+from queryserver.connectors.types import RunSupport
 from queryserver.engines.connections import MEMORY
 from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
@@ -31,7 +31,7 @@ from queryserver.platform.threads import Tasks
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE = 4
+_MAX_CONCURRENT_TESTS = 4
 _TIMED_OUT = "No answer came within {:g} s"
 _OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
 _ONLY_NAME = "Only the name of the host was looked up: the port is known to the driver alone"
@@ -40,9 +40,9 @@ _NO_FILE = "The file does not exist yet: the first statement makes it"
 _FILE_IN_USE = "The file is in use by another server, which runs its statements: it was not opened"
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
-Hello: TypeAlias = Callable[[], Awaitable[str | None]]
-"""Runs a first statement. Returns the data source's version, None if unknown. Raises EngineError."""
-Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[Hello]]
+FirstStatement: TypeAlias = Callable[[], Awaitable[str | None]]
+"""RunSupport a first statement. Returns the data source's version, None if unknown. Raises EngineError."""
+Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[FirstStatement]]
 """Logs a user in to the data source. Raises EngineError."""
 
 
@@ -81,7 +81,7 @@ class _TestTarget:
 
 @dataclass(eq=False, repr=False)
 class ConnectionTests:
-    """Runs at most `at_once` tests at a time. Use `running()`, which on exit stops unfinished tests."""
+    """RunSupport at most `at_once` tests at a time. Use `running()`, which on exit stops unfinished tests."""
 
     builder: EngineBuilder
     engines: Callable[[EngineBuilder, Connector], Engine]
@@ -89,7 +89,7 @@ class ConnectionTests:
     connectors: StoredConnectors
     try_acquire: Callable[[str], Awaitable[bool]]
     """Acquires data that only one process can have open, if they are free; returns whether this process holds them."""
-    at_once: int = _AT_ONCE
+    at_once: int = _MAX_CONCURRENT_TESTS
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.at_once)
@@ -110,7 +110,7 @@ class ConnectionTests:
             instance = None if submitted.id is None else await self.connectors.stored(submitted.id)
             draft = await self.connectors.draft(submitted, instance)
             row = draft.row
-            if row.runs is Runs.NO:
+            if row.runs is RunSupport.NO:
                 raise errors.interface_not_supported(
                     f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
                 )
@@ -212,7 +212,7 @@ class ConnectionTests:
         row, builder = draft.row, self.builder
         with option_errors():
             connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
-            if row.runs is Runs.TEST:
+            if row.runs is RunSupport.TEST:
                 return _rest_target(connector, builder)
             return await self._engine_target(connector)
 
@@ -222,8 +222,8 @@ class ConnectionTests:
         # In a thread, since this imports adapters at their first use, reads certificates and looks for files.
         await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
         engine = await asyncio.to_thread(self.engines, builder, connector)
-        warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
-        if unopened := await self._why_not_to_open(engine, connector):
+        warnings = [_NOT_VERIFIED] if parse_flag(connector.options.get("ssl_validate", True)) is False else []
+        if unopened := await self._reason_not_to_open(engine, connector):
             warnings.append(unopened)
             await engine.close()
             in_memory = MappingProxyType({**connector.options, "path": MEMORY})
@@ -236,7 +236,7 @@ class ConnectionTests:
             warnings=warnings,
         )
 
-    async def _why_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
+    async def _reason_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
         """Explain why to test an in-memory database instead, else None.
 
         Tests must not create a file, or open a file that another server uses.
@@ -322,9 +322,9 @@ async def _log_in(login: Login, user: User, progress: _TestProgress) -> None:
     try:
         async with AsyncExitStack() as stack:
             with progress.step("login"):
-                hello = await stack.enter_async_context(login(user))
+                first_statement = await stack.enter_async_context(login(user))
             with progress.step("statement"):
-                progress.server_version = await hello()
+                progress.server_version = await first_statement()
             is_done = True
     except errors.EngineError as error:
         if not is_done:
@@ -349,9 +349,9 @@ def _ms_since(began: float) -> int:
 
 # Engines.
 
-_HELLO = "SELECT 'Hello World!'"
-_HELLOS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "elasticsearch": "SELECT 1"}
-"""Replacements for dialects in which `_HELLO` is not valid."""
+_TEST_STATEMENT = "SELECT 'Hello World!'"
+_TEST_STATEMENTS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "elasticsearch": "SELECT 1"}
+"""Replacements for dialects in which `_TEST_STATEMENT` is not valid."""
 
 _VERSIONS = {
     **dict.fromkeys(
@@ -371,7 +371,7 @@ def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
     """Return a login, which acts as the caller if the data source supports this."""
 
     @asynccontextmanager
-    async def login(user: User) -> AsyncGenerator[Hello]:
+    async def login(user: User) -> AsyncGenerator[FirstStatement]:
         token = user.external_token if passes_tokens else None
         submitted = SessionOptions(
             external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
@@ -383,7 +383,7 @@ def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
 
 
 async def _version(session: EngineSession, dialect: str) -> str | None:
-    await run(session, _HELLOS.get(dialect, _HELLO), max_rows=1)
+    await run(session, _TEST_STATEMENTS.get(dialect, _TEST_STATEMENT), max_rows=1)
     statement = _VERSIONS.get(dialect)
     try:
         answer = await run(session, statement, max_rows=1) if statement else Answer()
@@ -426,13 +426,13 @@ def rest_login(
     """
 
     @asynccontextmanager
-    async def login(user: User) -> AsyncGenerator[Hello]:
+    async def login(user: User) -> AsyncGenerator[FirstStatement]:
         url = f"{request.url}&{urlencode({'user.name': user.username})}" if as_user else request.url
         answer = await exchanges.send(replace(request, url=url, max_bytes=_MAX_BYTES))
         if answer.status in {401, 403}:
             raise errors.CredentialsRequired("The server refused the login.")
 
-        async def hello() -> str | None:
+        async def first_statement() -> str | None:
             if answer.status != 200:
                 raise errors.StatementRejected(f"The server answered with HTTP {answer.status}.")
             try:
@@ -444,6 +444,6 @@ def rest_login(
                 raise errors.StatementRejected("The server answered, but not as one of this type.")
             return value[:_MAX_REST_VERSION_CHARACTERS] if has_version else None
 
-        yield hello
+        yield first_statement
 
     return login

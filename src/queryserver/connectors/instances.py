@@ -15,12 +15,12 @@ from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.secrets import masked, with_stored_secrets
 from queryserver.connectors.sources import draft_connector, option_errors, require_folder_of, rest_options
 from queryserver.connectors.types import (
-    BY_PAIR,
+    TYPES_BY_PAIR,
     Catalog,
     Category,
     ConnectorType,
     Flags,
-    Runs,
+    RunSupport,
     Settings,
     complete_settings,
     with_defaults,
@@ -81,7 +81,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownType:
+class TypeView:
     """A type for responses, perhaps with changed defaults. Secrets sent by the client are masked."""
 
     row: ConnectorType
@@ -89,7 +89,7 @@ class ShownType:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownInstance:
+class InstanceView:
     """An instance for responses."""
 
     instance: ConnectorInstance
@@ -133,7 +133,7 @@ class InstallationResult:
         )
 
 
-_IN_MEMORY = {
+_DEFAULT_EXAMPLES = {
     one: SubmittedConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
 }
@@ -152,7 +152,8 @@ class StoredConnectors:
         self._builder = builder
         self._changed = changed
         self._catalogue: Catalog = {
-            pair: with_defaults(row, section_defaults(row.dialect, builder.settings)) for pair, row in BY_PAIR.items()
+            pair: with_defaults(row, section_defaults(row.dialect, builder.settings))
+            for pair, row in TYPES_BY_PAIR.items()
         }
         hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
         self._offered = [
@@ -171,17 +172,17 @@ class StoredConnectors:
                 groups=table.groups,
             )
             for key, table in desktop.connectors.items()
-        } or _IN_MEMORY
+        } or _DEFAULT_EXAMPLES
         self._changing = asyncio.Lock()
         """Serializes this process's changes without a version. Conflicts with other processes are retried instead."""
         self._installed = dict[str, bool]()
         """Whether each driver is installed. Drivers installed later need a restart."""
 
-    async def types(self) -> Sequence[ShownType]:
+    async def types(self) -> Sequence[TypeView]:
         """Return the offered types, in catalogue order."""
-        return [ShownType(row, await self._is_runnable(row, row.settings)) for row in self._offered]
+        return [TypeView(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
-    async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> ShownType:
+    async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> TypeView:
         """Return a type with its defaults overridden by the given values. Nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
@@ -197,21 +198,21 @@ class StoredConnectors:
             "nice_name": submitted.nice_name or row.nice_name,
             "description": submitted.description or row.description,
         }
-        return ShownType(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
+        return TypeView(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
 
-    async def visible(self, user: User) -> Sequence[ShownInstance]:
+    async def visible(self, user: User) -> Sequence[InstanceView]:
         """Return the connectors that the caller may see, by ascending id."""
         _, stored = await self._records.all()
         return [await self.shown(one, user) for one in stored if user.may_use(connector_right(one.id))]
 
-    async def get(self, user: User, connector_id: str) -> ShownInstance:
+    async def get(self, user: User, connector_id: str) -> InstanceView:
         """Return one connector. Raises connector_not_found, also if the caller may not see it."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise errors.connector_not_found(connector_id)
         return await self.shown(instance, user)
 
-    async def save(self, user: User, submitted: SubmittedConnector) -> tuple[ShownInstance, bool]:
+    async def save(self, user: User, submitted: SubmittedConnector) -> tuple[InstanceView, bool]:
         """Create a connector, or change the connector with the given id. Also returns whether it was created.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
@@ -244,9 +245,9 @@ class StoredConnectors:
         await self._changed()
         return instance.id
 
-    async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
+    async def shown(self, instance: ConnectorInstance, user: User) -> InstanceView:
         row = self._catalogue.get((instance.dialect, instance.interface))
-        return ShownInstance(
+        return InstanceView(
             instance=instance,
             row=row,
             settings={**(row.settings if row else {}), **masked(instance.settings)},
@@ -284,7 +285,7 @@ class StoredConnectors:
         builder = self._builder
         with option_errors(), suppress(errors.DriverNotInstalled):
             connector = draft_connector("new", row.dialect, row.interface, settings, builder.settings)
-            if row.runs is Runs.TEST:
+            if row.runs is RunSupport.TEST:
                 rest_options(connector, builder)
             elif row.takes_statements:
                 # In threads: adapters are imported at their first use, and folders are looked up on disk.

@@ -25,10 +25,10 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.text import parse_boolean, parse_byte_amount
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_SHOWN = 60  # characters shown of a client's name
-_TOP_PORT = 65535
+_MAX_SHOWN_CHARACTERS = 60  # characters shown of a client's name
+_MAX_PORT = 65535
 _WEEK_S = 7 * 24 * 3600
-_CALLER = "${USER}"
+_USER_PLACEHOLDER = "${USER}"
 
 
 Kind: TypeAlias = Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]
@@ -94,7 +94,7 @@ class OptionRules:
         return [(reason, host_not_allowed)] if reason else []
 
 
-def rules_of(info: ValidationInfo) -> OptionRules:
+def context_rules(info: ValidationInfo) -> OptionRules:
     rules: OptionRules = info.context  # type: ignore[assignment]
     return rules
 
@@ -113,10 +113,10 @@ def read_options(
     try:
         return model.model_validate(dict(values), context=rules)
     except ValidationError as error:
-        raise OptionsRefused(key, problems_of(error)) from None
+        raise OptionsRefused(key, validation_problems(error)) from None
 
 
-def problems_of(error: ValidationError) -> list[Problem]:
+def validation_problems(error: ValidationError) -> list[Problem]:
     found = list[Problem]()
     for one in error.errors(include_url=False, include_input=False):
         setting = str(one["loc"][0])
@@ -157,18 +157,18 @@ def _required(value: Any) -> str:
     return text
 
 
-def flag_of(value: object) -> bool | None:
+def parse_flag(value: object) -> bool | None:
     """Return an option's boolean value, which may be given as text; empty text means false. None for other values."""
     return value if isinstance(value, bool) else parse_boolean(str(value).strip() or "false")
 
 
 def _flag(value: Any) -> bool:
-    if (found := flag_of(value)) is None:
+    if (found := parse_flag(value)) is None:
         raise invalid("must be true or false")
     return found
 
 
-def whole(least: int, most: int | None = None) -> BeforeValidator:
+def whole_number(least: int, most: int | None = None) -> BeforeValidator:
     def read(value: Any) -> int:
         text = "" if isinstance(value, bool) else _text(value)
         if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):
@@ -207,7 +207,7 @@ def _http_url(value: Any, info: ValidationInfo) -> str:
         found.append(("must end with the path: no query, no fragment", ConnectorRefused))
     elif "@" in text:
         found.append(("must hold no login: use username and password", ConnectorRefused))
-    found += rules_of(info).refused_host(server.host, server.port)
+    found += context_rules(info).refused_host(server.host, server.port)
     if found:
         raise Refused(*found)
     return text
@@ -224,19 +224,19 @@ def _authorities(value: Any) -> str:
 
 
 def _caller(value: Any) -> str | None:
-    return None if _text(value) == _CALLER else _text(value)
+    return None if _text(value) == _USER_PLACEHOLDER else _text(value)
 
 
 def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     """Parse `k=v;k=v`. The policy must allow the names."""
-    allowed: Collection[str] = rules_of(info).policy.session_conf_allowed
+    allowed: Collection[str] = context_rules(info).policy.session_conf_allowed
     pairs, found = dict[str, str](), list[tuple[str, Kind]]()
     for part in filter(str.strip, _text(value).split(";")):
         key, equals, values = (piece.strip() for piece in part.partition("="))
         if not key or not equals:
             found.append(("must look like name=value;name=value", ConnectorRefused))
         elif key not in allowed:
-            text = f"the name {key[:_SHOWN]} is not in desktop.connector_policy.session_conf_allowed"
+            text = f"the name {key[:_MAX_SHOWN_CHARACTERS]} is not in desktop.connector_policy.session_conf_allowed"
             found.append((text, ConnectorRefused))
         else:
             pairs[key] = values
@@ -245,7 +245,7 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     return pairs
 
 
-def only(allowed: Collection[object], otherwise: str) -> AfterValidator:
+def allow_only(allowed: Collection[object], otherwise: str) -> AfterValidator:
     """Accept only the allowed values; `otherwise` is the text of the problem."""
 
     def check(value: Any) -> Any:
@@ -261,14 +261,16 @@ Required: TypeAlias = Annotated[str, BeforeValidator(_required)]
 Secret: TypeAlias = Annotated[str, BeforeValidator(str), Field(repr=False)]
 """Keeps surrounding blanks."""
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
-Port: TypeAlias = Annotated[int, whole(1, _TOP_PORT)]
-Seconds: TypeAlias = Annotated[int, whole(0, _WEEK_S)]
+Port: TypeAlias = Annotated[int, whole_number(1, _MAX_PORT)]
+Seconds: TypeAlias = Annotated[int, whole_number(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
 Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
 """A login name; None if callers give their logins through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
-Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
+Tunnel: TypeAlias = Annotated[
+    bool, BeforeValidator(_flag), allow_only({False}, "must be false: tunnels are not supported")
+]
 
 
 def _bytes(value: Any) -> int | None:
@@ -302,7 +304,7 @@ class DuckdbOptions(SqliteOptions):
 
     memory_limit: Annotated[str, BeforeValidator(_amount)] = Field("", examples=["1GB"])
     """Memory of the database; default: 256MB. Its process may use twice that plus 1 GiB."""
-    threads: Annotated[int, whole(1, 256)] = 2
+    threads: Annotated[int, whole_number(1, 256)] = 2
     """Threads of a statement."""
     max_temp_directory_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
     """Maximum size of the temporary files; default: 10GiB."""
@@ -370,7 +372,7 @@ class PhoenixOptions(Options):
     serialization: Annotated[
         str,
         choice("PROTOBUF", "JSON"),
-        only({"PROTOBUF"}, "must be PROTOBUF: this server does not speak Avatica's JSON"),
+        allow_only({"PROTOBUF"}, "must be PROTOBUF: this server does not speak Avatica's JSON"),
     ] = "PROTOBUF"
     """`PROTOBUF`; `JSON` is refused."""
 
@@ -401,13 +403,15 @@ def _members(value: Any, info: ValidationInfo) -> tuple[Endpoint, ...]:
     for part in filter(None, map(str.strip, text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]") or (":" in host and not host.endswith("]")):
-            host, port = part, str(info.data.get("server_port", _TOP_PORT))
+            host, port = part, str(info.data.get("server_port", _MAX_PORT))
         if "@" in part or "/" in part or not host.strip("[]"):
             found.append(("must hold nothing but hosts and ports", ConnectorRefused))
-        elif not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= _TOP_PORT):
-            found.append((f"the port of {host[:_SHOWN]} must be a number from 1 to 65535", ConnectorRefused))
+        elif not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= _MAX_PORT):
+            found.append(
+                (f"the port of {host[:_MAX_SHOWN_CHARACTERS]} must be a number from 1 to 65535", ConnectorRefused)
+            )
         else:
-            found += rules_of(info).refused_host(host, int(port))
+            found += context_rules(info).refused_host(host, int(port))
             members.append((host.strip("[]"), int(port)))
     if not members and not found:
         raise invalid("must name a host")
@@ -451,7 +455,7 @@ class Hs2Options(Options):
     """Permits `JWT` without TLS."""
     database: Text = "default"
     """Initial database of a session."""
-    connect_timeout_s: Annotated[int, whole(1, 600)] = 10
+    connect_timeout_s: Annotated[int, whole_number(1, 600)] = 10
     """Timeout of connecting and of the login."""
     query_timeout_s: Seconds = 0
     """Timeout of a statement at the engine; 0: the engine's own. For impala that of `[impala]`."""

@@ -54,18 +54,20 @@ class EngineUses:
 
         Raises ConfigurationError, NotSupported if this server cannot run it.
         """
-        if _key(connector) not in self._open:
+        if _version_key(connector) not in self._open:
             engine = await asyncio.to_thread(self._build, connector)
-            self._open.setdefault(_key(connector), _OpenEngine(connector, engine, self._sessions(connector.dialect)))
+            self._open.setdefault(
+                _version_key(connector), _OpenEngine(connector, engine, self._sessions(connector.dialect))
+            )
 
     def engine(self, connector: Connector) -> Engine:
         """Return this version's engine for its capabilities only; enter `using` to run anything in it."""
-        return self._of(connector).engine
+        return self._entry(connector).engine
 
     @asynccontextmanager
     async def using(self, connector: Connector) -> AsyncGenerator[Engine]:
         """Count one use of this version's engine for the duration of the context."""
-        entry = self._of(connector)
+        entry = self._entry(connector)
         entry.uses += 1
         try:
             with entry.sessions.track_inprogress():
@@ -73,17 +75,17 @@ class EngineUses:
         finally:
             entry.uses -= 1
             if entry.is_retired and not entry.uses:
-                self._close_aside(entry)
+                self._close_in_background(entry)
 
     def retire_all_but(self, connectors: Iterable[Connector]) -> None:
         """Retire all engines except those of the given connector versions."""
-        folded = {_key(connector) for connector in connectors}
+        folded = {_version_key(connector) for connector in connectors}
         for key in self._open.keys() - folded:
             entry = self._open.pop(key)
             entry.is_retired = True
             self._retired.add(entry)
             if not entry.uses:
-                self._close_aside(entry)
+                self._close_in_background(entry)
 
     def open_engines(self) -> list[tuple[Connector, Engine]]:
         """Return all open engines, including retired engines."""
@@ -93,8 +95,8 @@ class EngineUses:
         """Close matching engines now, even if in use; the next use builds new engines."""
         for entry in (*self._open.values(), *self._retired):
             if fits(entry.connector, entry.engine):
-                if self._open.get(_key(entry.connector)) is entry:
-                    del self._open[_key(entry.connector)]
+                if self._open.get(_version_key(entry.connector)) is entry:
+                    del self._open[_version_key(entry.connector)]
                 self._retired.discard(entry)
                 await entry.engine.close()
 
@@ -106,15 +108,15 @@ class EngineUses:
         closings = asyncio.gather(*self._closings, return_exceptions=True)
         await asyncio.gather(closings, *map(self._close, entries))
 
-    def _of(self, connector: Connector) -> _OpenEngine:
-        entry = self._open.get(_key(connector))
+    def _entry(self, connector: Connector) -> _OpenEngine:
+        entry = self._open.get(_version_key(connector))
         if entry is None:
-            entry = self._open[_key(connector)] = _OpenEngine(
+            entry = self._open[_version_key(connector)] = _OpenEngine(
                 connector, self._build(connector), self._sessions(connector.dialect)
             )
         return entry
 
-    def _close_aside(self, entry: _OpenEngine) -> None:
+    def _close_in_background(self, entry: _OpenEngine) -> None:
         """Close the engine in the background. `aclose` waits for this, but the last user does not."""
         closing = asyncio.create_task(self._close(entry), name=f"retired-engine-{entry.connector.key}")
         self._closings.add(closing)
@@ -128,7 +130,7 @@ class EngineUses:
             log.warning("engine did not close cleanly", connector=entry.connector.key, code=error.code)
 
 
-def _key(connector: Connector) -> tuple[str, int]:
+def _version_key(connector: Connector) -> tuple[str, int]:
     return connector.key, connector.version
 
 
@@ -206,7 +208,7 @@ class Connectors:
         Raises UnknownDialect, also if the caller may not use the connector, so that both cases look alike; NotSupported
         for a stored connector that the caller may use but no server of this build can run.
         """
-        folded = _usual((name or "").strip())
+        folded = _normalized_name((name or "").strip())
         visible = {one.key: one for one in self.visible(user)}
         key = key_named(folded, [(one.key, one.dialect) for one in visible.values()])
         found = self.default_sql(user) if not folded else None if key is None else visible[key]
@@ -256,12 +258,12 @@ class Connectors:
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Return the keys or the dialect that select a name's history entries; no keys for an unknown name."""
-        folded = _usual(name)
+        folded = _normalized_name(name)
         if folded in self._connectors and self._connectors[folded].dialect != folded:
             return (self._connectors[folded].key,), None
         if any(one.dialect == folded for one in self._connectors.values()):
             return None, folded
-        dialect, key = _parts(folded)
+        dialect, key = _split_reference(folded)
         found = self._connectors.get(key)
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
@@ -276,14 +278,14 @@ class Connectors:
 
         Raises EngineUnavailable if the connector was deleted.
         """
-        return self._engines.engine(self._present(connector))
+        return self._engines.engine(self._current_version(connector))
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
         """Keep the current version's engine open for the duration of the context.
 
         Raises EngineUnavailable if the connector was deleted.
         """
-        return self._engines.using(self._present(connector))
+        return self._engines.using(self._current_version(connector))
 
     def data_of(self, connector: Connector) -> str | None:
         """Return the name of the connector's data if only one process can have them open, else None."""
@@ -320,7 +322,7 @@ class Connectors:
         names = [one for one in self._listed if one.nice_name.casefold() == self._default]
         self._mains = [*keys, *names, *self._listed] if self._default else self._listed
 
-    def _present(self, connector: Connector) -> Connector:
+    def _current_version(self, connector: Connector) -> Connector:
         present = self.find(connector.key)
         if present is None:
             raise errors.EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
@@ -385,8 +387,8 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
     """Find the connector key for a name by the rules of `resolve`. `among` holds keys and dialects."""
-    folded = _usual(name)
-    dialect, key = _parts(folded)
+    folded = _normalized_name(name)
+    dialect, key = _split_reference(folded)
     meanings = (
         (known for known, _ in among if known.casefold() == folded),
         (known for known, its_dialect in among if its_dialect == folded),
@@ -395,13 +397,13 @@ def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
     return next(chain.from_iterable(meanings), None)
 
 
-def _usual(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Convert a name to the form for comparisons: case-folded, with `beeswax` as an older name of `hive`."""
     folded = name.casefold()
     return "hive" if folded == "beeswax" else folded
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _split_reference(name: str) -> tuple[str, str]:
     """Split `<dialect>-<id>`."""
     dialect, _, key = name.rpartition("-")
-    return _usual(dialect), key
+    return _normalized_name(dialect), key

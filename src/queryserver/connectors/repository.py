@@ -115,30 +115,30 @@ class ConnectorRepository:
 
     async def create(self, new: NewInstance) -> ConnectorInstance:
         """Store a new instance under an unused id. Raises NameTaken, UnknownGroup."""
-        async with self._changing() as connection:
+        async with self._change_transaction() as connection:
             await _require_free_name(connection, new.nice_name)
-            values = self._changeable(new)
+            values = self._column_values(new)
             connector_id: int = await connection.fetchval(_INSERT, values[0], new.dialect, new.interface, *values[1:])
             await _grant(connection, connector_id, new.groups or ())
-            return await self._present(connection, connector_id)
+            return await self._existing(connection, connector_id)
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
         """Update `instance`, whose version must still be the stored one.
 
         Raises VersionConflict, connector_not_found, NameTaken, UnknownGroup.
         """
-        async with self._changing() as connection:
-            await _require_free_name(connection, new.nice_name, besides=instance.id)
-            name, description, settings, sealed, digest = self._changeable(new)
+        async with self._change_transaction() as connection:
+            await _require_free_name(connection, new.nice_name, except_id=instance.id)
+            name, description, settings, sealed, digest = self._column_values(new)
             if new.settings == instance.settings:
                 settings = None  # renaming must not lose secrets whose key is currently missing
             changes = (name, description, settings, sealed, digest)
             tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
             if tag != "UPDATE 1":
-                raise errors.VersionConflict((await self._present(connection, instance.id)).version)
+                raise errors.VersionConflict((await self._existing(connection, instance.id)).version)
             if new.groups is not None:
                 await _grant(connection, instance.id, new.groups)
-            return await self._present(connection, instance.id)
+            return await self._existing(connection, instance.id)
 
     async def remove(self, connector_id: int) -> None:
         """Keep a tombstone with the names; delete the rest, including grants and index rows.
@@ -147,8 +147,8 @@ class ConnectorRepository:
         """
         if not 0 < connector_id <= _INT64_MAX:
             raise errors.connector_not_found(connector_id)
-        async with self._changing() as connection:
-            await self._present(connection, connector_id)
+        async with self._change_transaction() as connection:
+            await self._existing(connection, connector_id)
             count = await connection.fetchval(
                 "select count(*) from statements where connector = $1 and state in ('waiting', 'running')",
                 str(connector_id),
@@ -186,20 +186,20 @@ class ConnectorRepository:
         return done, lost
 
     @asynccontextmanager
-    async def _changing(self) -> AsyncGenerator[Connection]:
+    async def _change_transaction(self) -> AsyncGenerator[Connection]:
         """Run a transaction that creates the next state. It first locks the single row that all changes need."""
         async with self._database.transaction() as connection:
             state: int = await connection.fetchval("update connector_state set version = version + 1 returning version")
             yield connection
             await notify(connection, CHANGED, str(state))
 
-    async def _present(self, connection: Connection, connector_id: int) -> ConnectorInstance:
+    async def _existing(self, connection: Connection, connector_id: int) -> ConnectorInstance:
         row = await connection.fetchrow(_FIND, connector_id)
         if row is None:
             raise errors.connector_not_found(connector_id)
         return self._instance(row)
 
-    def _changeable(self, new: NewInstance) -> tuple[object, ...]:
+    def _column_values(self, new: NewInstance) -> tuple[object, ...]:
         """Return the values for the columns name, description, settings, sealed secrets and digest."""
         secrets = secrets_of(new.settings)
         settings = [{"name": name, "value": value} for name, value in masked(new.settings).items()]
@@ -232,10 +232,10 @@ class ConnectorRepository:
         return {**shown, **secrets}
 
 
-async def _require_free_name(connection: Connection, name: str, *, besides: int = 0) -> None:
+async def _require_free_name(connection: Connection, name: str, *, except_id: int = 0) -> None:
     """Raises NameTaken. Compares in Python, since case folding in the database depends on its locale."""
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
-    if any(row["nice_name"].casefold() == name.casefold() and row["id"] != besides for row in rows):
+    if any(row["nice_name"].casefold() == name.casefold() and row["id"] != except_id for row in rows):
         raise errors.NameTaken(f"A connector named {name[:100]} exists already.")
 
 

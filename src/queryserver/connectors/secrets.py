@@ -15,7 +15,7 @@ from queryserver.errors.statements import secret_required
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
 """Parts of secret names. Comparisons ignore case and all characters but letters and digits."""
 
-_GIVEN_LATER = "${PASSWORD}"
+_SUPPLIED_LATER = "${PASSWORD}"
 _RECEIVERS = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
 """Settings that determine who receives a secret: host, port, user or driver."""
 
@@ -90,13 +90,13 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
 def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> SettingValue:
     """Replace each secret in the value with `by(key, text)`."""
     if is_secret(name):
-        return by("", str(value)) if str(value) != _GIVEN_LATER else value
+        return by("", str(value)) if str(value) != _SUPPLIED_LATER else value
     if not isinstance(value, str):
         return value
     pieces, position = list[str](), 0
     for span in _spans(name, value):
         secret = value[span.start : span.end]
-        pieces += [value[position : span.start], secret if secret == _GIVEN_LATER else by(span.key, secret)]
+        pieces += [value[position : span.start], secret if secret == _SUPPLIED_LATER else by(span.key, secret)]
         position = span.end
     return "".join([*pieces, value[position:]])
 

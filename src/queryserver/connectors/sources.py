@@ -113,7 +113,7 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
 def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:
     """Return the connector's `close_queries` option, or else its engine section's (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
-    return dialect in options.HS2_OPTIONS and bool(options.flag_of(general.get("close_queries", default)))
+    return dialect in options.HS2_OPTIONS and bool(options.parse_flag(general.get("close_queries", default)))
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> options.HdfsOptions | options.AtlasOptions:

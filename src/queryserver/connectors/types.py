@@ -22,13 +22,13 @@ Settings: TypeAlias = Mapping[str, SettingValue]
 Flags: TypeAlias = Mapping[str, str | bool]
 
 
-class Runs(StrEnum):
+class RunSupport(StrEnum):
     """How this server can use connectors of a type."""
 
     YES = "yes"
-    """Runs statements without further installation."""
+    """RunSupport statements without further installation."""
     DRIVER = "driver"
-    """Runs statements if the SQLAlchemy dialect in the url is installed and allowed."""
+    """RunSupport statements if the SQLAlchemy dialect in the url is installed and allowed."""
     TEST = "test"
     """Can be tested, but takes no statements."""
     NO = "no"
@@ -87,7 +87,7 @@ class ConnectorType:
     dialect: str
     interface: str
     nice_name: str
-    runs: Runs
+    runs: RunSupport
     settings: Settings
     """Setting names and default values for listings, in form order."""
     flags: Flags
@@ -98,7 +98,7 @@ class ConnectorType:
     @property
     def takes_statements(self) -> bool:
         """Whether an instance can be an interpreter of this server."""
-        return self.runs in {Runs.YES, Runs.DRIVER}
+        return self.runs in {RunSupport.YES, RunSupport.DRIVER}
 
 
 _MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
@@ -120,7 +120,7 @@ def _row(line: str) -> ConnectorType:
         dialect,
         interface,
         name,
-        Runs(runs.partition(",")[0]),
+        RunSupport(runs.partition(",")[0]),
         MappingProxyType({**settings, **{one: value for one, value in further.items() if one not in settings}}),
         MappingProxyType({}) if letters == "{}" else flags(quote, letters),
         "" if description == "-" else description,
@@ -135,7 +135,7 @@ TYPES: Sequence[ConnectorType] = tuple(
 
 Catalog: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
-BY_PAIR: Catalog = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
+TYPES_BY_PAIR: Catalog = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
 """Types by dialect and interface, in order."""
 
 
@@ -144,7 +144,7 @@ _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 def flags_of(dialect: str, interface: str) -> Flags:
     """Return a pair's flags. For an unknown pair in the settings, use the dialect's flags, or plain SQL."""
-    row = BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
+    row = TYPES_BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 
 
@@ -158,8 +158,8 @@ _MAX_CHARACTERS = 64 * 1024
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
-_OF_LINES = frozenset({"ssl_ca", "credentials_json"})
-_NAME_SHOWN = 100
+_MULTILINE_SETTINGS = frozenset({"ssl_ca", "credentials_json"})
+_MAX_SHOWN_NAME_CHARACTERS = 100
 _RETRIES = frozenset({"never", "read_only"})
 _GENERAL: Settings = MappingProxyType(
     {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
@@ -176,7 +176,7 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
     unknown = [name for name in values if name not in kinds]
     if unknown:
         text = f"Connectors of {row.dialect} with interface {row.interface} have no such setting."
-        raise errors.unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
+        raise errors.unknown_setting({name[:_MAX_SHOWN_NAME_CHARACTERS]: [text] for name in unknown})
     settings, problems = dict(row.settings), dict[str, list[str]]()
     for name, kind in kinds.items():
         if values.get(name) is None:
@@ -199,7 +199,7 @@ def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
     """Convert the value to the type of `kind`. Raises ValueError with the problem's text."""
     problem = None
     if isinstance(kind, bool):
-        if (flag := options.flag_of(value)) is not None:
+        if (flag := options.parse_flag(value)) is not None:
             return flag
         problem = "Must be true or false."
     elif isinstance(kind, int):
@@ -213,7 +213,7 @@ def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
         problem = "Must be text."
     elif len(value) > _MAX_CHARACTERS:
         problem = f"Must have at most {_MAX_CHARACTERS} characters."
-    elif _CONTROLS.search(value.translate(_NO_LINES) if name in _OF_LINES else value):
+    elif _CONTROLS.search(value.translate(_NO_LINES) if name in _MULTILINE_SETTINGS else value):
         problem = "Must be free of control characters."
     else:
         return value

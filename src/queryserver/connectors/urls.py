@@ -18,26 +18,26 @@ from queryserver.connectors.options import (
     Secret,
     Text,
     Tunnel,
+    allow_only,
     choice,
+    context_rules,
     invalid,
-    only,
-    problems_of,
-    rules_of,
-    whole,
+    validation_problems,
+    whole_number,
 )
 from queryserver.errors.statements import driver_not_allowed, host_not_allowed, option_not_allowed
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 _ALIASES = {"postgres": "postgresql"}
 _MAX_S = 7 * 24 * 3600
-_SHOWN = 60  # characters shown of a client's text
+_MAX_SHOWN_CHARACTERS = 60  # characters shown of a client's text
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
-_USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
+_USER, _SUPPLIED_LATER = "${USER}", "${PASSWORD}"
 _MAX_IDLE_S, _MAX_PROBES = 32767, 127  # the kernel's limits
 PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
 """Default ports by dialect."""
 
-_NEVER = (
+_FORBIDDEN_OPTIONS = (
     "host hostaddr port unixsocket service passfile options localinfile allowlocalinfile allowloadlocalinfile"
     " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
     " socketfactory creator connectionfactory"
@@ -45,7 +45,7 @@ _NEVER = (
 """Options that are never allowed. Comparisons ignore case and all characters but letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
 """Names that may be shown; other texts may be part of a password that was not percent-encoded."""
-_NAMES_ANOTHER_HOST = re.compile(
+_FORBIDDEN_OPTION_NAMES = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
     r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
@@ -57,24 +57,24 @@ class PostgresqlUrlOptions(Options):
     """Options of `postgresql://` urls."""
 
     sslmode: Annotated[str, choice("disable", "allow", "prefer", "require", "verify-ca", "verify-full")] = "prefer"
-    connect_timeout: Annotated[int, whole(1, _MAX_S)] = 10
+    connect_timeout: Annotated[int, whole_number(1, _MAX_S)] = 10
     application_name: str = "queryserver"
     target_session_attrs: Annotated[
         str, choice("any", "primary", "standby", "read-write", "read-only", "prefer-standby")
     ] = "any"
     keepalives: Annotated[str, choice("0", "1")] = "1"
-    keepalives_idle: Annotated[int, whole(1, _MAX_IDLE_S)] = 60
-    keepalives_interval: Annotated[int, whole(1, _MAX_IDLE_S)] = 15
-    keepalives_count: Annotated[int, whole(1, _MAX_PROBES)] = 4
+    keepalives_idle: Annotated[int, whole_number(1, _MAX_IDLE_S)] = 60
+    keepalives_interval: Annotated[int, whole_number(1, _MAX_IDLE_S)] = 15
+    keepalives_count: Annotated[int, whole_number(1, _MAX_PROBES)] = 4
 
 
 class MysqlUrlOptions(Options):
     """Options of `mysql://` urls. Texts are always UTF-8, and writing never waits for long."""
 
     charset: str = ""
-    connect_timeout: Annotated[int, whole(1, _MAX_S)] = 10
-    read_timeout: Annotated[int | None, whole(1, _MAX_S)] = None
-    write_timeout: Annotated[int | None, whole(1, _MAX_S)] = None
+    connect_timeout: Annotated[int, whole_number(1, _MAX_S)] = 10
+    read_timeout: Annotated[int | None, whole_number(1, _MAX_S)] = None
+    write_timeout: Annotated[int | None, whole_number(1, _MAX_S)] = None
     ssl_mode: Annotated[str, choice("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")] = "DISABLED"
 
 
@@ -145,19 +145,20 @@ def driver_of(scheme: str) -> tuple[str, str]:
 
 
 def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
-    text, rules = str(value).strip(), rules_of(info)
+    text, rules = str(value).strip(), context_rules(info)
     parts, port = _parts(text)
     driver, dialect = driver_of(parts.scheme)
     found = list[tuple[str, Kind]]()
     if dialect in _OWN_INTERFACES:
         found.append((f"{dialect} urls are not taken; use the interface {dialect}", driver_not_allowed))
     elif driver not in {name.lower() for name in rules.policy.allowed_drivers}:
-        refused = f"the driver {driver[:_SHOWN] or '(none)'} is not in desktop.connector_policy.allowed_drivers"
+        shown = driver[:_MAX_SHOWN_CHARACTERS] or "(none)"
+        refused = f"the driver {shown} is not in desktop.connector_policy.allowed_drivers"
         found.append((refused, driver_not_allowed))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in query:
         if not _is_allowed(name, driver, dialect, rules.policy):
-            shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
+            shown = name[:_MAX_SHOWN_CHARACTERS] if _IS_NAME.fullmatch(name) else "(no name)"
             found.append((f"the option {shown} is not allowed", option_not_allowed))
     options, problems = _typed(dialect, query)
     user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
@@ -168,10 +169,10 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
         port=port,
         path=unquote(parts.path.strip("/")),
         username=None if user == _USER else user,
-        password=None if password == _GIVEN_LATER else password,
+        password=None if password == _SUPPLIED_LATER else password,
         query=MappingProxyType(query),
         options=options,
-        wants_credentials=user == _USER or password == _GIVEN_LATER,
+        wants_credentials=user == _USER or password == _SUPPLIED_LATER,
     )
     found += url.rules(rules).refused_host(url.host, port or PORTS.get(dialect, 0))
     found += problems
@@ -201,12 +202,12 @@ def _parts(text: str) -> tuple[SplitResult, int | None]:
 
 def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySettings) -> bool:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    if plain in _NEVER.split():
+    if plain in _FORBIDDEN_OPTIONS.split():
         return False
     if dialect in URL_OPTIONS and name in URL_OPTIONS[dialect].model_fields:
         return True
     extra = (*policy.extra_url_options.get(driver, ()), *policy.extra_url_options.get(dialect, ()))
-    return name in extra and _NAMES_ANOTHER_HOST.search(plain) is None
+    return name in extra and _FORBIDDEN_OPTION_NAMES.search(plain) is None
 
 
 def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
@@ -215,7 +216,7 @@ def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[
     try:
         return model.model_validate({name: text for name, text in query.items() if name in model.model_fields}), []
     except ValidationError as error:
-        return model(), [(f"the option {one.setting} {one.text}", one.kind) for one in problems_of(error)]
+        return model(), [(f"the option {one.setting} {one.text}", one.kind) for one in validation_problems(error)]
 
 
 def _of_trino(value: bool, info: ValidationInfo) -> bool:
@@ -226,7 +227,7 @@ def _of_trino(value: bool, info: ValidationInfo) -> bool:
 
 
 EXAMPLE_KEY = '{"type": "service_account", ...}'
-_NO_KEY = only(
+_NO_KEY = allow_only(
     {"", EXAMPLE_KEY}, "must be empty: drivers get no key; the environment of this server may name one to them"
 )
 """Refuses keys, which would be stored but never used, except for the catalogue's example."""

@@ -10,7 +10,7 @@ import structlog
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
 from queryserver.platform.computation import ComputationExecutor, Task
-from queryserver.sql.scanner import Rules, lexis_of, nested_comment_end, scan
+from queryserver.sql.scanner import LexicalRules, dialect_patterns, nested_comment_end, scan
 
 log = structlog.get_logger(__name__)
 
@@ -20,12 +20,12 @@ SCRIPT_CHARACTERS = 12_000
 SCANNED_CHARACTERS = 48_000
 """Longer scripts are returned unchanged without being scanned."""
 
-_FREE = frozenset("(),;")
+_TOKENS_WITHOUT_BLANKS = frozenset("(),;")
 _COMMENTS = ("--", "/*", "#", "//")
 _WORD = r"[^\W]+(?:\$\w*)*"
 
 # Without a dialect, scripts are formatted only where the rules of all dialects agree.
-_MANY_QUOTES = "sqlite"
+_DIALECT_WITH_MOST_QUOTES = "sqlite"
 _ALL_RULES = ("", "mysql", "postgresql", "sqlite", "sparksql", "phoenix")
 
 # None of these can be an unquoted name in any dialect.
@@ -85,8 +85,8 @@ def format_statements(script: str, dialect: str | None) -> str:
     """Format the statements of a script; statements that cannot be formatted safely are left unchanged."""
     if len(script) > SCANNED_CHARACTERS:
         return script
-    lexis = lexis_of(dialect or "")
-    spans = scan(script, lexis)
+    patterns = dialect_patterns(dialect or "")
+    spans = scan(script, patterns)
     stops = [0]
     for first, stop in zip(spans[1::4], spans[2::4], strict=True):
         stops += [first, stop]
@@ -98,17 +98,17 @@ def format_statements(script: str, dialect: str | None) -> str:
             pieces.append(";\n" if ends_line else text)
         elif len(text) <= min(STATEMENT_CHARACTERS, budget):
             budget -= len(text)
-            pieces.append(_statement(text, dialect))
+            pieces.append(_format_statement(text, dialect))
         else:
             pieces.append(text)
     whole = "".join(pieces)
     if whole == script:
         return script
-    is_same = len(scan(whole, lexis)) == len(spans) and _is_equivalent(script, whole, dialect)
+    is_same = len(scan(whole, patterns)) == len(spans) and _is_equivalent(script, whole, dialect)
     return whole if is_same else script
 
 
-def _statement(text: str, dialect: str | None) -> str:
+def _format_statement(text: str, dialect: str | None) -> str:
     import sqlparse  # noqa: PLC0415 only workers format
     from sqlparse.exceptions import SQLParseError  # noqa: PLC0415 as above
 
@@ -116,17 +116,17 @@ def _statement(text: str, dialect: str | None) -> str:
         laid_out = sqlparse.format(text, reindent=True, strip_whitespace=False).strip()
     except (SQLParseError, RecursionError):
         return text
-    spans = list(token_spans(laid_out, _MANY_QUOTES if dialect is None else dialect))
+    spans = list(token_spans(laid_out, _DIALECT_WITH_MOST_QUOTES if dialect is None else dialect))
     words = [laid_out[start:stop] for start, stop in spans]
     pieces, at = list[str](), 0
     for (start, stop), before, word, after in zip(spans, [";", *words], words, [*words[1:], ";"], strict=False):
-        pieces += [laid_out[at:start], _cased(word, before.upper(), after)]
+        pieces += [laid_out[at:start], _with_keyword_case(word, before.upper(), after)]
         at = stop
     formatted = "".join([*pieces, laid_out[at:]])
     return formatted if _is_equivalent(text, formatted, dialect) else text
 
 
-def _cased(word: str, before: str, after: str) -> str:
+def _with_keyword_case(word: str, before: str, after: str) -> str:
     """Upper-case the word if it is a keyword in this context; parts of dotted names are not keywords."""
     upper = word.upper()
     if upper not in _KEYWORDS or before in _JOINS_NAMES or after in _JOINS_NAMES:
@@ -149,7 +149,7 @@ def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
 
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
     """Yield the offsets of words, single characters, quotes and comments; unclosed ones extend to the text's end."""
-    rules = lexis_of(dialect).rules
+    rules = dialect_patterns(dialect).rules
     pattern, at = _pattern(rules), 0
     while match := pattern.search(text, at):
         start, stop = match.span()
@@ -168,7 +168,7 @@ def tokens(text: str, dialect: str) -> list[str]:
     written, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):
         token = text[start:stop]
-        is_free = token in _FREE or token.startswith(_COMMENTS)
+        is_free = token in _TOKENS_WITHOUT_BLANKS or token.startswith(_COMMENTS)
         if start > before and not (is_free or was_free):
             written.append("")
         written.append(token)
@@ -177,7 +177,7 @@ def tokens(text: str, dialect: str) -> list[str]:
 
 
 @cache
-def _pattern(rules: Rules) -> re.Pattern[str]:
+def _pattern(rules: LexicalRules) -> re.Pattern[str]:
     kinds = [r"--(?=[\x00-\x20\x7f]|\Z)[^\r\n]*" if rules.dashes_need_blank else r"--[^\r\n]*"]
     if rules.hash_comments:
         kinds.append(r"#[^\r\n]*")

@@ -13,7 +13,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, digits_of
+from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType, precision_and_scale
 
 T = ParameterType
 
@@ -67,7 +67,7 @@ class Literals:
             case float():
                 return self._double(value)
             case Decimal():
-                return self.decimal.format(format(value, "f"), *digits_of(value))
+                return self.decimal.format(format(value, "f"), *precision_and_scale(value))
             case str():
                 return self.text(value)
             case dt.date() | dt.time():

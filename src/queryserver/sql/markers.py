@@ -19,12 +19,12 @@ from queryserver.sql.parameters import (
     NAME,
     Parameter,
     Parameters,
-    of_row,
     read_parameter_rows,
     read_parameters,
+    row_errors,
 )
 from queryserver.sql.positions import Position, line_start, position_at, position_of
-from queryserver.sql.scanner import has_unclear_quotes, lexis_of, parameter_marks
+from queryserver.sql.scanner import dialect_patterns, has_unclear_quotes, parameter_marks
 
 _MAX_REPR_CHARACTERS = 60
 _MIN_MASKED_CHARACTERS = 8
@@ -49,7 +49,7 @@ class Marker:
 def find_markers(statement: str, dialect: str, *, named: bool) -> Iterator[Marker]:
     """Yield the markers of a statement in order; takes linear time."""
     end = 0
-    for start in parameter_marks(statement, lexis_of(dialect)):
+    for start in parameter_marks(statement, dialect_patterns(dialect)):
         if start < end or (statement[start] == ":") != named:
             continue
         if not named:
@@ -85,7 +85,7 @@ class ScriptMarkers:
     def require(self, parameters: Parameters) -> None:
         """Raise InvalidParameter unless markers and values match and are within the limits."""
         for number, row in enumerate(parameters.rows, 1):
-            with of_row(number):
+            with row_errors(number):
                 self.require(row)
         if self.has_unclear_quotes:
             raise InvalidParameter(

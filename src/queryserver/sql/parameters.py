@@ -128,7 +128,7 @@ class ParameterSupport:
     decimal_digits: int = 38
     even_arrays: bool = False
     """Whether nested arrays must have equal lengths."""
-    unfit: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
+    refusal_reason: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
     """Why the engine cannot hold a value of a supported type, such as `its time is finer than milliseconds`."""
 
     def require(self, parameters: Parameters) -> None:
@@ -136,7 +136,7 @@ class ParameterSupport:
         if not self.types:
             raise InvalidParameter("parameters: this connector takes no parameters.")
         for number, row in enumerate(parameters.rows, 1):
-            with of_row(number):
+            with row_errors(number):
                 self.require(row)
         for name, parameter in parameters:
             if problem := self._problem(parameter):
@@ -149,11 +149,11 @@ class ParameterSupport:
             return "is NaN or infinite, which this connector cannot take."
         if isinstance(parameter.value, Decimal) and not parameter.value.is_finite():
             return None if self.not_finite_decimals else "is NaN or infinite, which this connector cannot take."
-        if isinstance(parameter.value, Decimal) and max(digits_of(parameter.value)) > self.decimal_digits:
+        if isinstance(parameter.value, Decimal) and max(precision_and_scale(parameter.value)) > self.decimal_digits:
             return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
-        if self.even_arrays and _shape(parameter) is None:
+        if self.even_arrays and _array_shape(parameter) is None:
             return "has arrays of different lengths in an array, which this connector cannot take."
-        if reason := self.unfit(parameter):
+        if reason := self.refusal_reason(parameter):
             return f"has a value that this connector cannot hold: {reason}."
         return next((problem for element in parameter.elements if (problem := self._problem(element))), None)
 
@@ -161,11 +161,11 @@ class ParameterSupport:
 NO_PARAMETERS = ParameterSupport()
 
 
-def _shape(parameter: Parameter) -> tuple[int, ...] | None:
+def _array_shape(parameter: Parameter) -> tuple[int, ...] | None:
     """Return an array's lengths by nesting level, empty for other values; None if nested arrays differ in length."""
     if not parameter.elements:
         return (0,) if isinstance(parameter.value, tuple) else ()
-    inner, *others = {_shape(element) for element in parameter.elements}
+    inner, *others = {_array_shape(element) for element in parameter.elements}
     return None if others or inner is None else (len(parameter.elements), *inner)
 
 
@@ -173,7 +173,7 @@ def read_parameters(content: object) -> Parameters:
     """Read the values of a JSON list or object. Raises InvalidParameter, which names the parameter."""
     if isinstance(content, Mapping):
         named = cast("Mapping[str, Any]", content)
-        _require_few(len(named))
+        _require_max_values(len(named))
         for name in named:
             if len(name) > _MAX_NAME_CHARACTERS or not NAME.fullmatch(name):
                 raise InvalidParameter("parameters: names are of letters, digits and _, and begin with no digit.")
@@ -181,7 +181,7 @@ def read_parameters(content: object) -> Parameters:
         return Parameters(named, by_name=by_name)
     if isinstance(content, list):
         values = cast("list[Any]", content)
-        _require_few(len(values))
+        _require_max_values(len(values))
         return Parameters(values, tuple(_parameter(str(number), value) for number, value in enumerate(values, 1)))
     raise InvalidParameter("parameters must be a JSON list or a JSON object.")
 
@@ -194,7 +194,7 @@ def read_parameter_rows(content: object) -> Parameters:
     if len(rows) > MAX_ROWS:
         raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS} rows.")
     for number, row in enumerate(rows, 1):
-        with of_row(number):
+        with row_errors(number):
             parsed.append(read_parameters(row))
             if parsed[-1].are_named != parsed[0].are_named:
                 raise InvalidParameter("parameters are a list in one row, and an object in another.")
@@ -205,7 +205,7 @@ def read_parameter_rows(content: object) -> Parameters:
 
 
 @contextmanager
-def of_row(number: int) -> Generator[None]:
+def row_errors(number: int) -> Generator[None]:
     """Make InvalidParameter name the row, counted from 1."""
     try:
         yield
@@ -213,7 +213,7 @@ def of_row(number: int) -> Generator[None]:
         raise InvalidParameter(f"parameter_rows: row {number}: {error.message.removeprefix('parameters: ')}") from None
 
 
-def digits_of(number: Decimal) -> tuple[int, int]:
+def precision_and_scale(number: Decimal) -> tuple[int, int]:
     """Return the precision and scale of the smallest DECIMAL type for the number."""
     _, digits, exponent = number.as_tuple()
     shift = int(exponent)
@@ -221,7 +221,7 @@ def digits_of(number: Decimal) -> tuple[int, int]:
     return max(len(digits) + max(shift, 0), scale, 1), scale
 
 
-def _require_few(count: int) -> None:
+def _require_max_values(count: int) -> None:
     if count > MAX_VALUES:
         raise InvalidParameter(f"parameters: at most {MAX_VALUES} values.")
 
@@ -272,7 +272,7 @@ def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
     if not isinstance(given, list):
         raise TypeError
     values = cast("list[Any]", given)
-    _require_few(len(values))
+    _require_max_values(len(values))
     elements = tuple(_parameter(name, value, depth + 1) for value in values)
     kinds = {element.type for element in elements if element.type is not None}
     if kinds == {ParameterType.ARRAY}:

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 PARAMETER_MARKS = "?:"
 
 # (script, start[, limit]) -> the match at `start`, which may be empty.
-Take = Callable[..., re.Match[str]]
+MatchFunction = Callable[..., re.Match[str]]
 
 _WORD_START = r"[^\x00-@\[-^`{-\x7f]"  # letters, `_` and all non-ASCII characters, as in PostgreSQL and SQLite
 _WORD_REST = r"[^\x00-#%-/:-@\[-^`{-\x7f]"  # the same characters, digits and `$`
@@ -31,7 +31,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class LexicalRules:
     """Lexical rules of a dialect; the defaults are the rules marked "all"."""
 
     backslash: bool = False
@@ -53,9 +53,9 @@ class Rules:
     one_statement: bool = False
 
 
-_HIVE = Rules(backslash=True, back_ticks=True)
-_SPARKSQL = Rules(backslash=True, raw_strings=True, back_ticks=True, nested_comments=True)
-_MYSQL = Rules(
+_HIVE = LexicalRules(backslash=True, back_ticks=True)
+_SPARKSQL = LexicalRules(backslash=True, raw_strings=True, back_ticks=True, nested_comments=True)
+_MYSQL = LexicalRules(
     backslash=True,
     back_ticks=True,
     dashes_need_blank=True,
@@ -63,28 +63,30 @@ _MYSQL = Rules(
     executable_comments=True,
     delimiter_lines=True,
 )
-_STANDARD = Rules()
+_STANDARD = LexicalRules()
 _RULES = {
     "hive": _HIVE,
     "impala": _HIVE,
     "sparksql": _SPARKSQL,
     "mysql": _MYSQL,
-    "phoenix": Rules(backslash=True, slash_comments=True),
-    "sqlite": Rules(back_ticks=True, brackets=True, triggers=True),
-    "postgresql": Rules(e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True, parentheses=True),
-    "duckdb": Rules(e_strings=True, back_ticks=True, dollar_quotes=True, nested_comments=True),
-    "hplsql": Rules(one_statement=True),
+    "phoenix": LexicalRules(backslash=True, slash_comments=True),
+    "sqlite": LexicalRules(back_ticks=True, brackets=True, triggers=True),
+    "postgresql": LexicalRules(
+        e_strings=True, dollar_quotes=True, nested_comments=True, atomic_bodies=True, parentheses=True
+    ),
+    "duckdb": LexicalRules(e_strings=True, back_ticks=True, dollar_quotes=True, nested_comments=True),
+    "hplsql": LexicalRules(one_statement=True),
     "trino": _STANDARD,
     "presto": _STANDARD,
     # Dialects of other drivers, which the contract leaves open (docs/clients.md).
     "athena": _STANDARD,
-    "oracle": Rules(q_quotes=True),
+    "oracle": LexicalRules(q_quotes=True),
     "druid": _STANDARD,
     "mariadb": _MYSQL,
     "databricks": _SPARKSQL,
-    "clickhouse": Rules(backslash=True, back_ticks=True, dollar_quotes=True, hash_comments=True),
-    "bigquery": Rules(backslash=True, back_ticks=True, hash_comments=True),
-    "snowflake": Rules(backslash=True, dollar_quotes=True, slash_comments=True),
+    "clickhouse": LexicalRules(backslash=True, back_ticks=True, dollar_quotes=True, hash_comments=True),
+    "bigquery": LexicalRules(backslash=True, back_ticks=True, hash_comments=True),
+    "snowflake": LexicalRules(backslash=True, dollar_quotes=True, slash_comments=True),
 }
 _UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
 _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
@@ -92,7 +94,7 @@ _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile
 
 
 @dataclass(frozen=True, slots=True)
-class Lexis:
+class DialectPatterns:
     """The patterns of a dialect.
 
     `gap` matches blanks and comments, `text` matches statement text up to a character in `stops`, and
@@ -101,26 +103,26 @@ class Lexis:
     escapes.
     """
 
-    rules: Rules
+    rules: LexicalRules
     stops: str
-    gap: Take
-    text: Take
-    text_and_semicolons: Take
-    block_head: Take
-    block_body: Take
-    marks: Take
-    quoted: dict[str, Take]
+    gap: MatchFunction
+    text: MatchFunction
+    text_and_semicolons: MatchFunction
+    block_head: MatchFunction
+    block_body: MatchFunction
+    marks: MatchFunction
+    quoted: dict[str, MatchFunction]
     line_comment: re.Pattern[str]
     block_comment: re.Pattern[str]
 
 
 @cache
-def _lexis(rules: Rules) -> Lexis:
+def _dialect_patterns(rules: LexicalRules) -> DialectPatterns:
     stops = ";()" if rules.parentheses else ";"
     text = _text(rules, stops=stops)
     if rules.parentheses:  # parentheses without nested ones are matched as a whole
         text.append(rf"\((?:{'|'.join(text)}){{0,64}}+\)")
-    return Lexis(
+    return DialectPatterns(
         rules=rules,
         stops=stops,
         gap=_pieces([r"\s{1,4096}+", *_comments(rules)]),
@@ -131,13 +133,13 @@ def _lexis(rules: Rules) -> Lexis:
         marks=_pieces(_text(rules, stops=PARAMETER_MARKS)),
         line_comment=re.compile(_line_comment_start(rules)),
         block_comment=re.compile(_block_comment_start(rules)),
-        quoted={quote: take(rf"(?:[^{quote}\\]{{1,4096}}+|\\.){{0,4096}}+") for quote in "'\""},
+        quoted={quote: match_function(rf"(?:[^{quote}\\]{{1,4096}}+|\\.){{0,4096}}+") for quote in "'\""},
     )
 
 
-def lexis_of(dialect: str) -> Lexis:
+def dialect_patterns(dialect: str) -> DialectPatterns:
     """Return the patterns of `dialect`; dialects not in the table follow the rules marked "all"."""
-    return _lexis(_RULES.get(dialect.lower(), Rules()))
+    return _dialect_patterns(_RULES.get(dialect.lower(), LexicalRules()))
 
 
 def has_unclear_quotes(text: str, dialect: str) -> bool:
@@ -147,17 +149,17 @@ def has_unclear_quotes(text: str, dialect: str) -> bool:
     return unclear is not None and unclear.search(text) is not None
 
 
-def take(pattern: str) -> Take:
+def match_function(pattern: str) -> MatchFunction:
     """Return the `match` method of a pattern that may match the empty string, and so always matches."""
-    return cast("Take", re.compile(pattern, re.DOTALL).match)
+    return cast("MatchFunction", re.compile(pattern, re.DOTALL).match)
 
 
-def _pieces(alternatives: list[str]) -> Take:
+def _pieces(alternatives: list[str]) -> MatchFunction:
     # Possessive, so that matches do not keep a backtracking stack.
-    return take(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
+    return match_function(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
 
 
-def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
+def _text(rules: LexicalRules, *, stops: str, words: str = "") -> list[str]:
     """Return the alternatives for one token of statement text. `words` are keywords to stop at."""
     special = stops + "'\"-/"
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
@@ -187,7 +189,7 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     return [rf"[{re.escape(plain)}]{{1,4096}}+", *tokens, word]
 
 
-def _short_literals(rules: Rules) -> list[str]:
+def _short_literals(rules: LexicalRules) -> list[str]:
     if rules.backslash:
         literals = [rf"{quote}(?:[^{quote}\\]{{1,1024}}+|\\.){{0,64}}+{quote}" for quote in "'\""]
     else:
@@ -204,16 +206,16 @@ def _short_literals(rules: Rules) -> list[str]:
     return literals
 
 
-def _line_comment_start(rules: Rules) -> str:
+def _line_comment_start(rules: LexicalRules) -> str:
     # MySQL: "--" is a comment only before a blank or a control character; `5--3` is 8.
     return r"--(?=[\x00-\x20\x7f]|\Z)" if rules.dashes_need_blank else "--"
 
 
-def _block_comment_start(rules: Rules) -> str:
+def _block_comment_start(rules: LexicalRules) -> str:
     return r"/\*(?!!)" if rules.executable_comments else r"/\*"
 
 
-def _comments(rules: Rules) -> list[str]:
+def _comments(rules: LexicalRules) -> list[str]:
     """Return patterns for short comments. The line end must match, since the searched part may end within a line."""
     inside = r"[^*/]{1,1024}+|\*(?!/)|/(?!\*)" if rules.nested_comments else r"[^*]{1,1024}+|\*(?!/)"
     comments = [
@@ -239,8 +241,8 @@ _WORD_CHARACTERS = 16
 # PostgreSQL: two literals separated by a line end are one literal, with the same escapes.
 _NEXT_PART = re.compile(r"(?:[ \t\f\v]++|--[^\r\n]*+){0,1024}+[\r\n](?:\s++|--[^\r\n]*+[\r\n]){0,1024}+'")
 _RUN = 65536
-_BLANKS = take(rf"\s{{0,{_RUN}}}+")
-_BLANKS_AND_SEMICOLONS = take(rf"[\s;]{{0,{_RUN}}}+")
+_BLANKS = match_function(rf"\s{{0,{_RUN}}}+")
+_BLANKS_AND_SEMICOLONS = match_function(rf"[\s;]{{0,{_RUN}}}+")
 
 
 class Span(NamedTuple):
@@ -252,26 +254,26 @@ class Span(NamedTuple):
     terminated: int
 
 
-def scan(script: str, lexis: Lexis) -> "array[int]":
+def scan(script: str, patterns: DialectPatterns) -> "array[int]":
     """Find the spans.
 
     The array is flat, since 10 MB may contain five million statements. Scripts are shorter than 2 GiB.
     """
-    if not lexis.rules.one_statement:
-        return _Scanner(script, lexis).run()
-    if content_start(script, lexis) == len(script):
+    if not patterns.rules.one_statement:
+        return _Scanner(script, patterns).run()
+    if content_start(script, patterns) == len(script):
         return array("i")
     return array("i", (NOWHERE, len(script) - len(script.lstrip()), len(script.rstrip()), NOWHERE))
 
 
-def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
+def content_start(script: str, patterns: DialectPatterns, start: int = 0) -> int:
     """Return the offset of the first character at or after `start` that is neither a blank nor in a comment."""
-    return _Scanner(script, lexis).skip_gap(start)
+    return _Scanner(script, patterns).skip_gap(start)
 
 
-def parameter_marks(statement: str, lexis: Lexis) -> Iterator[int]:
+def parameter_marks(statement: str, patterns: DialectPatterns) -> Iterator[int]:
     """Yield the offsets of `?` and `:` outside quotes and comments."""
-    return _Scanner(statement, lexis).marks()
+    return _Scanner(statement, patterns).marks()
 
 
 def nested_comment_end(text: str, start: int) -> int:
@@ -287,11 +289,11 @@ def nested_comment_end(text: str, start: int) -> int:
 class _Scanner:
     """A single pass over a script."""
 
-    def __init__(self, script: str, lexis: Lexis) -> None:
+    def __init__(self, script: str, patterns: DialectPatterns) -> None:
         self._script = script
         self._size = len(script)
-        self._lexis = lexis
-        self._rules = lexis.rules
+        self._dialect_patterns = patterns
+        self._rules = patterns.rules
         self._terminator = ";"
 
     def run(self) -> "array[int]":
@@ -320,7 +322,9 @@ class _Scanner:
 
     def marks(self) -> Iterator[int]:
         position = 0
-        while (position := self._advance(position, self._lexis.marks, self._size, PARAMETER_MARKS)) < self._size:
+        while (
+            position := self._advance(position, self._dialect_patterns.marks, self._size, PARAMETER_MARKS)
+        ) < self._size:
             if self._script[position] in PARAMETER_MARKS:
                 yield position
             position += 1
@@ -340,7 +344,7 @@ class _Scanner:
     def skip_gap(self, position: int) -> int:
         """Skip blanks and comments."""
         while True:
-            end = self._lexis.gap(self._script, position).end()
+            end = self._dialect_patterns.gap(self._script, position).end()
             comment = self._comment_end(end) if end < self._size and self._script[end] in "-/#" else NOWHERE
             if comment == NOWHERE and end == position:
                 return end
@@ -350,8 +354,8 @@ class _Scanner:
         """Return the offset of the statement's terminator, or the end of the script."""
         if self._terminator != ";":
             return self._delimiter(position)
-        stops, depth = self._lexis.stops, 0
-        while (position := self._advance(position, self._lexis.text, self._size, stops)) < self._size:
+        stops, depth = self._dialect_patterns.stops, 0
+        while (position := self._advance(position, self._dialect_patterns.text, self._size, stops)) < self._size:
             mark = self._script[position]
             if mark == ";" and depth == 0:
                 break
@@ -366,14 +370,14 @@ class _Scanner:
             if offset < position:
                 offset = self._script.find(self._terminator, position)
                 offset = size if offset == NOWHERE else offset
-            position = self._advance(position, self._lexis.text_and_semicolons, offset, "")
+            position = self._advance(position, self._dialect_patterns.text_and_semicolons, offset, "")
             if position == offset:
                 return offset
             if position < offset:
                 position += 1
         return size
 
-    def _advance(self, position: int, match: Take, limit: int, stop: str) -> int:
+    def _advance(self, position: int, match: MatchFunction, limit: int, stop: str) -> int:
         """Advance to a character in `stop`, a stop word, or `limit`, which a long token may exceed."""
         script = self._script
         while position < limit:
@@ -406,7 +410,7 @@ class _Scanner:
 
     def _trigger_end(self, position: int) -> int:
         """Return the end of a trigger, whose body ends at an END between two `;`, as in sqlite3_complete()."""
-        position = self._advance(position, self._lexis.block_head, self._size, ";")
+        position = self._advance(position, self._dialect_patterns.block_head, self._size, ";")
         if position >= self._size or self._script[position] == ";":
             return position
         while (position := self._plain_end(position)) < self._size:
@@ -422,14 +426,18 @@ class _Scanner:
     def _routine_end(self, position: int) -> int:
         """Return the offset of the first `;` outside BEGIN ATOMIC … END, which may contain CASE … END."""
         while True:
-            position = self._advance(position, self._lexis.block_head, self._size, ";")
+            position = self._advance(position, self._dialect_patterns.block_head, self._size, ";")
             if position >= self._size or self._script[position] == ";":
                 return position
             position = self.skip_gap(position + len("BEGIN"))
             if self._word_at(position) != "ATOMIC":
                 continue
             position, depth = position + len("ATOMIC"), 1
-            while depth and (position := self._advance(position, self._lexis.block_body, self._size, "")) < self._size:
+            while (
+                depth
+                and (position := self._advance(position, self._dialect_patterns.block_body, self._size, ""))
+                < self._size
+            ):
                 word = self._word_at(position)
                 depth += 1 if word == "CASE" else -1
                 position += len(word)
@@ -439,11 +447,11 @@ class _Scanner:
         mark = self._script[position]
         if mark == "#" and self._rules.hash_comments:
             return self._line_end(position)
-        if mark == "-" and self._lexis.line_comment.match(self._script, position):
+        if mark == "-" and self._dialect_patterns.line_comment.match(self._script, position):
             return self._line_end(position)
         if mark == "/" and self._rules.slash_comments and _SLASH_COMMENT.match(self._script, position):
             return self._line_end(position)
-        if mark == "/" and self._lexis.block_comment.match(self._script, position):
+        if mark == "/" and self._dialect_patterns.block_comment.match(self._script, position):
             nested = self._rules.nested_comments
             return nested_comment_end(self._script, position) if nested else self._find("*/", position + 2)
         return NOWHERE
@@ -479,7 +487,7 @@ class _Scanner:
         return self._size if offset == NOWHERE else offset + len(closing)
 
     def _escaped_end(self, quote: str, position: int) -> int:
-        script, match = self._script, self._lexis.quoted[quote]
+        script, match = self._script, self._dialect_patterns.quoted[quote]
         while (end := match(script, position).end()) > position:
             position = end
         return position + 1 if script.startswith(quote, position) else self._size
@@ -524,8 +532,8 @@ def first_keyword(text: str, dialect: str) -> str:
     Returns UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within that length.
     """
     head = text[:HEAD_CHARACTERS]
-    lexis = lexis_of(dialect)
-    word = _KEYWORD.match(head, _word_start(head, lexis))
+    patterns = dialect_patterns(dialect)
+    word = _KEYWORD.match(head, _word_start(head, patterns))
     if len(head) < len(text) and (word is None or word.end() == len(head)):
         return UNKNOWN
     return word[0].upper() if word else ""
@@ -550,16 +558,16 @@ def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
     return word[0].upper() if word else ""
 
 
-def _word_start(text: str, lexis: Lexis) -> int:
-    position = content_start(text, lexis)
+def _word_start(text: str, patterns: DialectPatterns) -> int:
+    position = content_start(text, patterns)
     while position < len(text):
         if opening := _OPENING.match(text, position):
             position = opening.end()
-        elif lexis.rules.executable_comments and (comment := _EXECUTABLE_COMMENT.match(text, position)):
+        elif patterns.rules.executable_comments and (comment := _EXECUTABLE_COMMENT.match(text, position)):
             position = comment.end()
         else:
             break
-        position = content_start(text, lexis, position)
+        position = content_start(text, patterns, position)
     return position
 
 

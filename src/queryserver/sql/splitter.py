@@ -9,7 +9,7 @@ from typing import Any
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.sql.markers import NO_MARKERS, BoundStatement, ScriptMarkers, StatementParameters, count_markers
-from queryserver.sql.scanner import NOWHERE, Span, expects_result_set, lexis_of, scan
+from queryserver.sql.scanner import NOWHERE, Span, dialect_patterns, expects_result_set, scan
 from queryserver.sql.statement_kinds import explainable, literal_limit
 
 INLINE_CHARACTERS = 20_000
@@ -49,7 +49,7 @@ class Script:
 
     def __init__(self, text: str, dialect: str) -> None:
         self._text = text
-        self._spans = scan(text, lexis_of(dialect))
+        self._spans = scan(text, dialect_patterns(dialect))
 
     def __len__(self) -> int:
         return len(self._spans) // 4

@@ -4,7 +4,7 @@ import re
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.sql.formatter import tokens
-from queryserver.sql.scanner import UNKNOWN, content_start, first_keyword, has_unclear_quotes, lexis_of
+from queryserver.sql.scanner import UNKNOWN, content_start, dialect_patterns, first_keyword, has_unclear_quotes
 
 _MAX_TOKENIZED_CHARACTERS = 100_000
 """Longer texts are not tokenized, because this would block the event loop for more than 50 ms."""
@@ -147,7 +147,7 @@ def explainable(statement: str, dialect: str) -> str:
     An unknown first word passes if nothing in the text could execute it, since the engine describes the error best.
     Raises InvalidParameter.
     """
-    start = content_start(statement, lexis_of(dialect))
+    start = content_start(statement, dialect_patterns(dialect))
     text, keyword = statement[start:], first_keyword(statement, dialect)
     if keyword == "EXPLAIN":
         raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")

@@ -22,7 +22,15 @@ from queryserver.connectors.options import (
     TrinoOptions,
     listed_options,
 )
-from queryserver.connectors.types import BY_PAIR, TYPES, Category, Runs, complete_settings, flags_of, with_defaults
+from queryserver.connectors.types import (
+    TYPES,
+    TYPES_BY_PAIR,
+    Category,
+    RunSupport,
+    complete_settings,
+    flags_of,
+    with_defaults,
+)
 from queryserver.errors.statements import ConnectorRefused
 from queryserver.platform.settings.editor import GeneralSettings
 
@@ -84,7 +92,7 @@ def test_table_has_47_rows_in_catalog_order() -> None:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
 def test_type_equals_its_row(row: list[str]) -> None:
     number, dialect, interface, category, name, description, quote, letters, runs, settings = row
-    found = BY_PAIR[dialect, interface]
+    found = TYPES_BY_PAIR[dialect, interface]
     assert found.category == category
     assert (found.nice_name, found.description) == (name, "" if description == "-" else description)
     assert found.runs == runs.partition(",")[0]
@@ -110,7 +118,7 @@ def test_type_equals_its_row(row: list[str]) -> None:
 def test_catalog_defaults_equal_option_defaults(pair: tuple[str, str], model: type[Options]) -> None:
     listed = listed_options(model)
     tunnel = {"has_ssh": False, "ssh_server_host": "127.0.0.1"}
-    assert {**tunnel, **BY_PAIR[pair].settings} == {**tunnel, **listed}
+    assert {**tunnel, **TYPES_BY_PAIR[pair].settings} == {**tunnel, **listed}
 
 
 def test_unlisted_pair_has_the_flags_of_its_dialect_or_plain_sql() -> None:
@@ -125,17 +133,17 @@ def test_category_names() -> None:
 
 
 def complete(dialect: str, interface: str, **given: object) -> dict[str, Any]:
-    return complete_settings(BY_PAIR[dialect, interface], given)
+    return complete_settings(TYPES_BY_PAIR[dialect, interface], given)
 
 
 def test_missing_settings_take_the_defaults_of_the_type() -> None:
-    assert complete("trino", "trino") == BY_PAIR["trino", "trino"].settings
+    assert complete("trino", "trino") == TYPES_BY_PAIR["trino", "trino"].settings
     assert complete("trino", "trino", url="https://h", catalog=None)["url"] == "https://h"
 
 
 def test_custom_defaults_apply_to_listed_settings_only() -> None:
     others = {"query_timeout_s": 5, "close_queries": True}
-    hive, plain = BY_PAIR["hive", "hiveserver2"], BY_PAIR["hive", "sqlalchemy"]
+    hive, plain = TYPES_BY_PAIR["hive", "hiveserver2"], TYPES_BY_PAIR["hive", "sqlalchemy"]
     changed = with_defaults(hive, others)
     assert list(changed.settings) == list(hive.settings)
     assert complete_settings(changed, {"query_timeout_s": "7"}) == {**hive.settings, **others, "query_timeout_s": 7}
@@ -183,7 +191,7 @@ def test_certificates_may_contain_line_breaks() -> None:
 def test_only_runnable_types_accept_general_settings() -> None:
     general = dict.fromkeys(GeneralSettings.model_fields, 1) | {"retry": "read_only"}
     for row in TYPES:
-        if row.runs in {Runs.YES, Runs.DRIVER}:
+        if row.runs in {RunSupport.YES, RunSupport.DRIVER}:
             assert general.keys() <= complete_settings(row, general).keys()
             assert "session_idle_s" not in complete_settings(row, {})
         else:

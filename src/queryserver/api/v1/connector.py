@@ -11,7 +11,7 @@ from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
 from queryserver.api.service_dependencies import ConnectionTestsDep, StoredConnectorsDep
-from queryserver.connectors.instances import ShownInstance, ShownType, SubmittedConnector
+from queryserver.connectors.instances import InstanceView, SubmittedConnector, TypeView
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
@@ -139,7 +139,7 @@ def _group(group: type[Group], category: Category, values: list[Any]) -> Group:
     return group(category=category, category_name=category.label, description="", values=values)
 
 
-def _connector(shown: ShownInstance) -> wire.Connector:
+def _connector(shown: InstanceView) -> wire.Connector:
     instance = shown.instance
     return model_from(
         wire.Connector,
@@ -156,13 +156,13 @@ def _connector(shown: ShownInstance) -> wire.Connector:
     )
 
 
-def _template(found: ShownType) -> wire.ConnectorTemplate:
+def _template(found: TypeView) -> wire.ConnectorTemplate:
     """Return a connector type as a template, to which clients add a name before sending it to update."""
     fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
     return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
 
 
-def _type(shown: ShownType) -> wire.ConnectorType:
+def _type(shown: TypeView) -> wire.ConnectorType:
     row = shown.row
     return model_from(
         wire.ConnectorType,

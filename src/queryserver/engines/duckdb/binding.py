@@ -18,7 +18,7 @@ from queryserver import errors
 from queryserver.engines.duckdb.guard import Token, statement_kind, tokenize
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement
-from queryserver.sql.parameters import Parameter, ParameterType, digits_of
+from queryserver.sql.parameters import Parameter, ParameterType, precision_and_scale
 
 Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list["Native | None"]
 
@@ -89,7 +89,7 @@ class _MarkerWriter:
                     return self._mark(list(map(_native_value, value)))
                 return DUCKDB.array.format(", ".join(map(self._value, value)))
             case Decimal():
-                precision, scale = digits_of(value)
+                precision, scale = precision_and_scale(value)
                 return f"CAST({self._mark(format(value, 'f'))} AS DECIMAL({precision},{scale}))"
             case dt.datetime() if value.tzinfo is not None:
                 return self._mark(value.astimezone(dt.UTC))

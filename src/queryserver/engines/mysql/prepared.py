@@ -9,7 +9,7 @@ from asyncmy.protocol import pack_binary_params
 
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement
-from queryserver.sql.parameters import Parameter, digits_of
+from queryserver.sql.parameters import Parameter, precision_and_scale
 
 PREPARABLE_KEYWORDS = frozenset(
     {"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"}
@@ -65,7 +65,7 @@ def is_bound(one: Parameter) -> bool:
 
     As bound values, they would have wider types and lose the Boolean type, and MariaDB would read LIMIT -1 as no limit.
     """
-    is_whole = isinstance(one.value, Decimal) and digits_of(one.value)[1] == 0
+    is_whole = isinstance(one.value, Decimal) and precision_and_scale(one.value)[1] == 0
     return not (is_whole or isinstance(one.value, int | None))
 
 
@@ -89,7 +89,7 @@ def mark(number: int, one: Parameter) -> str:
         case bytes():
             return "CAST(? AS BINARY)"
         case Decimal() as value:
-            precision, scale = digits_of(value)
+            precision, scale = precision_and_scale(value)
             return f"CAST(? AS DECIMAL({max(precision, scale + 1)},{scale}))" if scale <= _MAX_SCALE else "(?)"
         case _:
             return "(?)"

@@ -19,7 +19,7 @@ from queryserver import errors
 from queryserver.engines import catalog_queries as queries
 from queryserver.engines import loader
 from queryserver.engines.phoenix.connection import PhoenixConnection
-from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
+from queryserver.engines.phoenix.protocol import Phase, avatica_errors, parameter_rows, with_row_numbers
 from queryserver.engines.phoenix.statement import native_type, row_values
 from queryserver.engines.protocol import (
     ColumnStatistics,
@@ -40,7 +40,7 @@ from queryserver.engines.protocol import (
 _SCHEMA, _TABLE, _NAME, _TYPE, _SIZE, _DIGITS, _NULLABLE, _DEFAULT, _POSITION, _KEY = 1, 2, 3, 5, 6, 8, 10, 12, 16, 28
 _UPDATABLE = 3  # a value of VIEW_TYPE
 # Selects the rows that describe tables, not columns, column families, or links to other tables or indexes.
-_HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
+_TABLE_ROWS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
 class PhoenixCatalog(queries.SessionCatalog):
@@ -61,7 +61,7 @@ class PhoenixCatalog(queries.SessionCatalog):
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
         schema = await self._schema(database)
-        where = f"{_in_schema(schema)} AND {_HEADS}"
+        where = f"{_in_schema(schema)} AND {_TABLE_ROWS}"
         rows = await self._rows(f"SELECT TABLE_NAME, TABLE_TYPE FROM SYSTEM.CATALOG WHERE {where}")
         return [TableSummary(name, TableKind.of(is_view=kind == "v")) for name, kind in rows]
 
@@ -70,7 +70,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         names = ", ".join(map(queries.escaped_literal, queries.name_candidates(table, queries.Folding.UPPER)))
         rows = await self._rows(
             "SELECT TABLE_NAME, TABLE_TYPE, VIEW_TYPE FROM SYSTEM.CATALOG"
-            f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
+            f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_TABLE_ROWS}"
         )
         found = {name: (kind, view_type) for name, kind, view_type in rows}
         name = queries.match_name(table, found, queries.Folding.UPPER)
@@ -188,24 +188,26 @@ class PhoenixLoader:
         if load.replace:
             raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
         loader.refuse_target(load, exists=await self.exists(load.target))
-        return await (self._append if load.append else self._make)(load, batches, ledger)
+        return await (self._append if load.append else self._create_and_fill)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
         loader.refuse_changes(read_only=self._read_only)
         await loader.execute(self._session, f"DROP TABLE IF EXISTS {self._quoted(table)}")
 
-    async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+    async def _create_and_fill(
+        self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger
+    ) -> int:
         key_column = next((column.name for column in load.columns if not column.nullable), None)
         added = None if key_column is not None else _free_name(ROW_ID, load.columns)
 
         async def create() -> None:
-            async with self._claimed(load.target):
+            async with self._claim_name(load.target):
                 await self._create(load.target, load.columns, key=key_column or "", added=added)
 
         async with loader.created_table(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
             if key_column is not None:
-                count = await self._one(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
+                count = await self._single_value(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
                 if int(str(count)) != rows:
                     message = f'Column "{key_column}" cannot be the key: some of its values occur more than once.'
                     raise errors.StatementRejected(message)
@@ -229,7 +231,9 @@ class PhoenixLoader:
         to = source = ", ".join(map(queries.identifier, column_names))
         if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in column_names:
             # An import has created the table, so continue its row numbers.
-            last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._quoted(load.target)}")
+            last = await self._single_value(
+                f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._quoted(load.target)}"
+            )
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
             to, source = f"{to}, {queries.identifier(keys[0])}", f"{source}, {queries.identifier(numbers)} + {start}"
         else:
@@ -245,9 +249,9 @@ class PhoenixLoader:
             return  # Phoenix itself rejects rows without a key
         names = ", ".join(map(queries.identifier, keys))
         staging, target = self._quoted(load.staging), self._quoted(load.target)
-        distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
+        distinct = await self._single_value(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
         same = " AND ".join(f"s.{queries.identifier(key)} = t.{queries.identifier(key)}" for key in keys)
-        shared = await self._one(
+        shared = await self._single_value(
             f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
         )
         if distinct != rows or shared:
@@ -256,7 +260,7 @@ class PhoenixLoader:
             )
 
     @asynccontextmanager
-    async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
+    async def _claim_name(self, table: TableName) -> AsyncGenerator[None]:
         """Create sequences that claim a new table's name, to prevent concurrent imports into it from any server.
 
         Both the current and the next time slot are claimed, so that claims made around a slot change conflict.
@@ -264,7 +268,7 @@ class PhoenixLoader:
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
-            claims.push_async_callback(self._sweep, table, slot - 1)
+            claims.push_async_callback(self._drop_orphaned_claims, table, slot - 1)
             for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
                 sequence = self._quoted(TableName(table.database, name))
                 try:
@@ -283,7 +287,7 @@ class PhoenixLoader:
                 claims.push_async_callback(self._release, sequence)
             yield
 
-    async def _sweep(self, table: TableName, slot: int) -> None:
+    async def _drop_orphaned_claims(self, table: TableName, slot: int) -> None:
         """Drop orphaned claims from before `slot`. Requires the privilege to list sequences."""
         least = _claim(table, 0)
         where = _in_schema(self._schema_of(table), "SEQUENCE_SCHEMA")
@@ -330,7 +334,9 @@ class PhoenixLoader:
         try:
             async with loader.read_ahead(batches, partial(parameter_rows, column_names), self._executor) as written:
                 async for rows in loader.group_rows(written, _BATCH_BYTES):
-                    await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
+                    await self._connection.execute_batch(
+                        statement, with_row_numbers(rows, total + 1) if numbers else rows
+                    )
                     total += len(rows)
         except asyncio.CancelledError:
             # The server continues with a batch after the client disconnects, until the Avatica connection is closed.
@@ -339,7 +345,7 @@ class PhoenixLoader:
         await self._connection.close_statement(statement)
         return total
 
-    async def _one(self, sql: str) -> object:
+    async def _single_value(self, sql: str) -> object:
         (row,) = await queries.read_rows(self._session, sql)
         return row[0]
 

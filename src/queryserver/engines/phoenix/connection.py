@@ -203,12 +203,12 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
 ResultT = TypeVar("ResultT")
 
 
-class Overtaken(Exception):
+class EventOccurred(Exception):
     """The event occurred before the exchange's result arrived."""
 
 
-async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
-    """Wait for the exchange's result. Raises Overtaken if it is still missing `grace_s` after the event."""
+async def wait_unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
+    """Wait for the exchange's result. Raises EventOccurred if it is still missing `grace_s` after the event."""
     request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
     try:
         await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -216,7 +216,7 @@ async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *
             await asyncio.wait({request}, timeout=grace_s)
         if request.done():
             return request.result()
-        raise Overtaken
+        raise EventOccurred
     finally:
         await cancel_tasks(request, waiting)
 
@@ -256,7 +256,9 @@ class PhoenixConnection:
 
     async def forbid_changes(self) -> None:
         """Make the connection read-only, which also forbids `USE`. Raises EngineUnavailable."""
-        await self._call(protocol.Phase.OPENING, "ConnectionSync", protocol.synchronize(self.id, read_only=True))
+        await self._call(
+            protocol.Phase.OPENING, "ConnectionSync", protocol.encode_sync_request(self.id, read_only=True)
+        )
         self._read_only = True
 
     async def new_statement(self) -> int:
@@ -274,7 +276,7 @@ class PhoenixConnection:
         self._is_stopped, limit_s = True, self._timeouts.stop_s
         try:
             answer = await self._call(
-                protocol.Phase.BEFORE, "ConnectionSync", protocol.synchronize(self.id), within_s=limit_s
+                protocol.Phase.BEFORE, "ConnectionSync", protocol.encode_sync_request(self.id), within_s=limit_s
             )
             self._schema = answer.message(1).text(6)
             await self._call(protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
@@ -283,12 +285,12 @@ class PhoenixConnection:
             return False
         return True
 
-    async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.Executed:
+    async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.ExecuteResult:
         """Run a statement until its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         # -1 means no row limit; `rows` is the size of the first frame.
         body += protocol.number(5, -1) + protocol.number(6, rows)
-        return await self._call_while_connected("PrepareAndExecute", body, protocol.executed)
+        return await self._call_while_connected("PrepareAndExecute", body, protocol.decode_execute_response)
 
     async def prepare(self, sql: str) -> int:
         """Prepare a statement with parameters and return its number. Raises SessionLost, StatementRejected."""
@@ -301,11 +303,11 @@ class PhoenixConnection:
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
         return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).octets(1)
 
-    async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.Executed:
+    async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.ExecuteResult:
         """Run a prepared statement like `execute`, with one `TypedValue` per parameter."""
         body = protocol.octets(1, handle) + b"".join(protocol.octets(2, value) for value in values)
         body += protocol.number(4, 1) + protocol.number(5, rows)
-        return await self._call_while_connected("Execute", body, protocol.executed)
+        return await self._call_while_connected("Execute", body, protocol.decode_execute_response)
 
     async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
         """Run a prepared statement once per row (UpdateBatch). Raises StatementRejected, OutcomeUnknown."""
@@ -319,7 +321,7 @@ class PhoenixConnection:
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Before Avatica 1.10, servers read the frame size from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
-        return await self._call_while_connected("Fetch", body, protocol.fetched)
+        return await self._call_while_connected("Fetch", body, protocol.decode_fetch_response)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
         """Yield the rows of java.sql.DatabaseMetaData.getColumns for all tables that match these LIKE patterns.
@@ -364,7 +366,9 @@ class PhoenixConnection:
     async def _open_at_server(self) -> None:
         body = protocol.text(1, self.id) + protocol.pairs(2, self._properties)
         await self._call(protocol.Phase.OPENING, "OpenConnection", body)
-        body = protocol.synchronize(self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema)
+        body = protocol.encode_sync_request(
+            self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema
+        )
         await self._call(protocol.Phase.OPENING, "ConnectionSync", body)
 
     async def _open_again(self) -> None:
@@ -387,7 +391,7 @@ class PhoenixConnection:
                 return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
         except (errors.SessionLost, errors.OutcomeUnknown) as error:
             # After `stop`, an error does not mean that the connection is lost.
-            if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
+            if not self._is_stopped and not isinstance(error.__cause__, protocol.StatementMissing):
                 self._lose(error)
             raise
 
@@ -400,10 +404,10 @@ class PhoenixConnection:
         """
         exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:
-            answer = await unless(self._lost_now, exchange)
+            answer = await wait_unless(self._lost_now, exchange)
             with protocol.avatica_errors(protocol.Phase.SENT):
                 return read(answer)
-        except Overtaken:
+        except EventOccurred:
             message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
                 message = "Results have expired: the Query Server no longer knows this session."
@@ -417,7 +421,7 @@ class PhoenixConnection:
             await asyncio.sleep(self._timeouts.beat_s)
             if self._is_stopped:
                 continue
-            sent_at, body = clock(), protocol.request("ConnectionSync", protocol.synchronize(self.id))
+            sent_at, body = clock(), protocol.request("ConnectionSync", protocol.encode_sync_request(self.id))
             try:
                 with protocol.avatica_errors(protocol.Phase.BEFORE):
                     answer = await self._http.post(self._route, body, within_s=self._timeouts.answer_s)

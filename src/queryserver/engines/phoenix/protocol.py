@@ -177,7 +177,7 @@ class AvaticaFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class ExecuteResult:
     """The first response to a statement: either columns and a frame, or the number of changed rows."""
 
     columns: Sequence[AvaticaColumn]
@@ -196,7 +196,7 @@ class ServerError(Exception):
         self.traces = traces
 
 
-class Missing(Exception):
+class StatementMissing(Exception):
     """The server no longer has the statement or its result."""
 
 
@@ -205,14 +205,14 @@ def request(name: str, body: bytes) -> bytes:
 
 
 def response(name: str, body: bytes) -> Message:
-    """Decode the response body for the request `name`. Raises ServerError, Missing, Malformed."""
+    """Decode the response body for the request `name`. Raises ServerError, StatementMissing, Malformed."""
     wire = Message(body)
     kind = wire.text(1).rpartition("$")[2]
     if kind == "ErrorResponse":
         error = wire.message(2)
         traces = [one.decode(errors="replace") for one in error.each(1)]
         if any(trace.partition(":")[0].endswith("NoSuchStatementException") for trace in traces):
-            raise Missing
+            raise StatementMissing
         raise ServerError(error.text(2), traces, error.text(5))
     expected = {"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"}
     if kind != expected.get(name, f"{name}Response"):
@@ -220,7 +220,7 @@ def response(name: str, body: bytes) -> Message:
     return wire.message(2)
 
 
-def synchronize(
+def encode_sync_request(
     connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None, schema: str = ""
 ) -> bytes:
     """Encode a ConnectionSyncRequest. None and "" leave a property unchanged."""
@@ -232,16 +232,16 @@ def synchronize(
     return text(1, connection) + octets(2, properties)
 
 
-def executed(message: Message) -> Executed:
-    """Decode an ExecuteResponse. Raises Missing, Malformed."""
+def decode_execute_response(message: Message) -> ExecuteResult:
+    """Decode an ExecuteResponse. Raises StatementMissing, Malformed."""
     if message.number(2):
-        raise Missing
+        raise StatementMissing
     for result in message.messages(1):
         return result_set(result)
-    return Executed((), AvaticaFrame((), done=True), None)
+    return ExecuteResult((), AvaticaFrame((), done=True), None)
 
 
-def result_set(message: Message) -> Executed:
+def result_set(message: Message) -> ExecuteResult:
     """Decode a ResultSetResponse. Raises Malformed."""
     count = message.signed(6)
     declared = list[AvaticaColumn]()
@@ -249,14 +249,14 @@ def result_set(message: Message) -> Executed:
         name, type_name = one.text(9) or one.text(10), one.message(20).text(2)
         declared.append(AvaticaColumn(name, type_name, precision=one.number(12), scale=one.number(13)))
     if declared:
-        return Executed(declared, _frame(message.message(5)), None, message.number(2))
-    return Executed((), AvaticaFrame((), done=True), count if count >= 0 else None)
+        return ExecuteResult(declared, _frame(message.message(5)), None, message.number(2))
+    return ExecuteResult((), AvaticaFrame((), done=True), count if count >= 0 else None)
 
 
-def fetched(message: Message) -> AvaticaFrame:
-    """Decode a FetchResponse. Raises Missing, Malformed."""
+def decode_fetch_response(message: Message) -> AvaticaFrame:
+    """Decode a FetchResponse. Raises StatementMissing, Malformed."""
     if message.number(2) or message.number(3):
-        raise Missing
+        raise StatementMissing
     return _frame(message.message(1))
 
 
@@ -277,7 +277,7 @@ _MAX_LONG = 2**63 - 1
 Write = Callable[[Any], bytes]
 
 
-class _Unfit(ValueError):
+class _UnsupportedValue(ValueError):
     """Phoenix cannot store a value. The message states the reason."""
 
 
@@ -286,47 +286,47 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
     null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
     columns = list[list[bytes]]()
     for name, column in zip(names, batch.columns, strict=True):
-        write, values = _writing(column)
+        write, values = _value_encoder(column)
         try:
             columns.append([null if value is None else octets(1, write(value)) for value in values.to_pylist()])
-        except _Unfit as error:
+        except _UnsupportedValue as error:
             raise errors.StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
     return [b"".join(row) for row in zip(*columns, strict=True)]
 
 
-def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
+def with_row_numbers(rows: Sequence[bytes], first: int) -> list[bytes]:
     """Append a consecutive number, starting at `first`, to each row as its last parameter."""
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
 
 
-def _reason(one: Parameter) -> str | None:
+def _refusal_reason(one: Parameter) -> str | None:
     try:
         if isinstance(one.value, tuple):
             _require_array(one)
         else:
             typed_value(one)
-    except _Unfit as error:
+    except _UnsupportedValue as error:
         return str(error)
     return None
 
 
 def _require_array(one: Parameter) -> None:
-    """Raise _Unfit for values that `ARRAY[…]` cannot store, such as NULL among numbers, which would become 0."""
+    """Raise _UnsupportedValue for values that `ARRAY[…]` cannot store, such as NULL, which would become 0."""
     if not one.elements:
-        raise _Unfit("it has no empty arrays")
+        raise _UnsupportedValue("it has no empty arrays")
     types = {element.type for element in one.elements if element.value is not None}
     if types & {ParameterType.ARRAY, ParameterType.BINARY}:
-        raise _Unfit("arrays are of numbers, texts, dates and times")
+        raise _UnsupportedValue("arrays are of numbers, texts, dates and times")
     if types != {ParameterType.VARCHAR} and any(element.value is None for element in one.elements):
-        raise _Unfit("only an array of texts has a null")
+        raise _UnsupportedValue("only an array of texts has a null")
     for value in (element.value for element in one.elements):
         if isinstance(value, date) and value.year <= _GREGORIAN.year:
-            raise _Unfit("dates of arrays are later than 1582")
+            raise _UnsupportedValue("dates of arrays are later than 1582")
         if isinstance(value, datetime) and value.microsecond % 1000:
-            raise _Unfit("its time is finer than milliseconds")
+            raise _UnsupportedValue("its time is finer than milliseconds")
 
 
-PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ}, unfit=_reason)
+PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ}, refusal_reason=_refusal_reason)
 
 
 def mark(number: int, one: Parameter) -> str:
@@ -335,7 +335,7 @@ def mark(number: int, one: Parameter) -> str:
 
 
 def typed_value(one: Parameter) -> bytes:
-    """Encode a value that is not an array as a `TypedValue`. Raises _Unfit unless `PARAMETERS` permits the value."""
+    """Encode a value that is not an array as a `TypedValue`. Raises _UnsupportedValue unless `PARAMETERS` permits it."""
     match one.value:
         case None:
             return number(1, _NULL) + number(_IS_NULL, 1)
@@ -352,12 +352,12 @@ def typed_value(one: Parameter) -> bytes:
         case str() as value:
             return _text(value)
         case date() | time() as value:
-            return _moment(value)
+            return _encode_date_or_time(value)
         case tuple():
             raise TypeError("arrays are written")
 
 
-def _moment(value: date | time) -> bytes:
+def _encode_date_or_time(value: date | time) -> bytes:
     if isinstance(value, datetime):
         return _timestamp(value)
     if isinstance(value, date):
@@ -366,7 +366,7 @@ def _moment(value: date | time) -> bytes:
     return _clock(past // timedelta(microseconds=1))
 
 
-def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
+def _value_encoder(column: pa.Array) -> tuple[Write, pa.Array]:
     """Return a function that encodes one value, and the column converted to that function's input type."""
     kind = column.type
     if pa.types.is_boolean(kind):
@@ -394,19 +394,19 @@ def _whole(rep: int, value: int) -> bytes:
 
 def _long(value: int) -> bytes:
     if value > _MAX_LONG:
-        raise _Unfit(f"it is above {_MAX_LONG}")
+        raise _UnsupportedValue(f"it is above {_MAX_LONG}")
     return _whole(_LONG, value)
 
 
 def _double(value: float) -> bytes:
     if not math.isfinite(value):
-        raise _Unfit("it is no finite number")
+        raise _UnsupportedValue("it is no finite number")
     return number(1, _DOUBLE) + varint(_DOUBLE_VALUE << 3 | FIXED64) + struct.pack("<d", value)
 
 
 def _clock(microseconds: int) -> bytes:
     if microseconds % 1000:
-        raise _Unfit("its time is finer than milliseconds")
+        raise _UnsupportedValue("its time is finer than milliseconds")
     return _whole(_TIME, microseconds // 1000)
 
 
@@ -415,7 +415,7 @@ def _timestamp(value: datetime) -> bytes:
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
-        raise _Unfit("its time is finer than milliseconds, before the year 1583")
+        raise _UnsupportedValue("its time is finer than milliseconds, before the year 1583")
     return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
 
 
@@ -459,24 +459,24 @@ def avatica_errors(phase: Phase) -> Generator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent
         if phase is Phase.SENT:
             raise errors.OutcomeUnknown(_LOST) from error
-        raise _lost(phase, _UNREACHABLE) from error
+        raise _lost_error(phase, _UNREACHABLE) from error
     except TimeoutError as error:
-        raise _lost(phase, "The Query Server did not answer in time.") from error
+        raise _lost_error(phase, "The Query Server did not answer in time.") from error
     except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
-        raise _lost(phase, _LOST) from error
+        raise _lost_error(phase, _LOST) from error
     except Malformed as error:
-        raise _lost(phase, "The Query Server's answer cannot be read.") from error
+        raise _lost_error(phase, "The Query Server's answer cannot be read.") from error
     except HttpRefusal as error:
         if error.status in {401, 403}:
             raise errors.CredentialsRequired("The Query Server refused the login.") from error
-        raise _lost(phase, f"The Query Server answered with HTTP {error.status}.") from error
-    except Missing as error:
+        raise _lost_error(phase, f"The Query Server answered with HTTP {error.status}.") from error
+    except StatementMissing as error:
         raise errors.OutcomeUnknown(GONE) from error
     except ServerError as error:
         raise _server_error(phase, error) from error
 
 
-def _lost(phase: Phase, text: str) -> errors.EngineError:
+def _lost_error(phase: Phase, text: str) -> errors.EngineError:
     if phase is Phase.OPENING:
         return errors.EngineUnavailable(_UNREACHABLE if text == _LOST else text)
     if phase is Phase.BEFORE:

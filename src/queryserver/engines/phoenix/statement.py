@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, ResultT, unless
+from queryserver.engines.phoenix.connection import EventOccurred, PhoenixConnection, ResultT, wait_unless
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement, Stopped
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
@@ -160,7 +160,7 @@ _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
 }
 
 
-_Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.Executed]]
+_Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.ExecuteResult]]
 
 FIRST_ROWS = 4  # few, because the row width is unknown and the Query Server holds several copies of a frame
 
@@ -196,7 +196,7 @@ class PhoenixStatement(DriverStatement):
         self._reader = AvaticaRowReader(declared)
         if not declared and self._keyword in {"UPSERT", "DELETE"}:
             self.modified_rows = executed.update_count
-        self._keep(executed.frame)
+        self._store_frame(executed.frame)
         if not self.is_open:
             await self._release()
 
@@ -217,7 +217,7 @@ class PhoenixStatement(DriverStatement):
             if self._statement is None:
                 raise OutcomeUnknown("The engine no longer knows this statement.")
             request = self._connection.fetch(self._statement, offset=self._rows_read, rows=count)
-            self._keep(await self._unless_stopped(request))
+            self._store_frame(await self._unless_stopped(request))
         rows, self._ready = self._ready, ()
         self._rows_read += len(rows)
         if self._stop_sent:
@@ -239,7 +239,7 @@ class PhoenixStatement(DriverStatement):
             self._stopped.set()
 
     def was_interrupted(self, error: EngineError) -> bool:
-        unknown = isinstance(error.__cause__, protocol.Missing | protocol.ServerError)
+        unknown = isinstance(error.__cause__, protocol.StatementMissing | protocol.ServerError)
         return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row
@@ -256,13 +256,13 @@ class PhoenixStatement(DriverStatement):
         """Wait for the exchange's result. Raises an error if the statement is stopped and no response arrives."""
         try:
             # Once the server has confirmed the stop, it may never respond to the interrupted request.
-            return await unless(self._stopped, exchange, grace_s=1.5)
-        except Overtaken:
+            return await wait_unless(self._stopped, exchange, grace_s=1.5)
+        except EventOccurred:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
                 raise Stopped from None
             message = "Phoenix did not stop in time; the statement may or may not have taken effect."
             raise OutcomeUnknown(message) from None
 
-    def _keep(self, frame: protocol.AvaticaFrame) -> None:
+    def _store_frame(self, frame: protocol.AvaticaFrame) -> None:
         self._ready = frame.rows
         self._is_read = frame.done or not frame.rows

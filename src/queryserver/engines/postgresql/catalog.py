@@ -25,7 +25,11 @@ from queryserver.engines.catalog_queries import (
 )
 from queryserver.sql.types import parse_type
 
-_KIND_OF = {"v": protocol.TableKind.VIEW, "m": protocol.TableKind.MATERIALIZED_VIEW, "f": protocol.TableKind.EXTERNAL}
+_TABLE_KINDS = {
+    "v": protocol.TableKind.VIEW,
+    "m": protocol.TableKind.MATERIALIZED_VIEW,
+    "f": protocol.TableKind.EXTERNAL,
+}
 
 _ORDERED = frozenset({
     "smallint", "integer", "bigint", "numeric", "real", "double", "text", "varchar", "character", "name", "boolean",
@@ -83,7 +87,9 @@ SELECT c.relname, c.relkind::text, d.description
  WHERE c.relnamespace = {oid:d} AND {_IS_TABLE} AND {_MAY_USE}""")
         return await build_summaries(
             rows,
-            lambda row: protocol.TableSummary(row[0], _KIND_OF.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
+            lambda row: protocol.TableSummary(
+                row[0], _TABLE_KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""
+            ),
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -105,7 +111,7 @@ SELECT c.oid, c.relname, c.relkind::text, {_MAY_USE}, pg_get_userbyid(c.relowner
         oid, name, relkind, may_use, owner, comment, rows, size, support_updates = found[0]
         if not may_use:
             raise errors.EngineForbidden(f"permission denied for table {name}")
-        kind = _KIND_OF.get(relkind, protocol.TableKind.MANAGED)
+        kind = _TABLE_KINDS.get(relkind, protocol.TableKind.MANAGED)
         known = {"numRows": rows, "totalSize": size}
         keys = await self._rows(f"""
 SELECT a.attname, n.nspname, c.relname, b.attname

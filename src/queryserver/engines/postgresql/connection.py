@@ -22,7 +22,7 @@ from queryserver.engines.postgresql.records import RECORD, read_records, record_
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
-    Unfit,
+    UnrepresentableValue,
     ValueKind,
     arrow_type,
     columns,
@@ -171,7 +171,7 @@ class PostgresqlConnection(TappedConnection):
                 self.on_notice(line)
 
 
-async def make_ready(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
+async def prepare_session(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
     """Apply role, schema and settings, each in one round trip; options that are not set need none.
 
     The role must be set again because DISCARD ALL resets it.
@@ -253,7 +253,11 @@ class PostgresqlStatement(DriverStatement):
             raise_if_stopped()
             # Runs without our own transaction, because the server would refuse a COMMIT inside a procedure there. A
             # procedure's result is a single row.
-            with canceled_as(self._canceled), refusals(connection.guard, self._names), statement_errors(started=True):
+            with (
+                replace_cancellation(self._canceled),
+                refusals(connection.guard, self._names),
+                statement_errors(started=True),
+            ):
                 self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
@@ -290,7 +294,7 @@ class PostgresqlStatement(DriverStatement):
             if not self.is_open:
                 return ()
             refused = refusals(guard, self._names, self._rows_read)
-            with canceled_as(self._canceled), refused, statement_errors(started=True):
+            with replace_cancellation(self._canceled), refused, statement_errors(started=True):
                 if self._portal is None:
                     self._portal = _GuardedPortal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
@@ -361,7 +365,9 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
         f" (another array dimension) after rows that could: cast the column to text"
     )
     is_nested = declared.kind in NESTED or declared.kind is ValueKind.RECORD
-    return ColumnReader(pa.null() if is_nested else arrow_type(declared), read, refusal, misfits=(Unfit,))
+    return ColumnReader(
+        pa.null() if is_nested else arrow_type(declared), read, refusal, misfits=(UnrepresentableValue,)
+    )
 
 
 def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
@@ -421,14 +427,14 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except _REFUSED_LOGIN as error:
-        raise errors.CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
+        raise errors.CredentialsRequired(_CLIENT_HOST.sub("", server_message(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
         # asyncpg reports a server without TLS only in the message of a generic error.
         without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
         reason = NO_TLS if without_tls else ""
         raise errors.EngineUnavailable(connection_failure_message("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
-        raise errors.StatementRejected(text_of(error)) from error
+        raise errors.StatementRejected(server_message(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise errors.EngineUnavailable("PostgreSQL refused the connection.") from error
 
@@ -447,7 +453,7 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 
 @contextmanager
-def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
+def replace_cancellation(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
     """Replace a cancelled statement's error by the error from `canceled`, with the server's error as its cause.
 
     A disk-full error is replaced too: it names files, and can occur before the sample server's watch cancels.
@@ -462,7 +468,7 @@ def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[
 
 def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
-        return errors.EngineTimeout(text_of(error))
+        return errors.EngineTimeout(server_message(error))
     # asyncpg reports a closed connection only in the message of a generic error.
     is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
     if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
@@ -471,14 +477,14 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
         return errors.SessionLost("The PostgreSQL session is gone; the statement was not started.")
     known = (
         errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
-    )(text_of(error))
+    )(server_message(error))
     # Positions count characters from 1. Those inside function bodies are in `internal_position` instead.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
     known.with_sqlstate(getattr(error, "sqlstate", None))
     return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 
-def text_of(error: Exception) -> str:
+def server_message(error: Exception) -> str:
     """Return the server's message, followed by detail, hint and position, if any, on separate lines."""
     if not isinstance(error, asyncpg.PostgresError):
         return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."

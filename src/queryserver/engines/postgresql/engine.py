@@ -22,7 +22,7 @@ from queryserver.engines.postgresql.connection import (
     PostgresqlConnection,
     PostgresqlStatement,
     connect_errors,
-    make_ready,
+    prepare_session,
 )
 from queryserver.engines.postgresql.loader import PostgresqlLoader
 from queryserver.engines.postgresql.parameters import PARAMETERS
@@ -33,11 +33,11 @@ from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.threads import Tasks
 
-_CHECK_WITHIN_S = 5
-_KNOWN_FOR_S = 60.0
+_CHECK_TIMEOUT_S = 5
+_IDENTITY_CACHE_S = 60.0
 """How long an identity is cached. It expires because a moved or restored database gets a new identity."""
-_AGAIN_S = 5.0
-"""Pause after a failed attempt. An attempt takes up to twice `_CHECK_WITHIN_S`, and all requests wait for it."""
+_RETRY_PAUSE_S = 5.0
+"""Pause after a failed attempt. An attempt takes up to twice `_CHECK_TIMEOUT_S`, and all requests wait for it."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
@@ -127,12 +127,12 @@ class OwnDatabase:
         except EngineUnavailable as error:
             self._failure = error.message
         finally:
-            self._read_again_at = self._clock() + (_AGAIN_S if self._failure else _KNOWN_FOR_S)
+            self._read_again_at = self._clock() + (_RETRY_PAUSE_S if self._failure else _IDENTITY_CACHE_S)
             self._reading = None
 
     async def _read(self, *, tries: int) -> DatabaseIdentity:
         try:
-            async with asyncio.timeout(_CHECK_WITHIN_S):
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
                 connection = await asyncpg.connect(self._dsn, statement_cache_size=0)
                 try:
                     found = await _identity(connection)
@@ -150,7 +150,7 @@ class OwnDatabase:
 async def _identity(connection: Queries) -> DatabaseIdentity | None:
     for query in (_WITH_CLUSTER, _WITHOUT_CLUSTER):
         with suppress(*_NO_IDENTITY):
-            row = await connection.fetchrow(query, timeout=_CHECK_WITHIN_S)
+            row = await connection.fetchrow(query, timeout=_CHECK_TIMEOUT_S)
             return None if row is None else DatabaseIdentity(row["name"], row["number"], row["cluster"])
     return None
 
@@ -273,11 +273,11 @@ class UserLogins:
                 connection = await asyncpg.connect(self._admin_dsn, timeout=_START_S, command_timeout=_CALL_S)
                 try:
                     async with connection.transaction():
-                        await self._make(connection, role, login.password)
+                        await self._create_role(connection, role, login.password)
                 finally:
                     await connection.close(timeout=_CALL_S)
 
-    async def _make(self, connection: asyncpg.Connection, role: str, password: str) -> None:
+    async def _create_role(self, connection: asyncpg.Connection, role: str, password: str) -> None:
         # The lock prevents conflicts with concurrent changes to a role, including changes by other processes.
         await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($1))", role)
         if not await connection.fetchval("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = $1", role):
@@ -333,7 +333,7 @@ class PostgresqlEngine:
         new_statement = partial(
             PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only, canceled=self._canceled
         )
-        return self._sessions.session(login, new_statement, partial(make_ready, options, self._acting_role))
+        return self._sessions.session(login, new_statement, partial(prepare_session, options, self._acting_role))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -341,7 +341,7 @@ class PostgresqlEngine:
             yield PostgresqlCatalog(session)
 
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
-        prepare = partial(make_ready, options, self._acting_role)
+        prepare = partial(prepare_session, options, self._acting_role)
         make = partial(PostgresqlLoader, read_only=self._read_only, canceled=self._canceled)
         return self._sessions.use_connection(self._login(user, options), prepare, make)
 

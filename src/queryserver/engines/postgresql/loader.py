@@ -15,7 +15,7 @@ from pyarrow import csv
 
 from queryserver.engines import loader
 from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.postgresql.connection import PostgresqlConnection, canceled_as, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, replace_cancellation, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
@@ -100,7 +100,7 @@ class PostgresqlLoader:
         found.refuse_replacing(load)
         loader.refuse_target(load, exists=found.is_there)
         try:
-            with canceled_as(self._canceled):
+            with replace_cancellation(self._canceled):
                 return await self._load(load, schema, batches)
         except asyncio.CancelledError:
             # A stop signal may still be on its way to the server process, which must not serve another session.

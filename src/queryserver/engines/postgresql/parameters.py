@@ -129,7 +129,7 @@ _MAX_PREPARED = 50
 Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedStatement, tuple[Field, ...]]]]
 
 
-class Counting(Protocol):
+class CountingConnection(Protocol):
     """The methods of a connection that this module needs."""
 
     def is_in_transaction(self) -> bool: ...
@@ -141,7 +141,7 @@ class Counting(Protocol):
     def counted(self) -> AbstractContextManager[CompletionTap]: ...
 
 
-async def run_rows(connection: Counting, statement: BoundStatement, prepare: Prepare) -> int:
+async def run_rows(connection: CountingConnection, statement: BoundStatement, prepare: Prepare) -> int:
     """Run the statement per row, in the open transaction or a new one, and return the number of changed rows.
 
     Rows from RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
@@ -161,7 +161,7 @@ async def run_rows(connection: Counting, statement: BoundStatement, prepare: Pre
     return changed
 
 
-async def _run(connection: Counting, statement: BoundStatement, prepare: Prepare) -> int:
+async def _run(connection: CountingConnection, statement: BoundStatement, prepare: Prepare) -> int:
     prepared, done, changed = dict[str, PreparedStatement](), 0, 0
     for sql, rows in groupby(map(PostgresqlValues, statement.rows), PostgresqlValues.sql):
         alike, statement.row = list(rows), done
@@ -177,7 +177,7 @@ async def _run(connection: Counting, statement: BoundStatement, prepare: Prepare
 
 
 @contextmanager
-def _numbered(connection: Counting, statement: BoundStatement, done: int) -> Generator[CompletionTap]:
+def _numbered(connection: CountingConnection, statement: BoundStatement, done: int) -> Generator[CompletionTap]:
     with connection.counted() as counts:
         try:
             yield counts

@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from queryserver.engines.postgresql.values import (
-    Unfit,
+    UnrepresentableValue,
     ValueKind,
     builtin_type,
     date_text,
@@ -37,15 +37,15 @@ Field = tuple[int, bytes | None]
 def read_records(values: Sequence[bytes | None]) -> pa.Array:
     """Convert records to structs with fields `field0`, `field1`, …, whose types come from the first record.
 
-    Raises Unfit if all records are NULL or their fields differ; `record_text` then converts them to text.
+    Raises UnrepresentableValue if all records are NULL or their fields differ; `record_text` then converts them.
     """
     rows = [None if value is None else _fields(value) for value in values]
     first = next((row for row in rows if row is not None), None)
     if first is None:
-        raise Unfit
+        raise UnrepresentableValue
     kinds = [oid for oid, _ in first]
     if any(row is not None and [oid for oid, _ in row] != kinds for row in rows):
-        raise Unfit
+        raise UnrepresentableValue
     columns = [_column(oid, [None if row is None else row[at][1] for row in rows]) for at, oid in enumerate(kinds)]
     names = [f"field{at}" for at in range(len(kinds))]
     return pa.StructArray.from_arrays(columns, names=names, mask=nulls(rows))
@@ -86,10 +86,10 @@ def _column(oid: int, raws: Sequence[bytes | None]) -> pa.Array:
 
 
 def _elements(raw: bytes) -> list[bytes | None]:
-    """Split a one-dimensional array into its elements (array_send, arrayfuncs.c). Raises Unfit for more dimensions."""
+    """Split a one-dimensional array into its elements (arrayfuncs.c: array_send). Raises UnrepresentableValue."""
     dimensions, _, _ = struct.unpack_from("!iiI", raw)
     if dimensions > 1:
-        raise Unfit
+        raise UnrepresentableValue
     if not dimensions:
         return []
     (count, _), at = struct.unpack_from("!ii", raw, 12), 20

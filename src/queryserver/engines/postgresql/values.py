@@ -288,7 +288,7 @@ _DECIMAL128_DIGITS = 38
 
 _DAY = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
-_USUAL = {
+_REPRESENTABLE = {
     ValueKind.DATE: f"^{_DAY}$",
     ValueKind.TIMESTAMP: f"^{_DAY} {_CLOCK}$",
     ValueKind.TIMESTAMPTZ: rf"^{_DAY} {_CLOCK}[+-][0-9:]+$",
@@ -297,7 +297,7 @@ _USUAL = {
 """Patterns for values that fit their Arrow types, unlike infinities, out-of-range years, and NaN."""
 
 
-class Unfit(Exception):
+class UnrepresentableValue(Exception):
     """A value does not fit its column's Arrow type."""
 
 
@@ -319,16 +319,16 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
-        return _moved(declared, values, pa.int32(), _CALENDAR_DAYS, _DAYS_1970_TO_2000)
+        return _shifted(declared, values, pa.int32(), _CALENDAR_DAYS, _DAYS_1970_TO_2000)
     if declared.kind in (ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ):
-        return _moved(declared, values, pa.int64(), _CALENDAR_US, _US_1970_TO_2000)
+        return _shifted(declared, values, pa.int64(), _CALENDAR_US, _US_1970_TO_2000)
     if declared.kind is ValueKind.NUMERIC:
         return read_text(declared, values)
     return pa.array(values, wanted)
 
 
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Convert values in the server's text format, as used inside arrays and composite values. Raises Unfit."""
+    """Convert values in the text format inside arrays and composite values. Raises UnrepresentableValue."""
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
@@ -338,14 +338,14 @@ def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
     try:
         return texts.cast(wanted)
     except pa.ArrowInvalid as error:
-        usual = _USUAL.get(declared.kind)
+        usual = _REPRESENTABLE.get(declared.kind)
         if usual is None:
-            raise Unfit from error
+            raise UnrepresentableValue from error
     is_usual = pc.call_function("coalesce", [_matches(texts, usual), pa.scalar(value=True)])
     try:
         inside = pc.call_function("if_else", [is_usual, texts, pa.scalar(None, pa.string())]).cast(wanted)
     except pa.ArrowInvalid as error:
-        raise Unfit from error
+        raise UnrepresentableValue from error
     return text_union(inside, pc.call_function("if_else", [is_usual, pa.scalar(None, pa.string()), texts]))
 
 
@@ -368,7 +368,7 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 }
 
 
-def _moved(
+def _shifted(
     declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
 ) -> pa.Array:
     """Add `offset` to the values. Values outside `limits` become texts of a text union."""
@@ -388,7 +388,7 @@ NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})
 
 
 def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensions: int = 1) -> pa.Array:
-    """Convert values in the server's text format; arrays have `dimensions` dimensions. Raises Unfit."""
+    """Convert values in the server's text format; arrays have `dimensions` dimensions. Raises UnrepresentableValue."""
     if declared.kind is ValueKind.ARRAY:
         arrays = [None if text is None else array_literal(text, declared.delimiter) for text in texts]
         return _lists(declared, arrays, dimensions)
@@ -415,14 +415,14 @@ def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:
     if any(isinstance(array, str) for array in arrays):
-        raise Unfit
+        raise UnrepresentableValue
     items = [item for array in arrays if isinstance(array, list) for item in array]
     if dimensions > 1:
         inner = _lists(declared, items, dimensions - 1)
     else:
         leaves = [item for item in items if not isinstance(item, list)]
         if len(leaves) < len(items) or declared.element is None:
-            raise Unfit
+            raise UnrepresentableValue
         inner = read_nested(declared.element, leaves)
     return pa.ListArray.from_arrays(offsets(arrays), inner, mask=nulls(arrays))
 
@@ -430,7 +430,7 @@ def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) ->
 def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) -> pa.Array:
     count = len(declared.fields)
     if any(value is not None and len(value) != count for value in values):
-        raise Unfit
+        raise UnrepresentableValue
     children = [
         read_nested(field, [None if value is None else value[i] for value in values])
         for i, (_, field) in enumerate(declared.fields)

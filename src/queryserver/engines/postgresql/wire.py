@@ -45,12 +45,12 @@ _DATA_ROW: Final = b"D"
 _READY: Final = b"Z"
 _COMMAND_COMPLETE: Final = b"C"
 _ERROR_RESPONSE: Final = b"E"
-_ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
+_CHUNK_ENDS: Final = frozenset({b"s", b"C"})
 """The messages PortalSuspended and CommandComplete."""
-_OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
+_CHUNK_MESSAGES: Final = frozenset({*_CHUNK_ENDS, _DATA_ROW, _READY, _ERROR_RESPONSE})
 _SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
 """PortalSuspended and ReadyForQuery inside a transaction, the only state in which portals exist."""
-_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
+_DESCRIPTION_ENDS = (b"T", b"n", _ERROR_RESPONSE, _READY)
 """RowDescription, NoData, ErrorResponse and ReadyForQuery. No description follows the first of these messages."""
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
@@ -68,7 +68,7 @@ class TooLarge:
     column: int | None
 
 
-class _Cells:
+class _CellSizeCheck:
     """Finds the first value above the limit while a DataRow arrives, by reading the length before each value."""
 
     def __init__(self, limit: int) -> None:
@@ -110,7 +110,7 @@ class MessageGuard(Tap):
         self._header = b""
         self._kind, self._rest = b"", 0
         self._is_dropped = False
-        self._cells: _Cells | None = None
+        self._cells: _CellSizeCheck | None = None
         self.in_chunk = False
         """Whether a chunk is being received. `begin_chunk` sets it; the caller resets it after success or failure."""
         self._rows = 0
@@ -211,19 +211,19 @@ class MessageGuard(Tap):
 
     def _begin_message(self, kind: bytes, length: int) -> None:
         self._kind, self._rest = kind, length + 1 - _HEADER.size
-        self._is_dropped = bool(self._owed) and kind in _OF_A_CHUNK and self._is_swallowed(kind)
+        self._is_dropped = bool(self._owed) and kind in _CHUNK_MESSAGES and self._is_hidden(kind)
         self._cells = None
         limit = self._cell_bytes
         if kind == _DATA_ROW:
             self._rows += 1
             self._bytes += length
             if limit is not None and length > limit:
-                self._cells = _Cells(limit)
+                self._cells = _CellSizeCheck(limit)
                 self._is_dropped = self._is_dropped or length > ROW_SIZE_FACTOR * limit
         elif limit is not None and length > ROW_SIZE_FACTOR * limit:
             self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, None, None))
 
-    def _is_swallowed(self, kind: bytes) -> bool:
+    def _is_hidden(self, kind: bytes) -> bool:
         """Whether to hide a message from asyncpg, because asyncpg has already received the chunk's end."""
         if kind == _READY:
             self._owed -= 1
@@ -232,9 +232,9 @@ class MessageGuard(Tap):
             # The first error has the reason; later errors only report that the transaction has failed.
             swallowed, self._has_failed = self._has_failed or not self.in_chunk, True
             return swallowed
-        return kind in _ENDS_OF_CHUNK or not self.in_chunk
+        return kind in _CHUNK_ENDS or not self.in_chunk
 
-    def _check(self, cells: _Cells, piece: bytes) -> None:
+    def _check(self, cells: _CellSizeCheck, piece: bytes) -> None:
         column = cells.find(piece)
         limit = self._cell_bytes or 0
         if column is not None:
@@ -346,10 +346,10 @@ class RowDescriptionTap(Tap):
     def data_received(self, data: bytes) -> None:
         if self._buffer is not None:
             self._buffer += data
-            self._look_at(self._buffer)
+            self._find_description(self._buffer)
         super().data_received(data)
 
-    def _look_at(self, buffer: bytearray) -> None:
+    def _find_description(self, buffer: bytearray) -> None:
         position = 0
         while position + _HEADER.size <= len(buffer):
             kind, length = _HEADER.unpack_from(buffer, position)
@@ -360,7 +360,7 @@ class RowDescriptionTap(Tap):
                 self.described = _types(bytes(buffer[position + _HEADER.size : end]))
                 if unknown := {oid for oid, _ in self.described} - self._known:
                     self._learn(unknown)
-            if kind in _LAST_OF_INTEREST:
+            if kind in _DESCRIPTION_ENDS:
                 self._buffer = None
                 return
             position = end

@@ -27,7 +27,7 @@ from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import ParameterSupport, ParameterType
 from queryserver.sql.scanner import first_word
 
-_BROKEN_ANSWER = (
+_INVALID_RESPONSE_ERRORS = (
     OSError,
     EOFError,
     RuntimeError,
@@ -40,8 +40,8 @@ _BROKEN_ANSWER = (
 )
 """Errors that drivers raise when parsing an invalid response."""
 
-_DRIVER_ERRORS = (exc.SQLAlchemyError, *_BROKEN_ANSWER)
-_OF_THE_DRIVER = ("InterfaceError", "InternalError")
+_DRIVER_ERRORS = (exc.SQLAlchemyError, *_INVALID_RESPONSE_ERRORS)
+_PROTOCOL_ERROR_CLASSES = ("InterfaceError", "InternalError")
 """PEP 249 classes of errors which, without a server error number, mean that the driver lost track of the protocol."""
 
 _MYSQL_CLIENT_NUMBERS = range(2000, 3000)
@@ -49,7 +49,7 @@ _REFUSED_LOGIN = re.compile(
     r"access denied for user|authentication|password|login failed|logon denied|unauthori[sz]ed|invalid credentials",
     re.IGNORECASE,
 )
-_WHERE_FROM = re.compile(r"'@'[^']*'")
+_CLIENT_HOST = re.compile(r"'@'[^']*'")
 _TRACE = re.compile(r"\s*(?:Traceback|File \"|at [\w.$]+\(|\[SQL:|\(Background on this error)")
 _MAX_TEXT = 4_000
 
@@ -61,11 +61,11 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
         with guarded(rules):
             yield
     except _DRIVER_ERRORS as error:
-        original = _original(error)
-        text = _text_of(original)
+        original = _driver_error(error)
+        text = _server_message(original)
         if _REFUSED_LOGIN.search(text):
             raise errors.CredentialsRequired(text) from error
-        if _is_of_the_server(original):
+        if _is_server_error(original):
             raise errors.StatementRejected(text) from error
         raise errors.EngineUnavailable(f"No connection to {name} could be made.") from error
 
@@ -85,8 +85,8 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
             raise errors.OutcomeUnknown(
                 "The connection to the data source was lost while the statement ran."
             ) from error
-        original = _original(error)
-        text = _text_of(original)
+        original = _driver_error(error)
+        text = _server_message(original)
         rejected = errors.StatementRejected(text).at(find_location(text, ANY))
         raise rejected.with_sqlstate(_sqlstate_of(original)) from error
 
@@ -107,22 +107,22 @@ def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
 
 
 def _is_lost(error: Exception, dialect: Dialect) -> bool:
-    original: Any = _original(error)
+    original: Any = _driver_error(error)
     if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
         return True
-    if isinstance(original, _BROKEN_ANSWER):
+    if isinstance(original, _INVALID_RESPONSE_ERRORS):
         return True
-    if type(original).__name__ in _OF_THE_DRIVER and not _is_of_the_server(original):
+    if type(original).__name__ in _PROTOCOL_ERROR_CLASSES and not _is_server_error(original):
         return True
     return type(original).__module__ != "builtins" and bool(dialect.is_disconnect(original, None, None))
 
 
-def _original(error: Exception) -> Exception:
+def _driver_error(error: Exception) -> Exception:
     inner = error.orig if isinstance(error, exc.DBAPIError) else None
     return inner if isinstance(inner, Exception) else error
 
 
-def _is_of_the_server(error: Exception) -> bool:
+def _is_server_error(error: Exception) -> bool:
     """Whether the server reported the error. Such an error has its number as first argument, or a SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
@@ -130,7 +130,7 @@ def _is_of_the_server(error: Exception) -> bool:
     return bool(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None))
 
 
-def _text_of(error: Exception) -> str:
+def _server_message(error: Exception) -> str:
     """Return the engine's message without the leading numbers, stack traces and client address that it contains."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
@@ -138,11 +138,11 @@ def _text_of(error: Exception) -> str:
         if _TRACE.match(line):
             break
         lines.append(line.rstrip())
-    return _WHERE_FROM.sub("'", "\n".join(lines))[:_MAX_TEXT].strip() or "The data source gave no reason."
+    return _CLIENT_HOST.sub("'", "\n".join(lines))[:_MAX_TEXT].strip() or "The data source gave no reason."
 
 
-SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
-_GENTLE_S = 3.0
+MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})
+_CANCEL_S = 3.0
 """How long to try to stop a call gently before the connection is cut."""
 
 _KILL_S = 5.0
@@ -172,7 +172,7 @@ class ConnectionStopper:
         """Stop the call in progress; returns immediately and may be called repeatedly."""
         now = time.monotonic()
         self._began = self._began or now
-        if now - self._began > _GENTLE_S:
+        if now - self._began > _CANCEL_S:
             self.cut()
         elif self._stopping is None or self._stopping.done():
             self._stopping = self._executor.submit(self._stop)
@@ -186,7 +186,7 @@ class ConnectionStopper:
 
     def _stop(self) -> None:
         with guarded(self._rules), suppress(*_DRIVER_ERRORS):
-            if self._engine.dialect.name in SPEAKS_MYSQL:
+            if self._engine.dialect.name in MYSQL_DIALECTS:
                 kill = f"KILL QUERY {int(self._connection.thread_id()):d}"
                 with self._engine.connect() as second:
                     second.exec_driver_sql(kill)
@@ -403,7 +403,7 @@ class SqlalchemyAnswer(DriverAnswer):
             self._ahead = [*self._ahead, *self._fetched()]
             self._rows_read = len(self._ahead)
         declared = [
-            declare(field, [row[number] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
+            declare(field, [row[number] for row in self._ahead], speaks_mysql=self._dialect.name in MYSQL_DIALECTS)
             for number, field in enumerate(description)
         ]
         self._readers = list(map(column_reader, declared))
@@ -428,7 +428,7 @@ class SqlalchemyAnswer(DriverAnswer):
                 self._stopper.request_stop()
                 self._stopper.settle()
                 self._drain()
-                _let_go(self.cursor)
+                _detach_result(self.cursor)
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._finish()
 
@@ -468,7 +468,7 @@ class SqlalchemyAnswer(DriverAnswer):
         finally:
             cutting.cancel()
         if self._stopper.is_cut:
-            _let_go(self.cursor)
+            _detach_result(self.cursor)
             with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
                 self._connection.invalidate()
 
@@ -484,7 +484,7 @@ class SqlalchemyAnswer(DriverAnswer):
             self.is_left = True
 
 
-def _let_go(cursor: Any) -> None:
+def _detach_result(cursor: Any) -> None:
     """Keep PyMySQL from reading the remaining rows of a discarded result over a closed connection."""
     result = getattr(cursor, "_result", None)
     if result is not None and hasattr(result, "unbuffered_active"):

@@ -67,7 +67,7 @@ _PORTS = {
 _NO_HOST = "localhost"
 """The drivers' default host. Drivers based on libpq would otherwise read this server's environment."""
 
-_LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
+_HIDDEN_LIMIT_ARGUMENTS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class SqlalchemyAddress:
         return _PORTS_IN_C.get(driver) or _PORTS.get(self.url.drivername)
 
     def _limits(self, driver: str, module: Any) -> dict[str, int]:
-        name = _LIMITS_BEHIND_KWARGS.get(driver)
+        name = _HIDDEN_LIMIT_ARGUMENTS.get(driver)
         if name is None:
             try:
                 known = inspect.signature(module.connect).parameters

@@ -116,12 +116,19 @@ def _arrow(result: ResultType, description: Sequence[Any]) -> pa.DataType:
     return _ARROW.get(result, pa.string())
 
 
-_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_CONVERSION_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
 
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
     text = f"column {declared.column.name} holds a value unlike those before it: cast the column to text"
-    return ColumnReader(declared.arrow, _read, text, misfits=_MISFITS)
+    return ColumnReader(declared.arrow, _read, text, misfits=_CONVERSION_ERRORS)
 
 
 def _read(wanted: pa.DataType, values: Values) -> pa.Array:

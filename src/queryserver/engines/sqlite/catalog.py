@@ -28,10 +28,10 @@ class SqliteCatalog(SessionCatalog):
         return [_MAIN]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
-        return protocol.DatabaseDescription(_known(database))
+        return protocol.DatabaseDescription(_require_main(database))
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        _known(database)
+        _require_main(database)
         rows = await self._rows(
             r"SELECT name, type FROM main.sqlite_schema"
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
@@ -42,7 +42,7 @@ class SqliteCatalog(SessionCatalog):
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         """Describe a table. Its name matches regardless of the case of A to Z, the only letters that SQLite folds."""
-        _known(database)
+        _require_main(database)
         found = await self._rows(
             "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
             f" WHERE l.schema = 'main' AND s.type IN ('table', 'view') AND s.name = {literal(table)} COLLATE NOCASE"
@@ -84,13 +84,13 @@ class SqliteCatalog(SessionCatalog):
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         """List the connection's functions; a database has no functions."""
         if database is not None:
-            _known(database)
+            _require_main(database)
             return []
         return await self._functions("")
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         if database is not None:
-            _known(database)
+            _require_main(database)
             return None
         found = await self._functions(f" WHERE name = {literal(name)} COLLATE NOCASE")
         return found[0] if found else None
@@ -124,7 +124,7 @@ class SqliteCatalog(SessionCatalog):
         )
 
 
-def _known(database: str) -> str:
+def _require_main(database: str) -> str:
     if database.lower() not in ("", _MAIN):
         raise errors.database_not_found(database)
     return _MAIN

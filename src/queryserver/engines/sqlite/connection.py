@@ -254,7 +254,7 @@ def _bound_value(one: Parameter) -> Cell:
 
 
 # Checked in the contract's order.
-_BY_WORD = (
+_TYPES_BY_WORD = (
     (("BOOL",), ResultType.BOOLEAN),
     (("DATETIME", "TIMESTAMP"), ResultType.TIMESTAMP),
     (("DATE",), ResultType.DATE),
@@ -264,7 +264,7 @@ _BY_WORD = (
     (("BLOB",), ResultType.BINARY),
     (("REAL", "FLOA", "DOUB", "NUM", "DEC"), ResultType.DOUBLE),
 )
-_BY_STORAGE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType.DOUBLE, bytes: ResultType.BINARY}
+_TYPES_BY_VALUE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType.DOUBLE, bytes: ResultType.BINARY}
 
 
 def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
@@ -275,10 +275,10 @@ def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
     """
     if declared:
         upper = declared.upper()
-        kind = next((kind for words, kind in _BY_WORD if any(word in upper for word in words)), ResultType.STRING)
+        kind = next((kind for words, kind in _TYPES_BY_WORD if any(word in upper for word in words)), ResultType.STRING)
         return Column(name, kind, declared)
     first = next((value for value in values if value is not None), None)
-    return Column(name, _BY_STORAGE.get(type(first), ResultType.STRING), "")
+    return Column(name, _TYPES_BY_VALUE.get(type(first), ResultType.STRING), "")
 
 
 _ARROW: dict[type, pa.DataType] = {
@@ -292,7 +292,7 @@ _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
 }
 
 
-def batch_of(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
+def record_batch(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
     """Convert rows to one batch.
 
     A column whose values have one class gets a plain type; a mixed column becomes a dense union.
@@ -307,12 +307,12 @@ def _array(values: Sequence[Cell], declared: ResultType) -> pa.Array:
         values = [bool(value) if type(value) is int and value in (0, 1) else value for value in values]
     classes = set(map(type, values)) - {type(None)}
     if len(classes) > 1:
-        return _mixed(values, sorted(classes, key=list(_ARROW).index))
+        return _dense_union(values, sorted(classes, key=list(_ARROW).index))
     plain = _ARROW[classes.pop()] if classes else _WHEN_EMPTY.get(declared, pa.string())
     return pa.array(values, plain)
 
 
-def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
+def _dense_union(values: Sequence[Cell], classes: list[type]) -> pa.Array:
     """Build a dense union with one member per class; NULLs belong to the first member."""
     members: list[list[Any]] = [[] for _ in classes]
     number = {kind: index for index, kind in enumerate(classes)} | {type(None): 0}
@@ -357,7 +357,7 @@ class SqliteConnection:
         self._interrupted = self._is_watched = self._has_room = False
         self.is_usable = True
         connection.authorizer = self._authorizer
-        connection.set_busy_handler(self._keep_waiting)
+        connection.set_busy_handler(self._wait_for_lock)
 
     takes_rows = True
 
@@ -435,14 +435,14 @@ class SqliteConnection:
             # All rows are watched together, because a watch per row would take longer than the row.
             self._is_watched, self._has_room = True, False
             try:
-                changed = self._changed_by(statement)
+                changed = self._run_row(statement)
             finally:
                 self._is_watched = False
         ended = SqliteAnswer(self, self._authorizer)
         ended.modified_rows = changed
         return ended
 
-    def _changed_by(self, statement: BoundStatement) -> int:
+    def _run_row(self, statement: BoundStatement) -> int:
         changed = 0
         self._control(f"SAVEPOINT {_ROWS}")
         try:
@@ -486,7 +486,7 @@ class SqliteConnection:
             self.is_usable = False
             self.native.close()
 
-    def _keep_waiting(self, tries: int) -> bool:
+    def _wait_for_lock(self, tries: int) -> bool:
         """Wait while another connection holds a lock, until a stop or the timeout.
 
         SQLite calls this before each retry.
@@ -524,7 +524,7 @@ class SqliteAnswer(DriverAnswer):
     def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
         """Run the statement up to its first rows. Raises the driver's errors."""
         self._statement = statement
-        self._cursor.exec_trace = self._before
+        self._cursor.exec_trace = self._check_prepared
         # SQLite does not call the authorizer again for a cached statement.
         self._cursor.execute(statement, values, can_cache=False)
         self._ahead = self._chunk()
@@ -537,7 +537,7 @@ class SqliteAnswer(DriverAnswer):
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         with self._owner.watched(), statement_errors(cell_max_bytes=self._cell_max_bytes):
             rows, self._ahead = self._ahead or self._chunk(), []
-            return [batch_of(rows, self.columns or ())] if rows else []
+            return [record_batch(rows, self.columns or ())] if rows else []
 
     def close(self) -> None:
         """Close the cursor, which would otherwise keep its database snapshot and prevent truncation of the log."""
@@ -547,7 +547,7 @@ class SqliteAnswer(DriverAnswer):
             self._is_closed = True
             self._owner.shrink_log()
 
-    def _before(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
+    def _check_prepared(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
         """Check the prepared statement before it runs.
 
         The driver calls this again for a comment after the statement.

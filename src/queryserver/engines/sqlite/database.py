@@ -103,13 +103,13 @@ class SqliteWriter(TableWriter):
             raise
 
     def _insert(self, load: protocol.TableLoad, staging: str, batch: pa.RecordBatch) -> None:
-        values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
+        values = [_storage_values(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
         marks = ", ".join("?" * len(values))
         rows = zip(*(array.to_pylist() for array in values), strict=True)
         self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
 
 
-def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
+def _storage_values(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
     """Convert values to one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
         raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')

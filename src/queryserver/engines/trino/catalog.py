@@ -21,7 +21,7 @@ from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
 from queryserver.sql.types import SqlType, parse_type
 
-_EXTRA_S = 3.0  # limit for optional details, because some connectors query a metastore for each table
+_OPTIONAL_S = 3.0  # limit for optional details, because some connectors query a metastore for each table
 _ALL_SCHEMAS_S = 10.0
 _ONE_CATALOG_S = 5.0
 _NO_DATABASE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATALOG_NAME", "MISSING_SCHEMA_NAME"})
@@ -37,7 +37,7 @@ class TrinoCatalog(SessionCatalog):
 
     async def databases(self) -> Sequence[str]:
         """List all schemas with one query or, if this fails, with one query per catalog."""
-        rows = await self._extra_rows(
+        rows = await self._optional_rows(
             "SELECT table_catalog, table_schem FROM system.jdbc.schemas", for_s=_ALL_SCHEMAS_S
         )
         if rows:
@@ -45,7 +45,7 @@ class TrinoCatalog(SessionCatalog):
         names = list[str]()
         for (catalog,) in await self._rows("SHOW CATALOGS"):
             source = qualified(catalog, "information_schema", "schemata")
-            schemas = await self._extra_rows(f"SELECT schema_name FROM {source}", for_s=_ONE_CATALOG_S)
+            schemas = await self._optional_rows(f"SELECT schema_name FROM {source}", for_s=_ONE_CATALOG_S)
             names += [join_database(catalog, schema) for (schema,) in schemas]
         return names
 
@@ -171,7 +171,7 @@ class TrinoCatalog(SessionCatalog):
                 raise errors.database_not_found(database)
         return catalog, schema
 
-    async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
+    async def _optional_rows(self, sql: str, *, for_s: float = _OPTIONAL_S) -> list[Row]:
         """Query optional details; return no rows if the connector refuses or does not respond in time."""
         try:
             async with asyncio.timeout(for_s):
@@ -192,13 +192,13 @@ class TrinoCatalog(SessionCatalog):
     async def _comments(self, catalog: str, schema: str, name: str | None = None) -> dict[str, str]:
         """Return the comments of tables and views by name."""
         condition = _condition(catalog, schema, "table_name", name)
-        rows = await self._extra_rows(f"SELECT table_name, comment FROM system.metadata.table_comments{condition}")
+        rows = await self._optional_rows(f"SELECT table_name, comment FROM system.metadata.table_comments{condition}")
         return {table: comment for table, comment in rows if comment}
 
     async def _materialized_views(self, catalog: str, schema: str, name: str | None = None) -> set[str]:
         """Return the names of materialized views. Trino's other lists report them as tables."""
         condition = _condition(catalog, schema, "name", name)
-        rows = await self._extra_rows(f"SELECT name FROM system.metadata.materialized_views{condition}")
+        rows = await self._optional_rows(f"SELECT name FROM system.metadata.materialized_views{condition}")
         return {name for (name,) in rows}
 
     async def _row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
@@ -211,7 +211,7 @@ class TrinoCatalog(SessionCatalog):
             return {}
         sql = f"SELECT {', '.join(map(identifier, names))} FROM {qualified(*table)} LIMIT 0"
         try:
-            async with asyncio.timeout(_EXTRA_S):
+            async with asyncio.timeout(_OPTIONAL_S):
                 answer = await run(self._session, sql, max_rows=0)
         except (errors.EngineError, TimeoutError):
             return {}
@@ -219,7 +219,7 @@ class TrinoCatalog(SessionCatalog):
 
     async def _show_create(self, kind: str, *names: str) -> str:
         """Return the CREATE statement of a schema, table or view; empty if Trino does not show it."""
-        rows = await self._extra_rows(f"SHOW CREATE {kind} {qualified(*names)}")
+        rows = await self._optional_rows(f"SHOW CREATE {kind} {qualified(*names)}")
         return str(rows[0][0]) if rows else ""
 
     async def _statistics(self, catalog: str, schema: str, table: str) -> list[Row]:
@@ -227,7 +227,7 @@ class TrinoCatalog(SessionCatalog):
 
         A row has the column name, size, distinct values, fraction of NULLs, row count, minimum and maximum.
         """
-        return await self._extra_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
+        return await self._optional_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class TrinoClient:
         self._chosen: dict[tuple[str, int], str] = {}
 
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
-        """Send one request. Raises Transient, RowTooLarge, EngineUnavailable (client closed, or host not allowed)."""
+        """Send one request. Raises TransientFailure, RowTooLarge, EngineUnavailable (client closed, host not allowed)."""
         async with self._opening:
             if self.is_closed:
                 raise EngineUnavailable("This connector is closed.")
@@ -61,13 +61,13 @@ class TrinoClient:
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
             transport = self._transport
         endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
-        last = protocol.Transient("No connection to Trino could be made.", reached=False)
+        last = protocol.TransientFailure("No connection to Trino could be made.", reached=False)
         chosen = self._chosen.get(endpoint)
         # Try the address that responded last, or else all addresses of the host.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
-            except protocol.Transient as error:
+            except protocol.TransientFailure as error:
                 self._chosen.pop(endpoint, None)
                 if error.reached:
                     raise
@@ -104,21 +104,21 @@ class TrinoClient:
                     response = await transport.handle_async_request(request)
                     return await _whole(response, request, self._address.cell_max_bytes)
         except TimeoutError:
-            raise protocol.Transient("Trino did not answer in time.") from None
+            raise protocol.TransientFailure("Trino did not answer in time.") from None
 
 
-async def insist(
+async def retry_transient(
     attempt: Callable[[], Awaitable[ResultT]],
     *,
     for_s: float,
-    only_if: Callable[[protocol.Transient], bool] = lambda _: True,
+    only_if: Callable[[protocol.TransientFailure], bool] = lambda _: True,
 ) -> ResultT:
-    """Return the result of `attempt`. Retry it after Transient with growing pauses, and raise the last Transient."""
+    """Return the result of `attempt`. Retry it with growing pauses after TransientFailure, and raise the last failure."""
     retries = Retries(for_s)
     while True:
         try:
             return await attempt()
-        except protocol.Transient as error:
+        except protocol.TransientFailure as error:
             if not (only_if(error) and await retries.pause()):
                 raise
 
@@ -182,12 +182,12 @@ class Coordinator:
         """Check the session's login by requesting an unknown query. Raises EngineUnavailable, CredentialsRequired."""
         unknown_query = "/v1/query/20000101_000000_00000_aaaaa"
         try:
-            await insist(
+            await retry_transient(
                 partial(self._accepted, "GET", unknown_query),
                 for_s=self.address.timeouts.stop_s,
                 only_if=lambda error: error.reached,
             )
-        except protocol.Transient as error:
+        except protocol.TransientFailure as error:
             raise EngineUnavailable(error.message) from error
         except protocol.Expired:
             return  # expected, because the query does not exist
@@ -202,14 +202,14 @@ class Coordinator:
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
         """
         try:
-            answer = await insist(
+            answer = await retry_transient(
                 partial(self._accepted, "POST", _STATEMENT, statement.encode()),
                 for_s=self.address.timeouts.retry_s,
                 only_if=lambda error: isinstance(error, protocol.TransientRefusal),
             )
             return await self._page(answer, "")
-        except protocol.Transient as error:
-            raise protocol.given_up(
+        except protocol.TransientFailure as error:
+            raise protocol.final_error(
                 error, sent=error.reached and not isinstance(error, protocol.TransientRefusal)
             ) from error
 
@@ -228,25 +228,25 @@ class Coordinator:
                 raise
             try:
                 return await self._page(answer, uri)
-            except protocol.Transient as error:
+            except protocol.TransientFailure as error:
                 garbage += 1
                 if garbage >= _GARBAGE_TRIES:
                     raise OutcomeUnknown(error.message) from error
                 raise
 
         try:
-            return await insist(attempt, for_s=self.address.timeouts.retry_s)
-        except protocol.Transient as error:
-            raise protocol.given_up(error, sent=True) from error
+            return await retry_transient(attempt, for_s=self.address.timeouts.retry_s)
+        except protocol.TransientFailure as error:
+            raise protocol.final_error(error, sent=True) from error
 
     async def stop(self, uri: str) -> bool:
         """Stop the statement within a limited time; return whether the coordinator has accepted the request."""
         try:
             async with asyncio.timeout(self.address.timeouts.stop_s):
-                await insist(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)
+                await retry_transient(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)
         except protocol.Expired:
             return True
-        except (EngineError, protocol.Transient, TimeoutError):
+        except (EngineError, protocol.TransientFailure, TimeoutError):
             return False
         return True
 
@@ -267,7 +267,7 @@ class Coordinator:
         url = self._origin.copy_with(raw_path=f"{self.address.path}{path}".encode())
         answer = await self.http.send(method, url, headers, content)
         protocol.check_status(answer.status, answer.body)
-        self.state.absorb(answer.headers, self._variant)
+        self.state.apply_headers(answer.headers, self._variant)
         return answer
 
     async def _page(self, answer: TrinoAnswer, uri: str) -> protocol.TrinoPage:
@@ -290,5 +290,5 @@ class Coordinator:
         uri = parts.path + (f"?{parts.query}" if parts.query else "")
         own = uri[max(uri.find(_STATEMENT), 0) :]
         if not _STATEMENT_URI.fullmatch(own) or ".." in own:
-            raise protocol.Transient("Trino's answer cannot be read.")
+            raise protocol.TransientFailure("Trino's answer cannot be read.")
         return own

@@ -37,7 +37,7 @@ _kernels: Any = pyarrow.compute
 _READER_THREADS = 2
 _NOT_SUPPORTED = "NOT_SUPPORTED"
 # In Trino, TIMESTAMP without a precision has only milliseconds.
-_FINE: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
+_MICROSECOND_TYPES: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
 
 
 class TrinoLoader(StatementLoader):
@@ -71,7 +71,7 @@ class TrinoLoader(StatementLoader):
         Some catalogs do not support NOT NULL, and some do not support microseconds.
         """
         plain = tuple(column.declared for column in columns)
-        fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
+        fine = tuple(_MICROSECOND_TYPES.get(column.type.base, column.declared) for column in columns)
         rules = (False,) if all(column.nullable for column in columns) else (True, False)
         refusal: protocol.TrinoRejected | None = None
         for types, not_null in [(types, rule) for types in dict.fromkeys((fine, plain)) for rule in rules]:
@@ -142,7 +142,7 @@ class TrinoLoader(StatementLoader):
 
 def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
     is_duration = column.type.base is BaseType.DURATION
-    is_coarse = is_duration or (column.type.base is BaseType.DATETIME and kind not in _FINE.values())
+    is_coarse = is_duration or (column.type.base is BaseType.DATETIME and kind not in _MICROSECOND_TYPES.values())
 
     def write(values: pa.Array) -> pa.Array:
         milliseconds = _milliseconds(column, values) if is_coarse else values

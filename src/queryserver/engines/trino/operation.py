@@ -22,8 +22,8 @@ from queryserver.engines.protocol import OperationHandle, OperationState, Operat
 from queryserver.engines.record_batches import slice_batch
 from queryserver.engines.sessions import OperationSession
 from queryserver.engines.trino import protocol
-from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
-from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
+from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, retry_transient
+from queryserver.engines.trino.values import TrinoType, TrinoValueError, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.arrow import unpack_zstandard
 from queryserver.formats.columns import Column
@@ -51,13 +51,13 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
             skip -= count
         else:
             text = await _content(coordinator, encoding, segment)
-            for piece in await loop.run_in_executor(coordinator.executor, partial(_cut, text)):
+            for piece in await loop.run_in_executor(coordinator.executor, partial(_split_rows, text)):
                 rows = await loop.run_in_executor(coordinator.executor, orjson.loads, piece)
                 if skip < len(rows):
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
         if segment.get("ackUri"):  # without an acknowledgement, the engine keeps the segment for a while
-            with suppress(protocol.Transient, EngineError, TimeoutError):
+            with suppress(protocol.TransientFailure, EngineError, TimeoutError):
                 async with asyncio.timeout(coordinator.address.timeouts.stop_s):
                     await _send(coordinator, segment, "ackUri")
 
@@ -74,9 +74,9 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> by
         raw = b64decode(segment["data"])
     else:
         try:
-            raw = await insist(attempt, for_s=coordinator.address.timeouts.retry_s)
-        except protocol.Transient as error:
-            raise protocol.given_up(error, sent=True) from error
+            raw = await retry_transient(attempt, for_s=coordinator.address.timeouts.retry_s)
+        except protocol.TransientFailure as error:
+            raise protocol.final_error(error, sent=True) from error
     if encoding == "json":
         return raw
     if encoding != "json+zstd":
@@ -105,7 +105,7 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
     return text
 
 
-def _cut(text: bytes) -> Sequence[bytes]:
+def _split_rows(text: bytes) -> Sequence[bytes]:
     """Split a JSON array of arrays into several arrays, because parsing a large array blocks the interpreter.
 
     A row separator counts only if the text before it is valid JSON, because the same characters may be part of a string
@@ -159,7 +159,7 @@ class TrinoOperation:
         self._is_closed = False
         self._step: asyncio.Task[None] | None = None
         self._log_lines.add_line(f"Query {first.query_id}")
-        self._absorb(first)
+        self._apply_page(first)
 
     @property
     def is_running(self) -> bool:
@@ -264,7 +264,7 @@ class TrinoOperation:
         if self._is_closed or self._page.next_uri is None:
             return
         try:
-            self._absorb(await self._coordinator.page(self._page.next_uri))
+            self._apply_page(await self._coordinator.page(self._page.next_uri))
             self._has_moved = True
         except EngineError as error:
             if self._cancel_requested and isinstance(error, OutcomeUnknown):
@@ -272,7 +272,7 @@ class TrinoOperation:
             else:
                 self._error = error
 
-    def _absorb(self, page: protocol.TrinoPage) -> None:
+    def _apply_page(self, page: protocol.TrinoPage) -> None:
         self._page, self._is_waiting = page, page.is_waiting
         self._progress = max(self._progress, page.progress)
         self._update_count = page.update_count if page.update_count is not None else self._update_count
@@ -309,7 +309,7 @@ class TrinoOperation:
             part = partial(record_batch, names, self._declared, rows[start : start + _ROWS_AT_ONCE])
             try:
                 batch = await loop.run_in_executor(self._coordinator.executor, part)
-            except TrinoMisfit as error:
+            except TrinoValueError as error:
                 raise OutcomeUnknown("Trino's answer cannot be read.") from error
             for piece in slice_batch(batch):
                 self._raise_failure()

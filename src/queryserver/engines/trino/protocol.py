@@ -22,7 +22,7 @@ from queryserver.platform.addresses import AddressRules, HttpServer
 _MESSAGE_CHARS = 10_000
 
 
-class Transient(Exception):
+class TransientFailure(Exception):
     """A request failed for a possibly temporary reason. `reached` is set if it may have reached the server."""
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
@@ -31,7 +31,7 @@ class Transient(Exception):
         self.reached = reached
 
 
-class TransientRefusal(Transient):
+class TransientRefusal(TransientFailure):
     """The server responded with HTTP 429, 502, 503 or 504, so the request may be retried."""
 
 
@@ -56,19 +56,19 @@ class TrinoDenied(TrinoRejected, errors.StatementDenied):
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Translate httpx errors to Transient."""
+    """Translate httpx errors to TransientFailure."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Transient(connection_failure_message("Trino", error), reached=False) from error
+        raise TransientFailure(connection_failure_message("Trino", error), reached=False) from error
     except httpx.TimeoutException as error:
-        raise Transient("Trino did not answer in time.") from error
+        raise TransientFailure("Trino did not answer in time.") from error
     except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
-        raise Transient("The connection to Trino was lost.") from error
+        raise TransientFailure("The connection to Trino was lost.") from error
 
 
 def check_status(status: int, body: bytes) -> None:
-    """Raise Transient, CredentialsRequired, Expired or TrinoRejected for any status except 200 and 204."""
+    """Raise TransientFailure, CredentialsRequired, Expired or TrinoRejected for any status except 200 and 204."""
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
@@ -80,7 +80,7 @@ def check_status(status: int, body: bytes) -> None:
     raise _rejected(_body_text(body) or f"Trino refused the request (HTTP {status}).", f"HTTP_{status}")
 
 
-def given_up(transient: Transient, *, sent: bool) -> errors.EngineError:
+def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineError:
     """Return the error after the last attempt. `sent` is set if Trino may be running the statement."""
     if sent:
         return errors.OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
@@ -244,7 +244,7 @@ class ClientState:
                 raise errors.StatementRejected(f"Session property '{name[:100]}' does not exist")
             self.properties[name] = value
 
-    def absorb(self, headers: httpx.Headers, variant: TrinoVariant) -> None:
+    def apply_headers(self, headers: httpx.Headers, variant: TrinoVariant) -> None:
         """Apply the session changes from response headers."""
 
         def values(name: str) -> Sequence[str]:
@@ -372,7 +372,7 @@ class TrinoPage:
 
 
 def parse(body: bytes, uri: str) -> TrinoPage:
-    """Parse a response body. Raises Transient if the body is invalid, for example truncated."""
+    """Parse a response body. Raises TransientFailure if the body is invalid, for example truncated."""
     try:
         answer = _object(orjson.loads(body))
         data = answer.get("data")
@@ -395,7 +395,7 @@ def parse(body: bytes, uri: str) -> TrinoPage:
             warnings=_objects(answer.get("warnings")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise Transient("Trino's answer cannot be read.") from error
+        raise TransientFailure("Trino's answer cannot be read.") from error
 
 
 def _text_or_none(value: Any) -> str | None:

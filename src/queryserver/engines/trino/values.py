@@ -43,7 +43,7 @@ _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1
 _ARROW = {**PLAIN_TYPES, ResultType.NULL: pa.null()}
 
 
-class TrinoMisfit(ValueError):
+class TrinoValueError(ValueError):
     """A value does not fit its declared type."""
 
 
@@ -105,7 +105,7 @@ def _days(text: str) -> int:
     """Compute the days since 1970-01-01 in the Gregorian calendar, for any year."""
     match = re.fullmatch(r"([+-]?\d{4,})-(\d\d)-(\d\d)", text)
     if match is None:
-        raise TrinoMisfit(text)
+        raise TrinoValueError(text)
     year, month, day = (int(part) for part in match.groups())
     # 400 years have 146,097 days; `date` covers only the years 1 to 9999.
     eras, year_of_era = divmod(year - 2000, 400)
@@ -115,7 +115,7 @@ def _days(text: str) -> int:
 def _microseconds(text: str) -> int:
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise TrinoMisfit(text)
+        raise TrinoValueError(text)
     day, hours, minutes, seconds, fraction = match.groups()
     whole = _days(day) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     return whole * 1_000_000 + int((fraction or "").ljust(_MICROSECOND_DIGITS, "0"))
@@ -161,7 +161,7 @@ def _key(declared: TrinoType, key: str) -> Any:
     return float(key) if pa.types.is_floating(arrow) else key
 
 
-def _others(_declared: TrinoType, values: Values) -> pa.Array:
+def _texts_or_json(_declared: TrinoType, values: Values) -> pa.Array:
     """Convert values of other types: strings as they are, everything else to JSON text."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
@@ -203,7 +203,7 @@ _MAX_DEPTH = 100
 
 def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
     """Parse the types in a page's `columns`. Raises KeyError or TypeError if they are malformed."""
-    return tuple(_of_signature(column["typeSignature"]) for column in columns)
+    return tuple(_parse_signature(column["typeSignature"]) for column in columns)
 
 
 def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
@@ -217,7 +217,7 @@ def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[Trin
     return tuple(result)
 
 
-def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
+def _parse_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
     if depth > _MAX_DEPTH:
         raise TypeError("a type is nested too deeply")
     raw = str(signature["rawType"]).lower()
@@ -226,7 +226,7 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
     if raw == "varchar":
         bounded = bool(numbers) and numbers[0] < _UNBOUNDED_LENGTH
         return TrinoType(ResultType.VARCHAR if bounded else ResultType.STRING, _plain, numbers)
-    result, reader = _SIMPLE.get(raw, (ResultType.USER_DEFINED, _others))
+    result, reader = _SIMPLE.get(raw, (ResultType.USER_DEFINED, _texts_or_json))
     if raw not in {"array", "map", "row"}:
         return TrinoType(result, reader, numbers)
     names, parts = list[str](), list[TrinoType]()
@@ -236,13 +236,13 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
             name = str((inner.get("fieldName") or {}).get("name") or "")
             inner = inner["typeSignature"]
         names.append(name)
-        parts.append(_of_signature(inner, depth + 1))
+        parts.append(_parse_signature(inner, depth + 1))
     return TrinoType(result, reader, parts=tuple(parts), names=tuple(names))
 
 
 def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Convert rows to one batch. Raises TrinoMisfit."""
+    """Convert rows to one batch. Raises TrinoValueError."""
     try:
         return batch_of(rows, names, [kind.read for kind in declared])
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise TrinoMisfit from error
+        raise TrinoValueError from error

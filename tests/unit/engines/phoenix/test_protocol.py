@@ -16,13 +16,12 @@ from queryserver.engines.phoenix.protocol import (
     HttpRefusal,
     Malformed,
     Message,
-    Missing,
     Phase,
     ServerError,
+    StatementMissing,
     avatica_errors,
     fields,
     number,
-    numbered,
     octets,
     pairs,
     parameter_rows,
@@ -31,6 +30,7 @@ from queryserver.engines.phoenix.protocol import (
     signed,
     text,
     varint,
+    with_row_numbers,
     zigzag,
 )
 from queryserver.engines.phoenix.statement import AvaticaRowReader, cell_value, declare, typed_value
@@ -189,7 +189,7 @@ def test_error_for_unrepresentable_value_names_the_column(kind, value, words) ->
 
 def test_row_numbers_follow_row_values() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["a", None])], names=["s"])
-    rows = numbered(parameter_rows(["s"], batch), 41)
+    rows = with_row_numbers(parameter_rows(["s"], batch), 41)
     assert [[typed_value(cell) for cell in Message(row).each(1)] for row in rows] == [["a", 41], [None, 42]]
 
 
@@ -218,7 +218,7 @@ def _told(error: Exception, phase: Phase) -> EngineError:
         (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
         (_GONE, SessionLost, SessionLost, OutcomeUnknown),
         (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
-        (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
+        (StatementMissing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
     ],
 )
 def test_failure_meaning_depends_on_statement_phase(error, opening, before, sent) -> None:

@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.refusals import raises_code
 
-from queryserver.engines.postgresql.connection import canceled_as, column_reader, connect_errors, statement_errors
+from queryserver.engines.postgresql.connection import (
+    column_reader,
+    connect_errors,
+    replace_cancellation,
+    statement_errors,
+)
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
     TIMESTAMP_INFINITY,
@@ -205,7 +210,7 @@ def test_every_driver_exception_becomes_a_domain_error(kind: type[Exception]) ->
 @pytest.mark.parametrize("kind", [asyncpg.QueryCanceledError, asyncpg.DiskFullError])
 def test_canceled_query_or_full_disk_on_sample_is_insufficient_storage(kind: type[Exception]) -> None:
     refused = raises_code("insufficient_storage", match="disk is almost full")
-    with refused, canceled_as(sample_is_full), statement_errors(started=True):
+    with refused, replace_cancellation(sample_is_full), statement_errors(started=True):
         raise kind('could not write to file "base/pgsql_tmp/pgsql_tmp42.0"')
 
 

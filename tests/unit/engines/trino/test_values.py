@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.engines.trino.values import TrinoMisfit, declare, record_batch, result_columns
+from queryserver.engines.trino.values import TrinoValueError, declare, record_batch, result_columns
 from queryserver.formats.columns import ResultType
 
 
@@ -98,13 +98,13 @@ def test_objects_of_unknown_types_become_json_text() -> None:
     (_signature("array", _signature("bigint")), 5),
     (_signature("row", ("a", _signature("bigint"))), [1, 2])])  # fmt: skip
 def test_value_not_matching_its_type_is_refused(signature: dict[str, object], value: object) -> None:
-    with pytest.raises(TrinoMisfit):
+    with pytest.raises(TrinoValueError):
         _read(signature, value)
 
 
 def test_row_with_wrong_width_is_refused() -> None:
     declared = declare([{"name": "a", "type": "bigint", "typeSignature": _signature("bigint")}])
-    with pytest.raises(TrinoMisfit):
+    with pytest.raises(TrinoValueError):
         record_batch(["a"], declared, [[1], [1, 2]])
 
 
