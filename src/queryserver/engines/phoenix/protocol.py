@@ -335,7 +335,7 @@ def mark(number: int, one: Parameter) -> str:
 
 
 def typed_value(one: Parameter) -> bytes:
-    """Encode a value that is not an array as a `TypedValue`. Raises _UnsupportedValue unless `PARAMETERS` permits it."""
+    """Encode a value other than an array as a `TypedValue`. Raises _UnsupportedValue unless `PARAMETERS` permits it."""
     match one.value:
         case None:
             return number(1, _NULL) + number(_IS_NULL, 1)

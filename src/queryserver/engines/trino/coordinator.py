@@ -50,7 +50,7 @@ class TrinoClient:
         self._chosen: dict[tuple[str, int], str] = {}
 
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
-        """Send one request. Raises TransientFailure, RowTooLarge, EngineUnavailable (client closed, host not allowed)."""
+        """Send one request. Raises TransientFailure, RowTooLarge, EngineUnavailable (closed, host not allowed)."""
         async with self._opening:
             if self.is_closed:
                 raise EngineUnavailable("This connector is closed.")
@@ -113,7 +113,7 @@ async def retry_transient(
     for_s: float,
     only_if: Callable[[protocol.TransientFailure], bool] = lambda _: True,
 ) -> ResultT:
-    """Return the result of `attempt`. Retry it with growing pauses after TransientFailure, and raise the last failure."""
+    """Return the result of `attempt`. Retry it with pauses after TransientFailure, and raise the last failure."""
     retries = Retries(for_s)
     while True:
         try:
