@@ -139,7 +139,7 @@ class StatementLeases:
         return await self._update(queries.HAND_OVER, lease)
 
     async def retry(self, lease: Lease, *, line: str) -> bool:
-        """Return a sent statement without rows to the queue, with a log line. False if it was already sent twice."""
+        """Return a sent statement to the queue. False if it has rows or a cancel request, or was already sent twice."""
         return await self._update_counted(queries.RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
