@@ -25,7 +25,7 @@ from queryserver.api.addresses import AddressSlots
 from queryserver.api.connections.admission import ConnectionLimits
 from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection, guard_connections
 from queryserver.api.connections.unread_responses import UnreadResponses
-from queryserver.platform.metrics import ConnectionCounts, Cut
+from queryserver.platform.metrics import ConnectionCounts, DisconnectReason
 from queryserver.platform.networks import LOOPBACK
 
 MIB = 1024 * 1024
@@ -418,7 +418,7 @@ class Unsent:
     """A connection whose client has not read `unsent` of the written bytes."""
 
     def __init__(self, written: int, unsent: int) -> None:
-        self.cuts: list[Cut] = []
+        self.cuts: list[DisconnectReason] = []
         self._written = written
         self._unsent = unsent
 
@@ -428,7 +428,7 @@ class Unsent:
     def unsent_bytes(self) -> int:
         return 0 if self.cuts else self._unsent
 
-    def cut_off(self, reason: Cut) -> None:
+    def cut_off(self, reason: DisconnectReason) -> None:
         self.cuts.append(reason)
 
 

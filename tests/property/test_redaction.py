@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.platform.logs import _NAMED, _OTHERS, Redactor, _masked_value
+from queryserver.platform.logs import _NAMED, _OTHER_SECRETS, Redactor, _masked_value
 
 _NAMES = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "credentials", "signature", "sig"),
@@ -19,7 +19,7 @@ _PIECES = st.sampled_from(["", " ", "/", "&", "'", "\u017f", "\u212a", "ey", "="
 
 
 def _by_all_patterns(line: str) -> str:
-    for _, pattern, masked in _OTHERS:
+    for _, pattern, masked in _OTHER_SECRETS:
         line = pattern.sub(masked, line)
     return _NAMED.sub(_masked_value, line)
 

@@ -21,9 +21,9 @@ from tests.timing import at_best
 from queryserver.platform.embedded.cluster import (
     EmbeddedPostgresError,
     PostgresCluster,
-    _copied,
+    _can_run,
+    _copy_programs,
     _create,
-    _runs,
     find_processes,
     load_or_create_secrets,
     open_cluster,
@@ -370,11 +370,11 @@ def test_programs_are_copied_where_the_server_account_can_run_them():
     account = server_account()
     try:
         installed = package_directory() / "pginstall18"
-        copy = _copied(installed, cache / "postgresql")
+        copy = _copy_programs(installed, cache / "postgresql")
         assert copy is not None
-        assert _runs(copy, account)
-        assert _copied(installed, cache / "postgresql") == copy
+        assert _can_run(copy, account)
+        assert _copy_programs(installed, cache / "postgresql") == copy
         cache.chmod(0o777)
-        assert _copied(installed, cache / "postgresql") is None, "anybody could have put programs there"
+        assert _copy_programs(installed, cache / "postgresql") is None, "anybody could have put programs there"
     finally:
         subprocess.run(["/bin/rm", "-rf", str(cache)], check=True)
