@@ -1,4 +1,4 @@
-"""The network faults that every Azure adapter must withstand."""
+"""The network faults that every Azure storage adapter must survive."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,19 +30,22 @@ USER = StorageUser("alice")
 
 
 class AzureFaults:
-    """Tests inherited by each account kind, which provides the fixtures `server` (host, port) and `account`."""
+    """Inherited by one test class per account kind.
+
+    The class provides the fixtures `server` (host and port) and `account`.
+    """
 
     of_a_wrong_key: ClassVar[type[QueryServerError]] = StorageError
 
     container = "faults"
 
     def at(self, account: AzureAccount, port: int) -> AzureAccount:
-        """Return the same account at another port."""
+        """Return the same account on another port."""
         raise NotImplementedError
 
     @pytest.fixture
     async def storage(self, account: AzureAccount) -> AsyncIterator[Storage]:
-        """Yield the storage of a separate container, without a fault proxy."""
+        """Yield the storage of a separate container; this connection does not use the fault proxy."""
         file_system = AdlsFileSystem(account)
         storage = file_system.as_user(USER)
         if self.container not in await names(storage, ""):
@@ -61,7 +64,7 @@ class AzureFaults:
 
     @pytest.fixture
     async def broken(self, account: AzureAccount, proxy: FaultProxy) -> AsyncIterator[FileSystem]:
-        """Yield a file system for the same account behind the proxy."""
+        """Yield a file system that reaches the same account through the fault proxy."""
         file_system = AdlsFileSystem(self.at(account, proxy.port))
         yield file_system
         await file_system.close()
@@ -206,7 +209,7 @@ class AzureFaults:
 
 
 def changed(account: AzureAccount, **changes: object) -> AzureAccount:
-    """Return a copy of the account with changed values."""
+    """Return a copy of the account with some values changed."""
     kept = {name: getattr(account, name) for name in AzureAccount.__dataclass_fields__}
     return AzureAccount(**{**kept, **changes})
 

@@ -1,4 +1,4 @@
-"""Build engines from connector settings, for tests of settings."""
+"""Builds engines from connector settings, for tests of these settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ _REFUSED_WITHIN_S = 20
 
 @asynccontextmanager
 async def built(interface: str, *, dialect: str = "shop", **options: str | int | bool) -> AsyncGenerator[Engine]:
-    """Build the engine of a connector with the given interface; close it afterwards."""
+    """Build the engine of a connector that uses `interface`; close the engine afterwards."""
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options))
     engine = EngineBuilder(Settings()).build(connector)
     try:
@@ -33,13 +33,13 @@ async def built(interface: str, *, dialect: str = "shop", **options: str | int |
 
 
 async def cell(engine: Engine, sql: str, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> object:
-    """Run a statement in its own session and return its only value."""
+    """Run a statement in a session of its own and return its only value."""
     async with engine.session(user, options) as session:
         return (await run(session, sql)).cell
 
 
 async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> EngineError:
-    """Return the error raised when the session is opened."""
+    """Return the error that opening a session raises."""
     async with asyncio.timeout(_REFUSED_WITHIN_S):
         try:
             async with engine.session(user, options):
@@ -49,6 +49,6 @@ async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions 
 
 
 def assert_tells_nothing(error: EngineError, *secrets: str) -> None:
-    """Assert that the message reveals no secrets and no server or driver internals."""
+    """Assert that the message reveals none of the secrets and no server or driver internals."""
     for word in (*secrets, "Traceback", ".pem", "://", "_ssl.c", "127.0.0.1:", "httpx", "asyncpg", "asyncmy"):
         assert word not in error.message

@@ -1,4 +1,4 @@
-"""The base of the catalogue suite: its facts, and tables created from them."""
+"""The base class of the catalogue suite: it holds the engine's facts and creates tables according to them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -26,17 +26,19 @@ FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 
 
 class CatalogBasis:
-    """Base of adapter test classes, which declare `catalog_facts`, `running_statements` and the fixture `engine`."""
+    """Base class of the catalogue tests. A subclass declares `catalog_facts`, `running_statements` and the fixture
+    `engine`.
+    """
 
     catalog_facts: ClassVar[CatalogFacts]
     tested_with: ClassVar[str] = ""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Ask the engine how many statements it is running."""
+        """Query how many statements the engine is running."""
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize tests with every declared table and nested path."""
+        """Parametrize tests over every declared table and nested path."""
         facts: CatalogFacts = metafunc.cls.catalog_facts
         if "described" in metafunc.fixturenames:
             metafunc.parametrize("described", facts.tables, ids=[table.name for table in facts.tables])
@@ -52,7 +54,10 @@ class CatalogBasis:
 
     @pytest.fixture
     async def database(self, engine: Engine) -> AsyncGenerator[str]:
-        """Yield the catalogue name of an empty database; drop the database afterwards."""
+        """Yield the catalogue name of a new, empty database, and drop it afterwards.
+
+        If the engine cannot create databases, yield the name of the default database.
+        """
         facts = self.catalog_facts
         if not facts.create_database:
             yield facts.default_database
@@ -81,7 +86,9 @@ class CatalogBasis:
     async def make_table(
         self, engine: Engine, database: str, name: str, rows: Sequence[Sequence[str]] = (), *columns: str
     ) -> None:
-        """Create a table with an integer column and text columns, by default `id` and `name`."""
+        """Create a table whose first column is an integer and whose other columns are strings; by default, `id` and
+        `name`.
+        """
         facts = self.catalog_facts
         first, *others = columns or ("id", "name")
         declared = [(facts.quote(first), facts.int_type.ddl)]
@@ -102,7 +109,7 @@ class CatalogBasis:
                 await asyncio.sleep(0.05)
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
-        """Run every analyze statement that the engine supports for a table."""
+        """Run every analyze statement that the engine supports on a table."""
         facts = self.catalog_facts
         statements = [catalog.analyze_statement(table, None)] if facts.analyzes_tables else []
         if facts.analyzes_columns:
@@ -114,7 +121,7 @@ class CatalogBasis:
 
 
 class CountingSession:
-    """An EngineSession that counts the statements sent through it."""
+    """An EngineSession that counts the statements submitted to it."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session

@@ -1,7 +1,7 @@
-"""The metadata contract of every engine (engines/protocol.py, Contract editor 10), as one suite.
+"""The metadata contract of every engine (engines/protocol.py, Contract editor 10), as one test suite.
 
-A test class per engine inherits `CatalogContract`, declares its `catalog_facts` and provides the fixtures `engine` and
-`unreachable_engine`. The facts declare what the engine lacks.
+Each engine has a test class that inherits `CatalogContract`, declares its `catalog_facts`, and provides the fixtures
+`engine` and `unreachable_engine`. The facts also declare which features the engine lacks.
 """
 
 import asyncio
@@ -277,7 +277,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_metadata_calls_neither_read_nor_change_rows(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
-        """The catalogue returns the sample statement without running it; running it is up to the caller."""
+        """The catalogue only returns the sample statement; the caller decides whether to run it."""
         await self.make_table(engine, database, "items", FEW_ROWS)
         table = await catalog.table(database, "items")
         statement = await catalog.sample_statement(table, None, (), SampleKind.DEFAULT)

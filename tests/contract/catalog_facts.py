@@ -1,4 +1,4 @@
-"""What an engine declares about its metadata for the catalogue suite."""
+"""The facts about an engine's metadata that the catalogue suite needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ ODD_NAMES = (
     "`; DROP TABLE canary; --",
     "\\'; DROP TABLE canary; --",
 )
-"""Names looked up on every engine, and created where the engine allows them."""
+"""Names that the suite looks up on every engine, and creates where the engine allows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """A column type as declared, and as the engine's DESCRIBE shows it."""
+    """A column type as written in DDL, and as the engine's DESCRIBE reports it."""
 
     ddl: str
     shown: str
@@ -36,10 +36,10 @@ class TypeText:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table or view with all metadata that the engine reports. In statements, `{db}` and `{t}` stand for its quoted
-    names.
+    """A table or view with all metadata that the engine reports.
 
-    In defaults and foreign keys, `{database}` stands for the database name.
+    In statements, `{db}` and `{t}` stand for the quoted database and table names. In defaults and foreign keys,
+    `{database}` stands for the unquoted database name.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DescribedTable:
 
 @dataclass(frozen=True, slots=True)
 class NestedFact:
-    """A nested column, its values as SQL, and the sorted distinct values at a path below it."""
+    """A nested column, its values as SQL literals, and the sorted distinct values at a path inside the column."""
 
     ddl: str
     values: tuple[str, ...]
@@ -73,7 +73,9 @@ def _insert(table: str, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CatalogFacts:
-    """What the suite must know about an engine. Template names are already quoted: `{db}`, `{t}` (with database)."""
+    """The facts about an engine that the suite needs. In templates, `{db}` and `{t}` (with its database) are quoted
+    names.
+    """
 
     folding: Folding
     default_database: str
@@ -84,17 +86,19 @@ class CatalogFacts:
     nested: tuple[NestedFact, ...] = ()
 
     create_database: tuple[str, ...] = ()
-    """If empty, no database can be created, and the suite uses the default one, which is empty."""
+    """Statements that create a database. If empty, the engine cannot create one, and the suite uses the default
+    database.
+    """
     drop_database: tuple[str, ...] = ()
     comment_database: tuple[str, ...] = ()
-    """Statements that give the database the comment `Shop data`."""
+    """Statements that set the database comment to `Shop data`."""
     database_name: Callable[[str], str] = str
-    """Maps the plain name of a new database to its name in the catalogue."""
+    """Maps the plain name of a new database to its catalogue name."""
     quote: Callable[[str], str] = identifier
     quote_database: Callable[[str], str] | None = None
-    """Quotes a database's catalogue name; `quote` by default."""
+    """Quotes the catalogue name of a database; None to use `quote`."""
     create_table: Callable[[str, Sequence[tuple[str, str]]], Sequence[str]] = _create_table
-    """Takes a quoted table name and pairs of quoted column and type; the first column is unique and holds no NULL."""
+    """Takes a quoted table name and (quoted column, type) pairs; the first column is unique and contains no NULL."""
     insert: Callable[[str, Sequence[Sequence[str]]], Sequence[str]] = _insert
     """Takes a quoted table name and rows of literals."""
     create_view: str | None = "CREATE VIEW {v} AS SELECT * FROM {t}"
@@ -102,38 +106,42 @@ class CatalogFacts:
     drop_view: str = "DROP VIEW {v}"
 
     distinguishes_case: bool = False
-    """Whether `items` and `Items` can be two tables."""
+    """Whether `items` and `Items` can be two different tables."""
     odd_databases: tuple[str, ...] = ODD_NAMES
     odd_tables: tuple[str, ...] = ODD_NAMES
     odd_columns: tuple[str, ...] = ODD_NAMES
-    """The odd column names that the engine allows."""
+    """Those of the odd names that the engine allows for columns."""
 
     analyzes_tables: bool = True
     analyzes_columns: bool = True
     statistics: Mapping[str, str] = field(default_factory=dict)
-    """Table statistics known after analyzing a table of four rows; see the suite."""
+    """Table statistics that the engine reports after it has analyzed a table of four rows; the suite creates the table.
+    """
     column_statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Fields of ColumnStatistics known after analyze, for the columns `id` and `name`; empty if there are none, only a
-    message."""
+    """ColumnStatistics fields that the engine reports for `id` and `name` after analyze. If empty, it returns only a
+    message.
+    """
 
     builtin_function: str | None = None
     overloaded_function: str | None = None
-    """A function whose signature has several lines."""
+    """An overloaded function; its signature has one line per overload."""
     create_function: tuple[str, ...] = ()
     """Statements that create the function `{db}.twice`."""
     drop_function: tuple[str, ...] = ()
 
     many_tables: int = 300
     create_many: Callable[[str, int], Sequence[str]] | None = None
-    """Returns statements that create `count` tables `t0`, `t1`, … in a quoted database, if creating them singly takes
-    too long."""
+    """Returns statements that create `count` tables `t0`, `t1`, … in a quoted database.
+
+    Needed only if creating the tables one by one takes too long.
+    """
     catalog_on: Callable[[EngineSession], Catalog] | None = None
-    """Opens the catalogue on the suite's own session, so that its statements can be counted."""
+    """Opens the catalogue on a session of the suite, which counts the catalogue's statements."""
 
     def table(self, database: str, table: str) -> str:
-        """Return a table's quoted name for its catalogue names."""
+        """Return the quoted name of a table, given its catalogue names."""
         return f"{self.database(database)}.{self.quote(table)}"
 
     def database(self, database: str) -> str:
-        """Return a database's quoted name for its catalogue name."""
+        """Return the quoted name of a database, given its catalogue name."""
         return (self.quote_database or self.quote)(database)

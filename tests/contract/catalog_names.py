@@ -1,4 +1,4 @@
-"""The part of the catalogue suite about names: case folding, odd characters, and SQL injection."""
+"""The part of the catalogue suite that tests names: case folding, unusual characters and SQL injection."""
 
 import pytest
 from tests.contract.catalog_basis import FEW_ROWS, CatalogBasis
@@ -30,7 +30,7 @@ class CatalogNames(CatalogBasis):
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
     async def test_database_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """The fixture's name is in lower case, so upper case is folded unless the engine's own names are upper case."""
+        """Use the opposite case of the engine's own folding, since the fixture creates the name in the folded case."""
         await self.make_table(engine, database, "items")
         asked = database.lower() if self.catalog_facts.folding is Folding.UPPER else database.upper()
         assert (await catalog.database(asked)).name == database
@@ -113,7 +113,7 @@ class CatalogNames(CatalogBasis):
         await self._use(engine, catalog, database, "canary")
 
     async def _use(self, engine: Engine, catalog: Catalog, database: str, name: str) -> None:
-        """Describe, sample and analyze a table of `FEW_ROWS`."""
+        """Describe, sample and analyze a table that contains `FEW_ROWS`."""
         table = await catalog.table(database, name)
         assert (table.database, table.name) == (database, name)
         assert [column.name for column in table.columns] == ["id", "name"]

@@ -1,4 +1,4 @@
-"""The part of the catalogue suite about samples: their statements are correct and can be run."""
+"""The part of the catalogue suite that runs sample statements and checks their rows."""
 
 import pytest
 from tests.contract.catalog_basis import CatalogBasis
@@ -22,7 +22,7 @@ class CatalogSampling(CatalogBasis):
         kind: SampleKind,
         *nested: str,
     ) -> list[tuple[object, ...]]:
-        """Return the sample rows of a table identified by database and name."""
+        """Return the sample rows of the table `name`, a pair of database and table."""
         table = await catalog.table(*name)
         return await self.rows(engine, await catalog.sample_statement(table, column, nested, kind))
 

@@ -1,4 +1,4 @@
-"""Collects the contract suites: facts become parameters, declared failures become strict xfail marks."""
+"""Collects the contract suites: facts become test parameters, and declared failures become strict xfail marks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ _EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
 
 @pytest.fixture
 def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that makes a PEM authority the system's only one until the test ends."""
+    """Return a function that makes a PEM certificate authority the only trusted one until the test ends."""
 
     def only(authority: str) -> None:
         file = tmp_path / "authorities.pem"
@@ -48,7 +48,10 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Turn `known_failures` into strict xfail marks. Unknown tests, unknown marks and missing reasons abort the run."""
+    """Turn `known_failures` into strict xfail marks.
+
+    An unknown test, an unknown mark or a mark without a reason aborts the run.
+    """
     for item in items:
         declared = _known_failures(item)
         if (mark := declared.get(_test_name(item))) is not None:
@@ -70,7 +73,7 @@ def _known_failures(item: pytest.Item) -> Mapping[str, pytest.MarkDecorator]:
 
 
 def _test_name(item: pytest.Item) -> str:
-    """Return the test's name, without its parameter if the mark covers all parameters."""
+    """Return the test name, without parameters if a mark applies to all parameters."""
     declared = getattr(getattr(item, "cls", None), "known_failures", {})
     return item.name if item.name in declared else getattr(item, "originalname", item.name)
 

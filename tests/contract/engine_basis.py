@@ -1,4 +1,4 @@
-"""The base of the engine contract: the adapter's facts, and fixtures made from them."""
+"""The base class of the engine contract: the adapter's facts, and fixtures that depend on them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -15,20 +15,22 @@ from queryserver.identity.model import User
 USER = User(id=1, username="ada")
 NO_OPTIONS = SessionOptions()
 STOP_S = 20.0
-"""How long a canceled statement may take to stop on a busy machine; `slow_sql` takes longer."""
+"""How long a canceled statement may take to stop on a busy machine, in seconds; `slow_sql` runs for longer."""
 
 
 class EngineBasis:
-    """Base of the adapters' test classes, which declare `facts`, `known_failures`, `running_statements` and the fixture
-    `engine`."""
+    """Base class of the engine tests.
+
+    A subclass declares `facts`, `known_failures`, `running_statements` and the fixture `engine`.
+    """
 
     facts: ClassVar[EngineFacts]
     tested_with: ClassVar[str] = ""
-    """The peer of these tests for the support table, such as `Trino 476` or `scripted peer`."""
+    """The server that the tests connect to, as named in the support table: `Trino 476`, `scripted peer`."""
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     async def running_statements(self, engine: Engine) -> int:
-        """Ask the engine how many of the tests' statements it is running."""
+        """Query how many of the tests' statements the engine is running."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -41,7 +43,7 @@ class EngineBasis:
         return f"t_{uuid4().hex[:12]}"
 
     async def eventually_idle(self, engine: Engine) -> None:
-        """Wait up to `STOP_S` until the engine runs no statement."""
+        """Wait until the engine runs no statement; fail after `STOP_S`."""
         async with asyncio.timeout(STOP_S):
             while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.05)
@@ -53,7 +55,7 @@ class EngineBasis:
                 await asyncio.sleep(0.05)
 
     def assert_tidy(self, error: EngineError) -> None:
-        """Assert that the message is fit for the statement's author."""
+        """Assert that the message is suitable for the user who wrote the statement."""
         assert error.message.strip() == error.message != ""
         for word in ("Traceback", 'File "', "object at 0x", *self.facts.driver_words):
             assert word not in error.message

@@ -1,8 +1,8 @@
-"""Network breaks for engines whose sessions outlive a connection: statements survive a short one.
+"""Short network outages for engines whose sessions outlive a connection: running statements must survive them.
 
 Inherited by a test class that provides `facts`, `running_statements`, the fixture `server` (host and port of the
-engine) and the fixture `engine_at` (makes the engine for another port on this machine). A proxy between them breaks the
-connection.
+engine) and the fixture `engine_at`, which makes an engine for another port on this machine. A proxy between the adapter
+and the engine breaks the connections.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from queryserver.engines.protocol import Engine, OperationState
 from queryserver.errors.statements import StatementRejected
 
 _PROMPTLY_S = 30.0
-"""A limit for what takes at most 3 s on an idle machine (Limits.end_s); the statements run longer."""
+"""Limit for operations that take at most 3 s on an idle machine (Limits.end_s); the statements run for longer."""
 
 
 @pytest.mark.capability("A broken connection is reported in time")
 class BreaksContract(EngineBasis):
-    """Each test starts with an engine behind a proxy that forwards everything."""
+    """Each test starts with an engine behind a proxy that forwards all traffic."""
 
     break_s: ClassVar[float] = 3.0
     sleep_sql: ClassVar[Callable[[int], str]]
-    """Returns a statement that runs for the given seconds and returns one row."""
+    """Returns a statement that runs for the given number of seconds and then returns one row."""
     many_rows: ClassVar[int] = 60_000
 
     @pytest.fixture
@@ -50,7 +50,7 @@ class BreaksContract(EngineBasis):
         await proxy.listen()
 
     async def test_running_statement_survives_break(self, engine: Engine, proxy: FaultProxy) -> None:
-        sql = type(self).sleep_sql(round(self.break_s) + 12)  # long enough to be still running after the break
+        sql = type(self).sleep_sql(round(self.break_s) + 12)  # still running after the outage
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
             await self.broken(proxy)

@@ -1,8 +1,8 @@
-"""The contract of every engine adapter (engines/protocol.py), as one suite.
+"""The contract of every engine adapter (engines/protocol.py), as one test suite.
 
-A test class per adapter inherits `EngineContract`, declares its `facts` and provides the fixtures `engine` and
-`unreachable_engine`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or `never`) with a reason; a
-mark that no longer holds fails the test (conftest.py).
+Each adapter has a test class that inherits `EngineContract`, declares its `facts`, and provides the fixtures `engine`
+and `unreachable_engine`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or `never`) with a reason;
+once a marked test passes, it fails the run (conftest.py).
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class EngineContract(ParameterContract, StoppingContract):
             await ended(session, handle)
             lines = await session.logs(handle, start=0)
             assert all(isinstance(line, str) and "\n" not in line for line in lines)
-            # Hive writes its last log line after it has reported completion.
+            # Hive writes its last log line only after it has reported completion.
             later = await session.logs(handle, start=len(lines))
             again = list(await session.logs(handle, start=0))
             assert again[: len(lines) + len(later)] == [*lines, *later]
@@ -174,7 +174,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.capability("Abandoned statements are stopped")
     async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
-        """The reader's task is canceled while it waits for the next batch."""
+        """The reading task is canceled while it reads batches."""
         is_reading = asyncio.Event()
 
         async def read_all(session: EngineSession) -> None:
@@ -202,7 +202,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.capability("Changes are counted and committed")
     async def test_a_change_is_seen_by_the_next_session(self, engine: Engine, table: str) -> None:
-        """Each statement commits before the engine reports its completion."""
+        """Each statement is committed before the engine reports its completion."""
         for change in self.facts.changes:
             async with engine.session(USER, NO_OPTIONS) as session:
                 await run(session, change.sql.replace("{t}", table))
@@ -323,7 +323,7 @@ class EngineContract(ParameterContract, StoppingContract):
                 await self._short_session(engine)
             after = Footprint.now(begun)
         assert after.tasks <= before.tasks
-        assert after.threads <= before.threads + 10  # a pool may still fill up to its limit
+        assert after.threads <= before.threads + 10  # a thread pool may still grow up to its limit
         assert after.files <= before.files + 2
         await self.eventually_idle(engine)
 

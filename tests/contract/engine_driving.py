@@ -1,4 +1,4 @@
-"""Helpers that drive an engine session: run a statement, wait for completion, read its rows."""
+"""Functions that drive an engine session: run a statement, wait for its completion, read its rows."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ from queryserver.sql.markers import BoundStatement
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A statement's complete result."""
+    """The complete result of a statement."""
 
     status: OperationStatus
     columns: tuple[Column, ...]
@@ -40,7 +40,7 @@ class Answer:
 
 @asynccontextmanager
 async def operation(session: EngineSession, sql: str | BoundStatement) -> AsyncGenerator[OperationHandle]:
-    """Submit a statement; cancel and close it afterwards."""
+    """Submit a statement; cancel and close it on exit."""
     handle = await session.submit(sql)
     try:
         yield handle
@@ -58,7 +58,7 @@ async def ended(session: EngineSession, handle: OperationHandle, *, within_s: fl
 
 
 async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_s: float) -> OperationStatus:
-    """Poll until the wait is over, even if the engine returns early just to store a new resume token."""
+    """Poll for `wait_s`, even if the engine returns earlier only because there is a new resume token to store."""
     until = time.monotonic() + wait_s
     while True:
         before = session.resume_token(handle) if isinstance(session, ResumableSession) else None
@@ -69,16 +69,16 @@ async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_
 
 
 async def started(session: EngineSession, handle: OperationHandle) -> None:
-    """Return once the engine is working on the statement."""
+    """Wait until the engine is working on the statement."""
     async with asyncio.timeout(30):
         while (await session.poll(handle, wait_s=0.01)).state is OperationState.PENDING:
             pass
-    # Some adapters report RUNNING before the statement reaches the engine. This delay is for tests that need it there.
+    # Some adapters report RUNNING before the statement reaches the engine; this delay allows it to arrive.
     await asyncio.sleep(0.05)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Return rows as tuples by position, since column names may repeat."""
+    """Return the rows as tuples, since column names may repeat."""
     columns = [column.to_pylist() for column in batch.columns]
     return list(zip(*columns, strict=True))
 
@@ -89,12 +89,12 @@ async def read(session: EngineSession, handle: OperationHandle) -> list[tuple[An
 
 
 async def count_rows(session: EngineSession, handle: OperationHandle) -> int:
-    """Read the result, discard its rows and return their number."""
+    """Read the whole result and return the number of rows."""
     return sum([batch.num_rows async for batch in session.batches(handle)])
 
 
 async def run(session: EngineSession, sql: str | BoundStatement) -> Answer:
-    """Run a statement to completion; raise its failure."""
+    """Run a statement to completion and return its result; raise its error if it fails."""
     async with operation(session, sql) as handle:
         status = await ended(session, handle)
         if status.error is not None:
@@ -106,7 +106,7 @@ async def run(session: EngineSession, sql: str | BoundStatement) -> Answer:
 
 
 async def failure(session: EngineSession, sql: str | BoundStatement) -> EngineError:
-    """Return the error of a statement that must fail, whether it is raised or reported in the status."""
+    """Return the error of a statement that must fail, whether raised or reported in the status."""
     try:
         await run(session, sql)
     except EngineError as error:
@@ -116,7 +116,7 @@ async def failure(session: EngineSession, sql: str | BoundStatement) -> EngineEr
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The resources that a process holds."""
+    """The resources that this process holds."""
 
     threads: int
     tasks: int

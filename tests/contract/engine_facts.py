@@ -1,4 +1,4 @@
-"""What an engine adapter declares about itself for the contract suite."""
+"""The facts about an engine that the contract suite needs."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from queryserver.sql.parameters import ParameterType
 
 @dataclass(frozen=True, slots=True)
 class TypeFact:
-    """A statement that returns two rows, a value and a NULL, in one column of the type."""
+    """A statement that returns one column of the type, with two rows: a value and NULL."""
 
     name: str
     sql: str
@@ -21,7 +21,7 @@ class TypeFact:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A data-changing statement. `rows` is the expected `modified_rows`; None if the engine reports none."""
+    """A data-changing statement. `rows` is the expected `modified_rows`; None if the engine does not count them."""
 
     sql: str
     rows: int | None = None
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """State that lives in one session only: how it is set, and how it is read (one cell)."""
+    """State that lasts only for one session, with the statements that set it and read it (as a single value)."""
 
     name: str
     make: str
@@ -40,25 +40,27 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What the suite must know about an engine. In statements `{t}` stands for the name of a table that does not exist
-    yet."""
+    """The facts about an engine that the suite needs.
+
+    In statements, `{t}` stands for the name of a table that does not yet exist.
+    """
 
     slow_sql: str
-    """Runs for about 30 s unless canceled."""
+    """Runs for about 30 s unless it is canceled."""
     rows_sql: Callable[[int], str]
-    """Returns one column of the integers 0, 1, … in order; rows are produced as they are read."""
+    """Returns one column with the integers 0, 1, … in order; the engine produces the rows while they are read."""
     wide_rows_sql: Callable[[int, int], str]
-    """Takes the row count and the number of ASCII characters in each row's only text."""
+    """Takes the number of rows and the number of ASCII characters of the only value in each row."""
     text_sql: Callable[[str], str]
-    """Returns one row and column: the given text as an engine literal."""
+    """Returns a single value: the given string, written as an engine literal."""
     bad_table_sql: str
     bad_table_message: str
-    """Part of the engine's own message about it."""
+    """Part of the engine's message about `bad_table_sql`."""
     misspelt_at: tuple[int, int | None] | None
-    """Line and column that the engine reports for `misspelt_sql`; None if it reports none."""
+    """The line and column of the error that the engine reports for `misspelt_sql`; None if it reports no position."""
     types: tuple[TypeFact, ...]
     changes: tuple[Change, ...]
-    """Run in order in one session; the last statement cleans up."""
+    """Statements that run in this order in one session; the last one cleans up."""
     session_state: tuple[SessionState, ...]
     unknown_database: str
     known_database: str | None = None
@@ -66,25 +68,27 @@ class EngineFacts:
     misspelt_sql: str = "SELECT '😀é' AS a,\n 1 AS b )"
     no_rows_sql: str = "SELECT 1 AS a, 'x' AS b WHERE 1 = 0"
     fails_midway_sql: str | None = None
-    """Returns at least 100,000 rows, then fails."""
+    """Returns at least 100,000 rows and then fails."""
     nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
     parameter_sql: Callable[[ParameterType], str] = lambda _: "SELECT ? AS v"
-    """Returns the parameter of the given type in one row; with `parameter_read_sql`, it is instead a change that stores
-    the value."""
+    """Returns a parameter of the given type in one row.
+
+    If `parameter_read_sql` is set, this statement instead stores the value and that one reads it.
+    """
     parameter_read_sql: Callable[[ParameterType], str] | None = None
     number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"
-    """Returns one row with the value of an expression, an integer from 0 to 1000."""
+    """Returns one row with the value of an expression; the value is an integer from 0 to 1000."""
     takes_rows: bool = False
-    """Whether a session can run a statement for many rows of values in one call and transaction."""
+    """Whether a session can run one statement for many rows of parameter values, in one call and one transaction."""
     nan_is_null: bool = False
-    """Whether the engine turns NaN into NULL."""
+    """Whether the engine converts NaN to NULL."""
     inexact_parameters: Collection[ParameterType] = ()
     """Parameter types that the engine stores with reduced precision."""
     driver_words: tuple[str, ...] = ()
-    """Words that must not appear in messages: driver names, server paths."""
+    """Words that no error message may contain, such as driver names and server paths."""
     submit_within_s: float = 1.0
-    """How long `submit` may take for `slow_sql` if the engine plans statements before it returns."""
+    """How long `submit` may take for `slow_sql`, in seconds; engines may plan a statement before `submit` returns."""
     many_rows: int = 1_000_000
-    """How many rows of 200 characters are read while memory stays flat; more than 100 MiB in total."""
+    """How many rows of 200 characters are read with constant memory; more than 100 MiB in total."""
     many_sessions: int = 200
-    """How many consecutive sessions must leave nothing behind."""
+    """How many consecutive sessions are opened without leaking resources."""

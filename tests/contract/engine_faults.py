@@ -1,9 +1,9 @@
-"""What every adapter does when the connection to its engine breaks (Contract editor 1.5, 3.4).
+"""How every adapter responds when the connection to its engine fails (Contract editor 1.5, 3.4).
 
 Inherited by a test class that provides `facts`, the fixture `server` (host and port of a real engine) and the fixture
-`engine_at` (makes the engine for another port on this machine; in tests with "silence" in their name its connect limit
-is at most 3 s). The proxy between them breaks the connection; the tests check the adapter's error and how soon it is
-raised.
+`engine_at`, which makes an engine for another port on this machine; in tests with "silence" in their name, its connect
+timeout must be at most 3 s. A proxy between the adapter and the engine breaks the connection, and the tests check which
+error the adapter raises, and how soon.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnav
 
 _MANY_ROWS = 200_000
 _SOME_BYTES = 100_000
-"""Enough response bytes for the first rows, far from the whole result."""
+"""The number of response bytes that include the first rows but only a small part of the result."""
 _LOST = (OutcomeUnknown, EngineTimeout)
 _NOT_SENT = (SessionLost, EngineUnavailable)
 BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
@@ -30,14 +30,15 @@ BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
 
 @pytest.mark.capability("A broken connection is reported in time")
 class FaultsContract(EngineBasis):
-    """Each test starts with an engine behind a proxy that forwards everything."""
+    """Each test starts with an engine behind a proxy that forwards all traffic."""
 
     limit_s: ClassVar[float] = 60.0
-    """When the outcome must be known at the latest; longer than the adapter's own limits, to allow for a busy machine.
+    """By when the outcome must be known, in seconds; longer than the adapters' own timeouts, to allow for a busy
+    machine.
     """
     session_options: ClassVar[SessionOptions] = NO_OPTIONS
     reconnects: ClassVar[bool] = False
-    """Whether the protocol survives a lost connection, so that the rows may also arrive complete."""
+    """Whether the adapter can continue after a lost connection, so that all rows may still arrive."""
 
     @pytest.fixture
     async def proxy(self, server: tuple[str, int]) -> AsyncGenerator[FaultProxy]:
@@ -46,7 +47,7 @@ class FaultsContract(EngineBasis):
 
     @pytest.fixture
     async def engine(self, proxy: FaultProxy, engine_at: Callable[[int], Engine]) -> AsyncGenerator[Engine]:
-        """Yield the engine; after each test, check that every connection is closed and no task is left."""
+        """Yield the engine; after each test, check that all connections are closed and no task is still running."""
         with tasks_begun() as begun:
             engine = engine_at(proxy.port)
             yield engine
@@ -56,7 +57,9 @@ class FaultsContract(EngineBasis):
 
     @pytest.fixture
     def is_at_engine(self) -> Callable[[], Awaitable[bool]]:
-        """Return a check whether the engine has begun a slow statement; by default, rely on `started`."""
+        """Return a function that checks whether a slow statement has started on the engine; by default, `started`
+        suffices.
+        """
 
         async def at_once() -> bool:
             return True
@@ -70,7 +73,9 @@ class FaultsContract(EngineBasis):
             assert (await run(session, self.facts.rows_sql(3))).rows == [(0,), (1,), (2,)]
 
     async def not_opened(self, engine: Engine) -> EngineError:
-        """Return the error of a session that cannot be opened; adapters may connect at the first statement."""
+        """Return the error of opening a session and running a statement, since some adapters connect only for a
+        statement.
+        """
         async with asyncio.timeout(self.limit_s):
             with pytest.raises(EngineError) as raised:
                 async with engine.session(USER, self.session_options) as session:
@@ -186,7 +191,7 @@ class FaultsContract(EngineBasis):
         assert answer.rows == [(number,) for number in range(2_000)]
 
     async def _broken(self, session: EngineSession, sql: str) -> EngineError | None:
-        """Return the error of `sql`, or None if the adapter reconnected and all rows arrived."""
+        """Return the error of `sql`, or None if the adapter reconnected and returned all rows."""
         try:
             rows = (await run(session, sql)).rows
         except EngineError as error:
@@ -198,7 +203,9 @@ class FaultsContract(EngineBasis):
         return None
 
     async def _left_in_time(self, session: EngineSession, sql: str) -> None:
-        """Check that the task waiting for the statement returns once it is canceled and closed."""
+        """Check that a task that waits for the statement ends in time after cancel and close, even if both must time
+        out.
+        """
         try:
             async with asyncio.timeout(self.limit_s):
                 handle = await session.submit(sql)

@@ -1,4 +1,4 @@
-"""The part of the engine contract about parameter values."""
+"""The part of the engine contract that tests statement parameters."""
 
 import datetime as dt
 import json
@@ -66,7 +66,7 @@ NOT_FINITE = ((typed("double", "NaN"), math.nan), (typed("double", "-Infinity"),
 
 
 def lacking(mark: pytest.MarkDecorator) -> dict[str, pytest.MarkDecorator]:
-    """Return the `known_failures` of an engine without parameters."""
+    """Return the `known_failures` of an engine that does not support parameters."""
     return {name: mark for name in vars(ParameterContract) if name.startswith("test_")}
 
 
@@ -143,13 +143,13 @@ class ParameterContract(EngineBasis):
 
     @pytest.mark.capability("Parameters")
     async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:
-        """The statement has a misspelling after the placeholder."""
+        """The misspelled word follows the placeholder."""
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
         assert isinstance(error, StatementRejected)
         assert "s3cret" not in statement.mask_values(error.message)
-        assert "733363726574" not in statement.mask_values(error.message)  # in hexadecimal
+        assert "733363726574" not in statement.mask_values(error.message)  # the value in hexadecimal
 
     @pytest.mark.capability("Parameters")
     async def test_an_error_is_placed_in_the_text_with_its_places(self, engine: Engine, session: EngineSession) -> None:
@@ -161,7 +161,7 @@ class ParameterContract(EngineBasis):
 
 
 def is_same(got: Any, value: Any, *, exact: bool) -> bool:
-    """Return whether the engine returned the value in one of its types for it."""
+    """Return whether `got` equals the value, after allowing for the types in which engines return it."""
     if value is None or got is None:
         return got is value
     if isinstance(value, float) and math.isnan(value):
@@ -174,7 +174,7 @@ def is_same(got: Any, value: Any, *, exact: bool) -> bool:
         return seen.replace(tzinfo=zone) == value if seen.tzinfo is None else seen == value
     if isinstance(value, dt.date | dt.time):
         return str(got).split(".")[0] == value.isoformat()
-    if isinstance(value, list) and isinstance(got, str):  # an array as text, in which Spark escapes nothing
+    if isinstance(value, list) and isinstance(got, str):  # Spark returns an array as a string without escaping
         return json.loads(got.replace("\\\\", "\\").replace("\\", "\\\\")) == value
     if isinstance(value, float):
         return math.isclose(float(got), value, rel_tol=1e-15)

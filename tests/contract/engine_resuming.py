@@ -1,4 +1,4 @@
-"""The contract of engines whose running statements survive the loss of their client (interfaces: ResumableEngine)."""
+"""The contract of engines on which running statements survive the loss of their client (`ResumableEngine`)."""
 
 import asyncio
 from contextlib import aclosing
@@ -14,13 +14,13 @@ ROWS = 60_000
 
 
 def resumable(session: EngineSession) -> ResumableSession:
-    """Narrow the session to `ResumableSession`."""
+    """Assert that the session is a `ResumableSession`, and return it."""
     assert isinstance(session, ResumableSession)
     return session
 
 
 def resuming(engine: Engine) -> ResumableEngine:
-    """Narrow the engine to `ResumableEngine`."""
+    """Assert that the engine is a `ResumableEngine`, and return it."""
     assert isinstance(engine, ResumableEngine)
     return engine
 
@@ -28,7 +28,7 @@ def resuming(engine: Engine) -> ResumableEngine:
 @pytest.mark.item(25)
 @pytest.mark.capability("Survives a queryserver restart")
 class ResumingContract(EngineBasis):
-    """Inherited, besides `EngineContract`, by adapters that can re-attach."""
+    """Inherited, in addition to `EngineContract`, by adapters that can reattach to a running statement."""
 
     async def test_running_statement_survives_its_client(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -90,7 +90,7 @@ class ResumingContract(EngineBasis):
 
 
 async def followed_to_its_end(engine: Engine, token: str) -> None:
-    """Re-attach and wait for completion; also raise a failure that only the status reports."""
+    """Reattach and wait for completion; raise the error if the status reports a failure."""
     async with asyncio.timeout(30), resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
         status = await ended(again, found)
         if status.error is not None:

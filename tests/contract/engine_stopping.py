@@ -1,4 +1,4 @@
-"""The part of the engine contract about stopping and releasing statements."""
+"""The part of the engine contract that tests how statements are canceled and released."""
 
 import asyncio
 import time

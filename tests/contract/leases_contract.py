@@ -1,4 +1,4 @@
-"""The contract of every keeper of leases (`StatementLeases`), inherited by one class per keeper."""
+"""The contract of every `StatementLeases` implementation; each has a test class that inherits it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ SUCCESS = Outcome(StatementState.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as its readers see it."""
+    """The fields of a statement record that the tests compare."""
 
     state: StatementState
     owner: str | None
@@ -34,11 +34,11 @@ class Seen:
 
 
 class LeaseDesk(ABC):
-    """A lease keeper with the helpers that the tests need."""
+    """The implementation under test, with the operations that the tests need."""
 
     leases: StatementLeases
     within = ClaimScope(["here"], [HELD])
-    """The scope of the claims."""
+    """The scope within which the tests claim statements."""
 
     @abstractmethod
     async def add(
@@ -53,15 +53,15 @@ class LeaseDesk(ABC):
         priority: int = 0,
         keeps_session: bool = False,
     ) -> Lease:
-        """Add a waiting statement of the user with the given number."""
+        """Add a waiting statement for the user number `user`."""
 
     @abstractmethod
     async def look(self, statement_id: UUID) -> Seen:
-        """Return the record."""
+        """Return the current record of a statement."""
 
     @abstractmethod
     async def ask_to_cancel(self, statement_id: UUID) -> None:
-        """Request cancellation, as a caller does."""
+        """Request cancellation as an API call does."""
 
     async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
         """Claim the statement as a process that runs the connector `here` and holds the session HELD."""
@@ -69,7 +69,7 @@ class LeaseDesk(ABC):
         return found[-1].lease if found else None
 
     async def orphans(self, *, owner: str = ME, ignore_leases: bool = False) -> dict[UUID, Lease]:
-        """Take over orphans as a process with the scope `within`."""
+        """Claim orphaned statements as a process with the scope `within`."""
         found = await self.leases.claim_orphans(
             owner=owner, lease=LEASE, within=self.within, ignore_leases=ignore_leases
         )
@@ -84,7 +84,7 @@ class LeaseDesk(ABC):
         slots: SlotLimits = ROOMY,
         connectors: Sequence[str] = ("here",),
     ) -> list[UUID]:
-        """Take statements from the workers' shared queue; return them in start order."""
+        """Claim statements from the queue that the workers share; return their ids in start order."""
         found = await self.leases.claim_waiting(
             owner=owner,
             lease=LEASE,
@@ -96,19 +96,19 @@ class LeaseDesk(ABC):
         return [one.lease.statement_id for one in found]
 
     async def resumptions(self, *, ignore_leases: bool = True) -> dict[UUID, Resumption | None]:
-        """Take over orphans and return each statement's resumption."""
+        """Claim orphaned statements and return the resumption of each."""
         found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=ignore_leases)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
         self, lease: Lease, outcome: Outcome, lines: Sequence[str] = (), *, start_line: int | None = 0
     ) -> bool:
-        """Finish the statement."""
+        """Finish the statement with the given outcome and log lines."""
         return await self.leases.finish(lease, outcome, retention=LEASE, lines=lines, start_line=start_line)
 
 
 class LeasesContract:
-    """The contract. Inheriting classes provide a fixture `desk`."""
+    """Inherited by one test class per implementation, which provides the fixture `desk`."""
 
     async def test_free_statement_is_claimed_once(self, desk: LeaseDesk) -> None:
         free = await desk.add(owner=None)
@@ -129,7 +129,7 @@ class LeasesContract:
         one = (await desk.add(owner=None, user=1)).statement_id
         other = (await desk.add(owner=None, user=2)).statement_id
         assert await desk.taken(1) == many[:1]
-        # The first user is already running a statement.
+        # The first user already has a running statement.
         assert [await desk.taken(1) for _ in range(3)] == [[one], [other], many[1:2]]
 
     async def test_interactive_statements_precede_scheduled_ones(self, desk: LeaseDesk) -> None:
@@ -149,7 +149,7 @@ class LeasesContract:
 
     async def test_last_slots_are_reserved_for_users_without_running_statements(self, desk: LeaseDesk) -> None:
         many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(5)]
-        # The first statement and another one: the third slot is reserved.
+        # A busy user may use only two slots; the third is reserved.
         assert await desk.taken(3, max_for_busy_users=2) == many[:2]
         assert await desk.taken(1, max_for_busy_users=0) == []
         late = [(await desk.add(owner=None, user=1)).statement_id for _ in range(2)]
@@ -287,7 +287,7 @@ class LeasesContract:
         assert unsent.statement_id not in await desk.orphans()
 
     async def test_statement_of_held_session_is_within_scope(self, desk: LeaseDesk) -> None:
-        """Its connector may since have been changed to one that does not run here."""
+        """The connector may have been moved to another instance after the session was opened."""
         announced = await desk.add(owner=None, connector="elsewhere", session=HELD)
         assert await desk.claim(announced) is not None
         unheard = await desk.add(owner=None, connector="elsewhere", session=HELD)

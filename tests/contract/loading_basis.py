@@ -1,4 +1,4 @@
-"""The base of the loading suite: loads made from facts, an in-memory ledger, comparable rows."""
+"""The base class of the loading suite: builds loads from an engine's facts, records them in a ledger, compares rows."""
 
 import asyncio
 import datetime as dt
@@ -29,7 +29,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class MemoryLedger:
-    """A LoadLedger that remembers its calls. It calls `on_add` before `add` returns."""
+    """A LoadLedger in memory that records its calls. It calls `on_add` before `add` returns."""
 
     def __init__(self, on_add: Callable[[TableName], Awaitable[None]] | None = None) -> None:
         self.open: set[TableName] = set()
@@ -48,15 +48,17 @@ class MemoryLedger:
 
 
 class LoadingBasis:
-    """Base of the adapters' test classes, which declare `loading_facts`, the fixture `engine`, and
-    `running_statements`."""
+    """Base class of the loading tests.
+
+    A subclass declares `loading_facts`, `running_statements` and the fixture `engine`.
+    """
 
     loading_facts: ClassVar[LoadingFacts]
     tested_with: ClassVar[str] = ""
-    """The peer's name in the support table."""
+    """The server that the tests connect to, as named in the support table."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Ask the engine how many of the tests' statements it is running."""
+        """Query how many of the tests' statements the engine is running."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -66,19 +68,19 @@ class LoadingBasis:
 
     @pytest.fixture
     async def target(self, engine: Engine) -> AsyncGenerator[TableName]:
-        """Yield the name of a table that does not exist yet; drop the table afterwards."""
+        """Yield the name of a table that does not exist yet; drop that table afterwards."""
         table = TableName(None, f"t_{uuid4().hex[:12]}")
         yield table
         await self.drop(engine, table)
 
     @pytest.fixture
     def reading_engine(self) -> Engine:
-        """Return an engine on the same data whose connector is read-only."""
+        """Return an engine on the same database with a read-only connector."""
         pytest.skip("connectors of this engine cannot be made to read only")
 
     @asynccontextmanager
     async def loading(self, engine: Engine) -> AsyncGenerator[TableLoader]:
-        """Open a session for one import."""
+        """Open a loader session, as one import does."""
         assert isinstance(engine, LoadingEngine)
         async with engine.loader(USER, NO_OPTIONS) as loader:
             yield loader
@@ -88,7 +90,7 @@ class LoadingBasis:
             await loader.drop(table)
 
     async def load(self, loader: TableLoader, load: TableLoad, *batches: pa.RecordBatch) -> int:
-        """Run a load and check that its ledger is empty afterwards."""
+        """Run a load and check that the ledger has no open entry afterwards."""
         ledger = MemoryLedger()
         try:
             return await loader.load(load, stream(*batches), ledger)
@@ -96,23 +98,23 @@ class LoadingBasis:
             assert not ledger.open
 
     async def run(self, engine: Engine, sql: str, table: TableName) -> list[tuple[Any, ...]]:
-        """Run a statement in its own session; `{t}` stands for the table."""
+        """Run a statement in a session of its own; `{t}` stands for the table."""
         async with engine.session(USER, NO_OPTIONS) as session:
             answer = await run(session, sql.format(t=self.loading_facts.sql_name(table)))
             return answer.rows
 
     async def rows(self, engine: Engine, load: TableLoad) -> list[tuple[Any, ...]]:
-        """Return the target's rows, sorted by the first column, in a form comparable with the rows sent."""
+        """Return the target's rows, sorted by the first column and converted for comparison with the loaded rows."""
         found = await self.run(engine, self.loading_facts.select_sql, load.target)
         return sorted((comparable(row, load.columns) for row in found), key=lambda row: row[0])
 
     async def missing(self, engine: Engine, *tables: TableName) -> bool:
-        """Check in a new session that none of the tables exists."""
+        """Return whether none of the tables exists, as seen by a new session."""
         async with self.loading(engine) as loader:
             return not any([await loader.exists(table) for table in tables])
 
     async def eventually_idle(self, engine: Engine) -> None:
-        """Wait up to `STOP_S` until the engine runs no statement."""
+        """Wait until the engine runs no statement; fail after `STOP_S`."""
         async with asyncio.timeout(STOP_S):
             while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.05)
@@ -128,7 +130,7 @@ class LoadingBasis:
         replace: bool = False,
         staging: TableName | None = None,
     ) -> TableLoad:
-        """Return a load with the columns `n` and `s`, or the given ones."""
+        """Return a load with the given columns, by default `n` and `s`."""
         given = columns or (self.column("n", INT64), self.column("s", STRING))
         return TableLoad(target, staging or staging_of(target), given, append, replace)
 
@@ -138,7 +140,7 @@ def staging_of(target: TableName) -> TableName:
 
 
 def batch_of(load: TableLoad, rows: Rows) -> pa.RecordBatch:
-    """Return the rows as one batch of the load's types."""
+    """Return the rows as one batch with the load's column types."""
     types = [arrow_type(column.type) for column in load.columns]
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
@@ -166,7 +168,9 @@ async def failing(*batches: pa.RecordBatch, error: Exception) -> AsyncIterator[p
 
 
 def comparable(row: Sequence[Any], columns: Sequence[LoadColumn]) -> tuple[Any, ...]:
-    """Convert a row read to the Python types of the row sent, since engines may substitute types that they lack."""
+    """Convert a row read back to the Python types of the loaded row, since an engine may substitute types that it
+    lacks.
+    """
     assert len(row) == len(columns)
     return tuple(_value(value, column.type.base) for value, column in zip(row, columns, strict=True))
 
@@ -185,7 +189,7 @@ def _value(value: Any, base: BaseType) -> Any:
 
 
 def _float(value: Any) -> Any:
-    """Return a text, because NaN equals nothing and zero equals its negative."""
+    """Return a string, because NaN does not equal itself and 0.0 equals -0.0."""
     number = float(value)
     return "nan" if math.isnan(number) else repr(number)
 
@@ -204,7 +208,7 @@ def _time(value: Any) -> dt.time:
 
 
 _INTERVAL = re.compile(r"(-?)(\d+) (\d\d):(\d\d):(\d\d)\.(\d{3})")
-"""An SQL interval; its sign applies to the whole value."""
+"""An SQL interval; the sign applies to all its fields."""
 _CLOCK = re.compile(r"(?:(-?\d+) days? ?)?([+-]?)(?:(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?")
 
 

@@ -1,6 +1,7 @@
-"""The contract of every loader (engines/protocol.py, Contract importer 13.4, 13.5), as one suite.
+"""The contract of every table loader (engines/protocol.py, Contract importer 13.4, 13.5), as one test suite.
 
-A test class per adapter inherits `LoadingContract`, declares its `loading_facts` and provides the fixture `engine`.
+Each adapter has a test class that inherits `LoadingContract`, declares its `loading_facts`, and provides the fixture
+`engine`.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ TYPES = {base: DECIMAL if base is BaseType.DECIMAL else ColumnType(base) for bas
 
 
 class RowsBroke(Exception):
-    """Raised by the tests' batches."""
+    """An error that the tests' batches raise."""
 
 
 class LoadingContract(LoadingBasis):
@@ -45,7 +46,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_values_of_all_types_arrive_as_they_are(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Loads one table with a column of each type, holding extreme values and a NULL."""
+        """Loads one table with a column of each type, containing extreme values and NULL."""
         columns = [self.column("n", INT64)]
         columns += [self.column(base.value, kind) for base, kind in TYPES.items()]
         load = self.load_of(target, *columns)
@@ -59,7 +60,9 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Loads one column of each kind of encoding: a row of NULLs must not look like an empty line or a text."""
+        """Loads a single column of each kind of encoding: a row with only a NULL must not be read as an empty line or a
+        string.
+        """
         for kind in (STRING, ColumnType(BaseType.NULL), INT64):
             load = self.load_of(TableName(None, f"{target.name}_x"), self.column("only", kind))
             assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
@@ -86,7 +89,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.importer(57)
     @pytest.mark.security("T23")
     async def test_names_are_data(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Column names, all in one table, and table names."""
+        """Covers column names, all in one table, and table names."""
         names = self.loading_facts.names
         load = self.load_of(target, *(self.column(name, INT64) for name in names))
         await self.load(loader, load, batch_of(load, [tuple(range(len(names)))]))
@@ -113,7 +116,7 @@ class LoadingContract(LoadingBasis):
     async def test_names_that_the_engine_cannot_hold_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
-        """Long names are never cut: two of them must not become the same name."""
+        """Names that are too long are never truncated, since two of them could become the same name."""
         longest = self.loading_facts.longest_name
         names = ["a" * length for length in (128, (longest or 0) + 1) if longest and length > longest]
         facts = self.loading_facts
@@ -199,7 +202,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_append_goes_by_names(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Reordered columns are matched by name; an omitted column is NULL."""
+        """Columns in another order are matched by name, and an omitted column becomes NULL."""
         load = self.load_of(target)
         await self.load(loader, load, numbered(load, 1, 1))
         swapped = self.load_of(target, self.column("s", STRING), self.column("n", INT64), append=True)
@@ -210,8 +213,9 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_replacing(self, engine: Engine, loader: TableLoader, target: TableName):
-        """A table with other columns is replaced once all rows have arrived; nothing of the table or its staging table
-        is left."""
+        """The new table may have other columns. It replaces the old one only after all rows have arrived; nothing of
+        the old table or of the staging table remains.
+        """
         if not self.loading_facts.replaces:
             old, new = self.load_of(target), self.load_of(target, replace=True)
             await self.load(loader, old, numbered(old, 7, 1))
@@ -298,7 +302,7 @@ class LoadingContract(LoadingBasis):
     async def test_batches_that_raise_leave_nothing(
         self, engine: Engine, loader: TableLoader, target: TableName, error: Exception
     ):
-        """The error is raised unchanged, whatever the driver does with similar errors."""
+        """The loader raises the same error object, even if the driver handles such errors itself."""
         load, ledger = self.load_of(target), MemoryLedger()
         with pytest.raises(type(error)) as raised:
             await loader.load(load, failing(numbered(load, 1, self.loading_facts.batch_rows), error=error), ledger)
@@ -347,7 +351,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_engine_works_after_many_cancels(self, engine: Engine, target: TableName):
-        """No connection stays busy, and no partial load shows up in another one."""
+        """No connection remains busy, and a later load contains no rows of a canceled one."""
         for pause_s in (0, 0.001, 0.005, 0.02):
             load, ledger = self.load_of(target), MemoryLedger()
             async with self.loading(engine) as loader:
@@ -404,7 +408,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
     async def test_a_left_over_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
-        """The table is dropped by a session other than its creator's; dropping a missing table succeeds."""
+        """A session that did not create the table can drop it; dropping a missing table succeeds."""
         staging = staging_of(target)
         await self.run(engine, self.loading_facts.create_sql, staging)
         await self.run(engine, self.loading_facts.insert_sql, staging)

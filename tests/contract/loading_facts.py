@@ -1,4 +1,4 @@
-"""What an engine's tests declare for the loading suite."""
+"""The facts about an engine that the loading suite needs."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ TEXTS = (
     "line\nbreak", "carriage\r\nreturn", "\r", "\n", "\n\\.\n", " blanks ", ",", ";", "Zoë 🐘 日本",
     "%s %(x)s {y} :z ? $1", "'); DROP TABLE x; --", "/* x */ -- y", "\x01\x1f\x7f", "e\u0301", "\ufeff", "\u2028",
 )  # fmt: skip
-"""Texts that an engine's encoding of values might change."""
+"""Strings that an engine's value encoding might alter."""
 
 VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
         BaseType.NULL: (),
     }
 )  # fmt: skip
-"""Values of each type that an imported column may have; a NULL is added to each."""
+"""Values of every type that an imported column can have; the tests add a NULL to each."""
 
 DECIMAL = ColumnType(BaseType.DECIMAL, 38, 10)
 
@@ -63,15 +63,15 @@ NAMES = (
     "UPPER", "Mixed Case", "percent%s", "{brace}", ":colon", "?", "$1", "back\\slash", "-- comment", "/*", "tab\there",
     "[bracket]", "#hash", "@at", "1digit", "comma,comma",
 )  # fmt: skip
-"""Table and column names that must be treated as data, not SQL."""
+"""Table and column names that must be quoted as names and never run as SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingFacts:
-    """What the suite must know about an engine. In statements `{t}` stands for a table's quoted name."""
+    """The facts about an engine that the suite needs. In statements, `{t}` stands for the quoted table name."""
 
     dialect: str
-    """The dialect's name in `imports.model`."""
+    """The dialect name in `imports.model`."""
     quoted: Callable[[str], str]
     """Quotes a name for the engine's SQL."""
     select_sql: str = "SELECT * FROM {t}"
@@ -81,44 +81,45 @@ class LoadingFacts:
     insert_sql: str = "INSERT INTO {t} VALUES (1)"
     drop_sql: str = "DROP TABLE {t}"
     view_sql: tuple[str, str] | None = ("CREATE VIEW {t} AS SELECT 1 AS a", "DROP VIEW {t}")
-    """Statements that create and drop a view."""
+    """Statements that create and drop a view named `{t}`."""
     database: str | None = None
-    """A database or schema other than the session's."""
+    """A database or schema other than the session's default."""
     database_sql: tuple[str, ...] = ()
     """Statements that create the database if it does not exist; `{d}` stands for its quoted name."""
     passing_database: str | None = None
-    """A database whose tables are dropped at the end of the session."""
+    """A database whose tables the engine drops at the end of the session."""
     values: Mapping[BaseType, Sequence[object]] = field(default_factory=lambda: MappingProxyType({}))
-    """Replaces entries of VALUES for types with a smaller range in this engine."""
+    """Replaces entries of VALUES for types that have a smaller range in this engine."""
     refused: tuple[tuple[BaseType, object, str], ...] = ()
-    """Values that the engine cannot hold, with part of the error message."""
+    """Values that the engine cannot store, with part of the error message."""
     names: Sequence[str] = NAMES
     table_names: Sequence[str] | None = None
-    """Table names, if they differ from the column names or creating each table is slow."""
+    """Table names, if they differ from the column names or if the engine creates tables slowly."""
     refused_names: Sequence[str] = ()
-    """Refused table and column names."""
+    """Table and column names that the engine refuses."""
     refused_columns: Sequence[str] = ()
     refused_tables: Sequence[str] = ()
     longest_name: int | None = 128
-    """The limit in characters; longer names are refused. None if all names are accepted."""
+    """The maximum name length in characters; longer names are refused. None if the engine accepts names of any length.
+    """
     long_text: int = 1024 * 1024
-    """The number of characters in a text that is loaded and read."""
+    """The length in characters of a long string that is loaded and read back."""
     many_rows: int = 200_000
-    """How many rows are loaded while memory stays bounded."""
+    """The number of rows that are loaded with bounded memory."""
     batch_rows: int = 5000
-    """Rows in one batch, for tests that keep the engine busy for a while."""
+    """The number of rows per batch in tests that need a load to take some time."""
     replaces: bool = True
-    """Whether a table can be replaced by a new one."""
+    """Whether an import can replace an existing table."""
     has_not_null: bool = True
     """Whether the engine refuses a NULL in a NOT NULL column."""
     uses_ledger: bool = True
-    """False if a staging table ends with its transaction, so that crashes leave none."""
+    """False if the transaction's end removes the staging table, so that a crash leaves no table behind."""
 
     def sql_name(self, table: TableName) -> str:
-        """Return the table's quoted name."""
+        """Return the quoted table name, with its database if it has one."""
         parts = (table.database, table.name) if table.database else (table.name,)
         return ".".join(map(self.quoted, parts))
 
     def values_of(self, base: BaseType) -> Sequence[object]:
-        """Return the type's values, which must arrive unchanged."""
+        """Return the test values of the type; loading must not alter them."""
         return self.values.get(base, VALUES[base])

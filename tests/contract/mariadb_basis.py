@@ -1,4 +1,4 @@
-"""Shared code of the tests on a real MariaDB, whichever adapter connects to it."""
+"""Shared code of the tests that use a real MariaDB, for all adapters that can connect to it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ CELL_LIMIT = 1024 * 1024
 
 @asynccontextmanager
 async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession]:
-    """Open a session on the database `users`; values in its rows may have `CELL_LIMIT` bytes."""
+    """Open a session on the database `users` in which a value may have at most `CELL_LIMIT` bytes."""
     address = MysqlAddress(server.host, server.port, "users", server.user, server.password, cell_max_bytes=CELL_LIMIT)
     engine = MysqlEngine(address)
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -27,13 +27,13 @@ async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession
 
 
 class MariadbBasis:
-    """Inherited, before the contract, by a class whose tests run on the fixture `mariadb`."""
+    """Inherited, before the contract, by test classes that use the fixture `mariadb`."""
 
     engine_on: ClassVar[Callable[[ServerAddress], Engine]]
-    """Makes the adapter's engine for the database `users` of a server."""
+    """Makes the adapter's engine for the server's database `users`."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Return how many other statements the server is running."""
+        """Return how many statements the server is running, apart from this query."""
         async with engine.session(USER, NO_OPTIONS) as session:
             sql = (
                 "SELECT COUNT(*) FROM information_schema.processlist"

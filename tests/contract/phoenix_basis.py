@@ -1,5 +1,4 @@
-"""Shared code of the tests on a real Phoenix: each test waits until the servers have finished the previous test's
-work."""
+"""Shared code of the tests that use a real Phoenix; each test waits until the previous test's statements have ended."""
 
 import asyncio
 
@@ -10,13 +9,13 @@ from tests.engines.servers import HttpAddress
 from queryserver.engines.protocol import Engine
 
 _REST_S = 30.0
-"""The Query Server stops its own part immediately; the region server's part may take some seconds more."""
+"""The Query Server stops its part of a statement at once; the region server may need some more seconds."""
 _START_S = 250.0
-"""HBase does not stop an aggregation, which took longer than 100 s while other engines were running."""
+"""HBase does not interrupt an aggregation; one took more than 100 s while other engines were running."""
 
 
 class PhoenixBasis:
-    """Inherited, before the contract, by a class whose tests run on the fixture `phoenix_server`."""
+    """Inherited, before the contract, by test classes that use the fixture `phoenix_server`."""
 
     @pytest.fixture(autouse=True)
     async def _at_rest(self, phoenix_server: HttpAddress) -> None:
@@ -32,14 +31,14 @@ class PhoenixBasis:
         await self._idle(within_s=_REST_S)
 
     async def scanning(self, *, within_s: float) -> None:
-        """Wait until HBase has been scanning for a second: an earlier cancel may not have reached it."""
+        """Wait until HBase has been scanning for a second, since an earlier cancel might not reach HBase."""
         async with asyncio.timeout(within_s):
             while not await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)
             await asyncio.sleep(1)
 
     async def no_scans(self, *, within_s: float) -> None:
-        """Wait until HBase has ended all scans and the Query Server waits for none."""
+        """Wait until HBase runs no scan and the Query Server runs no statement."""
         async with asyncio.timeout(within_s):
             while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)

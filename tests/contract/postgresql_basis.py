@@ -1,4 +1,4 @@
-"""Shared code of the tests on a real PostgreSQL."""
+"""Shared code of the tests that use a real PostgreSQL."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
@@ -15,7 +15,7 @@ from queryserver.engines.protocol import Engine
 
 
 def address_of(dsn: str) -> PostgresqlAddress:
-    """Parse a connection URL into an address."""
+    """Parse a connection URL into a PostgresqlAddress."""
     url = urlsplit(dsn)
     assert url.hostname
     assert url.port
@@ -23,10 +23,10 @@ def address_of(dsn: str) -> PostgresqlAddress:
 
 
 class PostgresqlBasis:
-    """Inherited, before the contract, by the tests of every release."""
+    """Inherited, before the contract, by the test classes of every PostgreSQL release."""
 
     adapter: ClassVar[type[PostgresqlEngine]]
-    """The adapter under test; the fixture `address` provides its target."""
+    """The adapter under test; it connects to the fixture `address`."""
 
     @pytest.fixture
     async def engine(self, address: PostgresqlAddress) -> AsyncGenerator[Engine]:
@@ -35,7 +35,7 @@ class PostgresqlBasis:
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        """Return how many sessions of the database run a statement or hold a transaction."""
+        """Return how many sessions on the database are running a statement or have an open transaction."""
         async with engine.session(USER, NO_OPTIONS) as session:
             sql = (
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -51,7 +51,7 @@ class PostgresqlBasis:
 
 
 class EmbeddedBasis(PostgresqlBasis):
-    """The release that the embedded default runs, with a separate database per test."""
+    """The release of the embedded default database; each test has a database of its own."""
 
     tested_with = "PostgreSQL 18 of the embedded default"
 
@@ -61,7 +61,7 @@ class EmbeddedBasis(PostgresqlBasis):
 
 
 class Release15Basis(PostgresqlBasis):
-    """An older release from the system's packages, with its contributed extensions."""
+    """An older release from the distribution's packages, including its contrib extensions."""
 
     tested_with = "PostgreSQL 15"
 

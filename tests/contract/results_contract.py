@@ -1,4 +1,4 @@
-"""The contract of every ResultStore. A test class per adapter inherits `ResultStoreContract`."""
+"""The contract of every ResultStore; each adapter has a test class that inherits `ResultStoreContract`."""
 
 import asyncio
 from datetime import UTC, date, datetime
@@ -16,11 +16,11 @@ from queryserver.results import blocks
 from queryserver.results.segments import ResultStore
 
 STATEMENTS = [UUID(int=n) for n in range(3)]
-"""They share their first digits, like ids created at the same time."""
+"""Ids with a common prefix, like ids created at the same time."""
 
 
 def mixed_table(rows: int) -> pa.Table:
-    """Return a table with one column of each kind that engines return."""
+    """Return a table with a column of every type that engines return."""
     values = range(rows)
     return pa.table(
         {
@@ -49,7 +49,7 @@ def numbered(start: int, rows: int) -> pa.Table:
 class ResultStoreContract:
     @pytest.fixture
     async def results(self) -> ResultStore:
-        """Provide an empty store; defined by the adapter's class."""
+        """Provide an empty store; overridden by each adapter's test class."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("rows", [0, 1, 1000])
@@ -156,7 +156,7 @@ class ResultStoreContract:
         await results.ping()
         await results.ping()
 
-    # Each example starts by emptying the only store; the adapters' classes share this method on purpose.
+    # Hypothesis runs all examples on one store, so each example first empties it. Several classes run this method.
     @settings(
         examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
     )
@@ -171,7 +171,7 @@ class ResultStoreContract:
         )
     )
     async def test_pages_across_segments_equal_list_slices(self, results, steps):
-        """A list stands for the record of the segments, and another one for the rows."""
+        """Model-based test: `record` lists the appended segments, and `model` lists the expected rows."""
         for statement_id in STATEMENTS:
             await results.delete(statement_id)
         model = {statement_id: [] for statement_id in STATEMENTS}

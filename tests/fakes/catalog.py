@@ -1,4 +1,4 @@
-"""A fake engine whose metadata can be read: its fields set its content, the duration of lookups and their failures."""
+"""A fake engine with readable metadata. Tests set its databases and tables, how long lookups take, and their errors."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ TAGS = "array<struct<k:string,v:map<string,int>>>"
 
 
 def table(database: str, name: str, **more: object) -> TableDescription:
-    """Return a table with a key, an array and a partition."""
+    """Return a table with a primary key, an array column and a partition column."""
     columns = (
         TableColumn("id", "int", comment="a key", nullable=False, primary_key=True),
         TableColumn("tags", TAGS),
@@ -39,10 +39,11 @@ def table(database: str, name: str, **more: object) -> TableDescription:
 
 
 class FakeCatalogEngine(FakeEngine):
-    """`looks` records the lookups; each takes `look_s`, waits for `may_look`, and raises `failure`, if set.
+    """A FakeEngine whose catalog serves `content` and `functions`.
 
-    Sample statements are `rows 3`, analyze statements `ddl`; explain returns the statement itself, but refuses one that
-    starts with `no plan:`.
+    `looks` records each lookup. Each lookup takes `look_s` seconds, waits for `may_look`, and then raises `failure` if
+    it is set. `sample` is the sample statement of every table, and analyze statements are `ddl`. EXPLAIN returns the
+    statement itself, but fails for a statement that starts with `no plan:`.
     """
 
     def __init__(self, *, dialect: str = "fake", lists_functions: bool = True) -> None:
@@ -71,11 +72,11 @@ class FakeCatalogEngine(FakeEngine):
         return self.lists
 
     def act_as_caller(self, acts: bool) -> None:
-        """Set whether each caller may see different content."""
+        """Set `acts_as_caller`: whether users may see different metadata."""
         self._capabilities = replace(self.capabilities, acts_as_caller=acts)
 
     def give_files(self) -> None:
-        """Let statements and samples name files from now on."""
+        """Allow statements and sample statements to refer to files from now on."""
         self._capabilities = replace(self.capabilities, reads_files=True, writes_files=True)
 
     @asynccontextmanager
@@ -85,7 +86,7 @@ class FakeCatalogEngine(FakeEngine):
 
 
 class FakeCatalog:
-    """One lookup in the engine's content."""
+    """Reads the metadata of a FakeCatalogEngine."""
 
     def __init__(self, engine: FakeCatalogEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Computations in this process, for tests of code that needs them."""
+"""A computation executor that runs in this process, for tests of the code that starts computations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from queryserver.platform.computation import Task
 
 @dataclass
 class InlineComputations:
-    """A ComputationExecutor without processes. Input and output still pass through JSON.
+    """A ComputationExecutor that starts no processes; input and output still pass through JSON.
 
-    `fails`: the error of the next computations; `done`: all tasks, in order.
+    `fails`: raised by all following computations; `done`: the user and task of every computation, in call order.
     """
 
     fails: QueryServerError | None = None

@@ -1,4 +1,4 @@
-"""An LDAP directory that a test fills with entries, and that records its searches."""
+"""A fake LDAP directory whose entries a test defines; it records logins and searches."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -11,8 +11,10 @@ BASE = "dc=example,dc=test"
 
 @dataclass
 class FakeDirectory:
-    """Implements `DirectorySession`: answers a search by the first text contained in its filter or equal to its
-    base."""
+    """Implements `DirectorySession`.
+
+    A search returns the entries of the first key in `answers` that its filter contains or that equals its search base.
+    """
 
     passwords: dict[str, str] = field(default_factory=dict)
     """Passwords by distinguished name."""
@@ -39,7 +41,7 @@ class FakeDirectory:
 
 
 def person(uid: str, *names: str, **attributes: str) -> Entry:
-    """Return an entry below `ou=people`."""
+    """Return an entry of a person below `ou=people`."""
     values = {name: (value,) for name, value in attributes.items()}
     return Entry(f"uid={uid},ou=people,{BASE}", {"uid": names or (uid,), **values})
 

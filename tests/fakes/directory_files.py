@@ -1,4 +1,4 @@
-"""StatementFiles over a directory, and a channel on which a thread calls the files of several sessions."""
+"""StatementFiles over a local directory, and a channel through which threads call the files of several sessions."""
 
 import asyncio
 import threading
@@ -18,7 +18,10 @@ from queryserver.engines.process.requests import FileRequests
 
 
 class DirectoryFiles:
-    """The files below a directory for one user. `may_read` receives a path without its scheme; reads are recorded."""
+    """One user's StatementFiles, stored below a local directory.
+
+    `may_read` and `may_list` decide on a path without its scheme. `reads`, `proofs` and `patterns` record the calls.
+    """
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class FileChannel:
-    """Passes threads' calls to the files of sessions, by session number. Must be closed."""
+    """Runs threads' file calls on an event loop of its own; `calls` records them by session number. Must be closed."""
 
     def __init__(self, sessions: Mapping[int, DirectoryFiles]) -> None:
         self.calls = list[tuple[int, str]]()

@@ -1,4 +1,4 @@
-"""A finished in-memory result to be downloaded."""
+"""A finished in-memory result for download tests."""
 
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,10 @@ from queryserver.results import blocks
 
 
 class StoredTables:
-    """Implements `ResultSource` over tables. With `fails_after`, reading fails after that many tables."""
+    """Implements `ResultSource` over in-memory tables.
+
+    If `fails_after` is set, reading fails after that many tables.
+    """
 
     def __init__(
         self, columns: Sequence[Column], tables: Sequence[pa.Table], *, fails_after: int | None = None
@@ -54,14 +57,14 @@ def column(name: str, kind: ResultType) -> Column:
 
 
 def one_column(array: pa.Array, kind: ResultType, name: str = "c") -> StoredTables:
-    """Return a result with one column."""
+    """Return a result with a single column."""
     return StoredTables([column(name, kind)], [pa.table([array], names=[name])])
 
 
 async def downloaded(
     source: StoredTables, wanted: DownloadFormat, *, guard: bool = False, coding: ContentCoding = ContentCoding.IDENTITY
 ) -> bytes:
-    """Return the whole downloaded file."""
+    """Return the complete downloaded file."""
     with ThreadPoolExecutor(2) as threads:
         async with aclosing(download(source, FileForm(wanted, guard, coding), threads=threads)) as pieces:
             return b"".join([piece async for piece in pieces])

@@ -54,9 +54,9 @@ from queryserver.sql.parameters import ParameterSupport, ParameterType
 TAKES_WORDS = EngineCapabilities(
     reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
 )
-"""The capabilities of a fake whose statements have parameters."""
+"""Capabilities of a fake engine whose statements take parameters."""
 READS_FILES = EngineCapabilities(reads_files=True, writes_files=True)
-"""The capabilities of a fake whose statements read and write store files."""
+"""Capabilities of a fake engine whose statements read and write files."""
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -64,7 +64,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The parsed actions of a statement."""
+    """The actions parsed from a statement."""
 
     sleep_s: float = 0
     works: bool = False
@@ -99,10 +99,10 @@ class _Operation:
 
 
 class FakeEngine:
-    """Counts calls by services: `executions`, `cancels`, `sessions_opened`, `running`.
+    """An engine that executes the script in each statement.
 
-    `reachable` may be toggled at any time; `finish` completes working statements; `databases` are the names that
-    sessions may request.
+    It counts the calls that services make: `executions`, `cancels`, `sessions_opened`, `running`. Tests may change
+    `reachable` at any time; setting `finish` completes `work` statements; sessions may request any name in `databases`.
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
@@ -159,7 +159,7 @@ class FakeEngine:
 
 
 class FakeSession:
-    """One session of the fake. A test may set `is_lost`, after which the session accepts no statement."""
+    """A session of the fake engine. Once a test sets `is_lost`, the session accepts no more statements."""
 
     def __init__(self, engine: FakeEngine, files: StatementFiles | None = None) -> None:
         self._engine = engine
@@ -321,7 +321,7 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
 
 
 def parse(statement: str, variables: Mapping[str, str]) -> Script:
-    """Return the script of a statement. Raises StatementRejected for any other text."""
+    """Parse a statement into its script. Raises StatementRejected if the statement matches no known form."""
     for pattern, script in _GRAMMAR:
         if found := re.fullmatch(pattern, statement, re.DOTALL):
             return script(found)

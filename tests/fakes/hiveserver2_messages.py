@@ -1,4 +1,4 @@
-"""The server side of TCLIService: decodes calls from bytes, encodes responses to bytes."""
+"""The server side of TCLIService: decodes calls and encodes responses."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ INTERNAL_ERROR = 6
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as a server sees it. `method` is None for an unknown name; `request` is then an empty struct."""
+    """A decoded call. `method` is None if the method name is unknown; `request` is then an empty struct."""
 
     name: str
     sequence: int
@@ -33,11 +33,11 @@ class Call:
 
 
 class _EmptyStruct(Struct):
-    """A struct whose fields are all skipped."""
+    """A struct that skips every field it reads."""
 
 
 def decode_call(raw: bytes) -> Call:
-    """Decode the call in `raw`. Raises IncompleteMessage, MalformedMessage."""
+    """Decode a call. Raises IncompleteMessage, MalformedMessage."""
     reader = _Reader(raw)
     name, kind, sequence = reader.header()
     if kind != _CALL:
@@ -49,12 +49,12 @@ def decode_call(raw: bytes) -> Call:
 
 
 def encode_reply(call: Call, reply: Struct) -> bytes:
-    """Encode the response to `call`."""
+    """Encode the reply to `call`."""
     return encode_message(call.name, _REPLY, call.sequence, reply, field=0)
 
 
 def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
-    """Encode an exception in response to `call`."""
+    """Encode an exception as the reply to `call`."""
     return encode_message(
         call.name, _EXCEPTION, call.sequence, TApplicationException(message=message, type=kind), field=None
     )

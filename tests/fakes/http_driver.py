@@ -1,7 +1,8 @@
-"""A DBAPI driver that speaks HTTP through urllib, like those of other packages, and follows redirects.
+"""A DBAPI driver that sends HTTP requests through urllib, as third-party drivers do, and follows redirects.
 
-It requests a statement's rows with one GET; the response is `{"rows": [...], "next": <url>}`, with one column. With
-`"report_to": <url>` it notifies another server and ignores failures of that; `"error": <text>` raises an error.
+It fetches the rows of a statement with one GET request. The response is `{"rows": [...], "next": <url>}`, with one
+column. If the response contains `"report_to": <url>`, the driver notifies another server and ignores its failures;
+`"error": <text>` raises an error.
 """
 
 import json
@@ -17,23 +18,23 @@ NAME = "qshttp"
 
 
 _straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Proxies from the environment are disabled, since otherwise the tests would see only the proxy."""
+"""Ignores proxies from the environment; otherwise, the tests would see only the proxy."""
 
 
 class Error(Exception):
-    """See PEP 249."""
+    """The DBAPI base error (PEP 249)."""
 
 
 class OperationalError(Error):
-    """See PEP 249; it also hides every connection failure."""
+    """The DBAPI error (PEP 249) that the driver also raises for every connection failure."""
 
 
 usual_port = 80
-"""The port for urls without one; SQLAlchemy does not know it."""
+"""The default port for URLs without one; SQLAlchemy does not know this driver's default."""
 
 
 def connect(host: str, port: int | None = None, database: str = "", **_login: object) -> "Connection":
-    """Connect without a request to the server, as such drivers do; only the database `login` makes one."""
+    """Return a connection. As in similar drivers, this sends no request, unless the database is `login`."""
     connection = Connection(f"http://{host}:{port or usual_port}/")
     if database == "login":
         connection.cursor().execute("SELECT 1")
@@ -41,7 +42,7 @@ def connect(host: str, port: int | None = None, database: str = "", **_login: ob
 
 
 class Connection:
-    """A connection that keeps nothing open between two statements."""
+    """A connection without any network state between statements."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,7 +61,7 @@ class Connection:
 
 
 class Cursor:
-    """A cursor that runs one statement at a time."""
+    """A cursor that executes one statement at a time."""
 
     rowcount = -1
     arraysize = 1
@@ -110,7 +111,7 @@ def _answer(url: str) -> dict[str, Any]:
 
 
 class HttpDialect(DefaultDialect):
-    """The driver's SQLAlchemy dialect."""
+    """The SQLAlchemy dialect of this driver."""
 
     name = NAME
     driver = "urllib"
@@ -122,5 +123,5 @@ class HttpDialect(DefaultDialect):
 
 
 def register() -> None:
-    """Register `qshttp://` as a SQLAlchemy url scheme."""
+    """Register the SQLAlchemy URL scheme `qshttp://`."""
     registry.register(NAME, __name__, HttpDialect.__name__)

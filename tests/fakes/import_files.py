@@ -1,4 +1,4 @@
-"""In-memory files and workbooks, for tests of code that reads files to import them."""
+"""In-memory files and workbooks, for tests of the code that reads files for import."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ class MemoryFile:
 
 @dataclass
 class MemoryWorkbooks:
-    """Stands in for ProcessWorkbooks with one workbook, whatever the file."""
+    """Replaces ProcessWorkbooks with one workbook, which is returned for any file."""
 
     sheets: Mapping[str, Sequence[Sequence[TypedText]]] = field(default_factory=dict)
     looks: int = 0

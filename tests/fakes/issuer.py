@@ -1,4 +1,4 @@
-"""A token issuer: real RSA keys, and a key server on loopback whose responses a test may change."""
+"""A token issuer with real RSA keys, and a key server on the loopback interface whose responses a test may change."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ AUDIENCE = "queryserver"
 
 @cache
 def rsa_key(name: str, bits: int = 2048) -> RSAPrivateKey:
-    """Return a named key, created once per process because that takes a tenth of a second. Names distinguish keys."""
+    """Return the RSA key of this name. Each key is generated once per process, since that takes a tenth of a second."""
     assert name
     return generate_private_key(public_exponent=65537, key_size=bits)
 
@@ -32,40 +32,40 @@ def public_pem(key: RSAPrivateKey) -> str:
 
 
 def jwk(key: RSAPrivateKey, kid: str | None, **more: Any) -> dict[str, Any]:
-    """Return one entry of a JWKS document."""
+    """Return a JWKS entry for the key."""
     numbers = key.public_key().public_numbers()
     entry = {"kty": "RSA", "n": _number(numbers.n), "e": _number(numbers.e), **more}
     return entry if kid is None else {**entry, "kid": kid}
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Return valid claims with some changed; None omits a claim."""
+    """Return valid claims with `changes` applied; a value of None omits the claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ana", "iat": now, "exp": now + 600}
     return {name: value for name, value in {**good, **changes}.items() if value is not None}
 
 
 def raw(header: Mapping[str, Any], content: Mapping[str, Any], signature: str = "") -> str:
-    """Return a token with any header and an arbitrary signature."""
+    """Return a token with an arbitrary header and signature."""
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, content)]
     return ".".join([*parts, signature])
 
 
 @dataclass
 class Issuer:
-    """Signs tokens, and serves the public keys in its list."""
+    """Signs tokens and serves its public keys as a JWKS document."""
 
     keys: dict[str, RSAPrivateKey] = field(default_factory=lambda: {"one": rsa_key("one")})
     served: list[dict[str, Any]] | None = None
-    """Entries of the document; None for all `keys`."""
+    """Entries of the JWKS document; None for all `keys`."""
     answer: Answer | None = None
-    """Sent instead of the keys."""
+    """If set, sent instead of the JWKS document."""
     script: Script | None = None
-    """Computes each response, instead of the document."""
+    """If set, computes each response instead of the JWKS document."""
     servers: list[ScriptedNameNode] = field(default_factory=list)
 
     def token(self, kid: str | None = "one", *, key: RSAPrivateKey | None = None, **changes: Any) -> str:
-        """Return a token, valid by default. `header` adds to its header."""
+        """Return a signed token, valid by default. `header` adds fields to the token's header."""
         header = dict(changes.pop("header", {})) | ({} if kid is None else {"kid": kid})
         signer = key or self.keys[kid or "one"]
         return jwt.encode(claims(**changes), _signing(signer), algorithm="RS256", headers=header)
@@ -76,7 +76,7 @@ class Issuer:
 
     @property
     def fetches(self) -> int:
-        """Return how often the keys were fetched."""
+        """Return how often clients fetched the keys."""
         return sum(len(server.asked) for server in self.servers)
 
     async def serve(self, request: ReceivedRequest) -> Answer:
@@ -86,7 +86,7 @@ class Issuer:
 
     @asynccontextmanager
     async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
-        """Serve the document and yield its address."""
+        """Serve the JWKS document and yield its URL."""
         async with scripted_name_node(self.serve, tls) as server:
             self.servers.append(server)
             yield f"{'https' if tls else 'http'}://127.0.0.1:{server.port}/keys"
@@ -94,7 +94,7 @@ class Issuer:
 
 @cache
 def _signing(key: RSAPrivateKey) -> Any:
-    """Convert the key for the library once, because that takes tens of milliseconds."""
+    """Convert the key for the JWT library once, because the conversion takes tens of milliseconds."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     return construct(pem, algorithm="RS256")
 

@@ -45,13 +45,13 @@ _MAX_NAME_LENGTH = 128
 
 
 def quoted(name: str) -> str:
-    """Return a name as statements write it."""
+    """Quote a name as the fake's statements expect it."""
     return json.dumps(name)
 
 
 @dataclass
 class StoredTable:
-    """A table, or with `is_view` a view."""
+    """A table, or a view if `is_view` is set."""
 
     schema: pa.Schema
     batches: list[pa.RecordBatch] = field(default_factory=list)
@@ -63,9 +63,10 @@ class StoredTable:
 
 
 class FakeLoadingEngine(FakeEngine):
-    """`tables` holds tables by name; `loads` counts loads.
+    """A FakeEngine that stores loaded tables in memory: `tables` by name; `loads` counts loads.
 
-    With `read_only`, it refuses to create tables. `refuse_drops` makes each drop fail, as in an unavailable engine.
+    If `read_only` is set, the engine refuses to create tables. If `refuse_drops` is set, every drop fails, as if the
+    engine were unavailable.
     """
 
     def __init__(
@@ -80,18 +81,18 @@ class FakeLoadingEngine(FakeEngine):
         self._released = asyncio.Event()
 
     def hold(self, *, after: int = 0) -> None:
-        """Make each load wait for `release` once it has consumed this many batches."""
+        """Make each load wait for `release` after it has consumed `after` batches."""
         self._held_after = after
         self._released.clear()
 
     def release(self) -> None:
-        """Let loads continue, including later ones."""
+        """Let current and future loads continue."""
         self._held_after = None
         self._released.set()
 
     async def take_turn(self, taken: int) -> None:
-        """Wait until a load that has consumed this many batches may continue."""
-        await asyncio.sleep(0)  # other tasks run between two batches, as with a real engine
+        """Wait until a load that has consumed `taken` batches may continue."""
+        await asyncio.sleep(0)  # other tasks may run between two batches, as with a real engine
         if self._held_after is not None and taken >= self._held_after:
             await self._released.wait()
 
@@ -110,7 +111,7 @@ class FakeLoadingEngine(FakeEngine):
         return self.tables.get(self.place(table))
 
     def place(self, table: TableName) -> TableName:
-        """Return the qualified name. Raises StatementRejected for an unknown database."""
+        """Return the table name with its database. Raises StatementRejected if the database is unknown."""
         database = table.database or "main"
         if database not in self.databases:
             raise StatementRejected(f"unknown database {database}")
@@ -118,7 +119,7 @@ class FakeLoadingEngine(FakeEngine):
 
 
 class FakeLoader:
-    """Implements `TableLoader`. Rows are first stored in the staging table, which is visible to every user."""
+    """Implements `TableLoader`. Rows first go to a staging table that every user can see."""
 
     def __init__(self, engine: FakeLoadingEngine, session: EngineSession) -> None:
         self._engine = engine
@@ -179,7 +180,7 @@ class FakeLoader:
         return found
 
     def _publish(self, load: TableLoad, target: TableName, staging_table: StoredTable) -> None:
-        """Check and change the target without letting another task run in between."""
+        """Check and change the target in one step, during which no other task can run."""
         found = self._refuse_target(load)
         if found is None or load.replace:
             self._engine.tables[target] = StoredTable(staging_table.schema, list(staging_table.batches))
@@ -191,7 +192,7 @@ class FakeLoader:
 
 
 class TablesSession:
-    """A session that also runs statements about tables; it passes all others to the fake session."""
+    """A session that also executes the statements about tables; other statements go to the wrapped fake session."""
 
     def __init__(self, engine: FakeLoadingEngine, session: FakeSession) -> None:
         self._engine = engine
@@ -278,7 +279,7 @@ def _check_nulls(load: TableLoad, batch: pa.RecordBatch) -> None:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Match the rows to an existing table's columns by name."""
+    """Reorder and cast the columns by name to match an existing table's schema; missing columns become NULL."""
     given, rows = batch.schema.names, batch.num_rows
     arrays = [
         batch.column(place.name).cast(place.type) if place.name in given else pa.nulls(rows, place.type)

@@ -1,4 +1,4 @@
-"""A store whose root has as many entries as a test wants, created while they are listed."""
+"""A store whose root directory has any number of entries, generated during the listing."""
 
 import asyncio
 import resource
@@ -16,16 +16,17 @@ _TIME = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def resident_bytes() -> int:
-    """Return this process's resident memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class LongDirectory(MemoryFileSystem):
-    """Counts calls in `calls`, and records the received cursors in `cursors`.
+    """Counts listing calls in `calls` and records the received cursors in `cursors`.
 
-    `tells_remaining`: reports the remaining count, as HDFS does. `late_after`, `fails_after`: from that call on, a
-    batch takes 60 s, or fails. A cursor in `unknown` fails, like a token that a store has forgotten. `peak_bytes`: the
-    highest memory use at any call, if set.
+    `tells_remaining`: report the number of remaining entries, as HDFS does. After `late_after` calls, each further
+    batch takes 60 s; after `fails_after` calls, each further batch raises `failure`. A cursor in `unknown` also raises
+    `failure`, like a continuation token that has expired. `peak_bytes`: set it to a nonzero value to record the highest
+    resident memory at any call.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LongDirectory(MemoryFileSystem):
         return _LongStorage(self, user)
 
     def entry(self, number: int) -> FileStatus:
-        """Return the entry with that number in name order."""
+        """Return the entry at position `number` in name order."""
         return FileStatus(
             path=f"{number:07}.csv",
             kind=EntryKind.FILE,
@@ -83,7 +84,7 @@ class _LongStorage(MemoryStorage):
     async def _record_call(self, cursor: str | None) -> None:
         directory = self._directory
         directory.calls += 1
-        await asyncio.sleep(0)  # yields, as any network response does
+        await asyncio.sleep(0)  # gives control to the event loop, as a network response would
         if directory.peak_bytes:
             directory.peak_bytes = max(directory.peak_bytes, resident_bytes())
         if directory.late_after is not None and directory.calls > directory.late_after:

@@ -1,4 +1,4 @@
-"""Authenticators and login back ends as third parties might write them, good and bad."""
+"""Authenticators and login back ends as third parties might write them, both correct and faulty."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class Journal:
-    """Records the calls to these classes, in order; tests clear it."""
+    """Records the calls to the classes of this module, in order; tests clear it."""
 
     asked: ClassVar[list[str]] = []
     threads: ClassVar[list[str]] = []
@@ -27,7 +27,7 @@ class Journal:
 
 
 def wanted(request: Any, name: str) -> str | None:
-    """Return the value of a request's header for the class with that name, and record the call."""
+    """Record the call, and return the request header of the authenticator called `name`."""
     Journal.asked.append(name)
     Journal.requests.append(request)
     Journal.threads.append(threading.current_thread().name)
@@ -35,7 +35,7 @@ def wanted(request: Any, name: str) -> str | None:
 
 
 class Sync:
-    """Authenticates the user in `X-Sync`."""
+    """A synchronous authenticator: accepts the username in `X-Sync`."""
 
     def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Sync")
@@ -49,7 +49,7 @@ class Sync:
 
 
 class Async:
-    """Authenticates the user in `X-Async`, and returns a tuple."""
+    """An asynchronous authenticator: accepts the username in `X-Async` and returns a tuple."""
 
     def __init__(self, settings: Settings) -> None:
         Journal.built.append(settings)
@@ -66,7 +66,7 @@ class Async:
 
 
 class GroupedUserAuth:
-    """Authenticates the user in `X-Grouped` with the groups in `X-Groups`."""
+    """Accepts the username in `X-Grouped` and the groups in `X-Groups`."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Grouped")
@@ -96,7 +96,7 @@ GIVEN: dict[str, object] = {
 
 
 class MisbehavingAuth:
-    """Misbehaves as `X-Misbehaving` says."""
+    """Raises the error or returns the invalid value that `X-Misbehaving` selects."""
 
     def authenticate(self, request: Any) -> Any:
         word = wanted(request, "Misbehaving")
@@ -110,7 +110,7 @@ class MisbehavingAuth:
 
 
 class Stubborn:
-    """Mistreats the event loop as `X-Stubborn` says."""
+    """Exits, interrupts or ignores cancellation, as `X-Stubborn` selects."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         match wanted(request, "Stubborn"):
@@ -128,7 +128,7 @@ class Stubborn:
 
 
 class Slow:
-    """Takes longer than any caller waits."""
+    """Sleeps for longer than any caller waits."""
 
     def authenticate(self, request: Any) -> None:
         if wanted(request, "Slow"):
@@ -136,7 +136,7 @@ class Slow:
 
 
 class NoMethod:
-    """Lacks the required method."""
+    """An authenticator that lacks the required method."""
 
 
 class Unbuildable:
@@ -145,7 +145,7 @@ class Unbuildable:
 
 
 class Door:
-    """A login back end that behaves as the password says."""
+    """A login back end whose result depends on the password."""
 
     async def login(self, username: str, password: str, request: Any) -> AuthenticatedUser | None:
         Journal.asked.append(f"Door {username} {request.client}")
@@ -168,7 +168,7 @@ class Door:
 
 
 class BlockingDoor:
-    """The same without async."""
+    """A login back end with a synchronous `login`."""
 
     def login(self, username: str, password: str, request: Any) -> AuthenticatedUser | None:
         Journal.threads.append(threading.current_thread().name)

@@ -11,7 +11,7 @@ from queryserver.results.segments import Segment
 
 
 class MemoryResults:
-    """Tables in a dictionary. `failure`, once set, is raised by every call."""
+    """Stores results in a dictionary. Once `failure` is set, every call raises it."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[UUID, int, int], pa.Table] = {}
@@ -52,7 +52,7 @@ class MemoryResults:
         self._fail()
 
     async def close(self) -> None:
-        """Do nothing, since nothing is open."""
+        """Do nothing: there is nothing to close."""
 
     def _fail(self) -> None:
         if self.failure is not None:

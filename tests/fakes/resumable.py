@@ -1,7 +1,7 @@
-"""The fake engine with statements that survive the loss of their client.
+"""The fake engine with statements that continue after the loss of the client.
 
-With `pages_once`, it repeats only the latest page, like an engine whose pages are acknowledged by requesting the next
-one; otherwise, it returns rows from any position.
+If `pages_once` is set, the engine can repeat only the latest page, like an engine in which a request for the next page
+acknowledges the previous one. Otherwise, it returns rows from any position.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from queryserver.identity.model import User
 
 
 class ResumableFakeEngine(FakeEngine):
-    """`left` holds statements that detached sessions left running; `go_on` releases pages after the first."""
+    """`left` holds the sessions that were detached from running statements; pages after the first wait for `go_on`."""
 
     def __init__(self, *, pages_once: bool = False) -> None:
         super().__init__()

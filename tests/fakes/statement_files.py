@@ -1,4 +1,4 @@
-"""Files of statements over a test's stores, without a database."""
+"""Statement files over a test's stores; needs no database."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ ADMIN = User(3, "root", is_admin=True)
 
 
 def by_token(user: User, *scopes: Scope) -> User:
-    """Return the user as restricted by an API token with these scopes."""
+    """Return the user with the restrictions of an API token that has these scopes."""
     return user.narrowed(ApiTokenLimits(UUID(int=1), "job", frozenset(scopes), None, b""))
 
 
 @dataclass
 class AuditEvents(AuditTrail):
-    """Records operation, path, outcome and facts of each event."""
+    """Records the operation, path, outcome and details of each audit event."""
 
     events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     details: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -51,7 +51,7 @@ class AuditEvents(AuditTrail):
 
 
 class WritesInMemory(UnfinishedWrites):
-    """Records unfinished writes in memory, for this process only."""
+    """Records unfinished writes in memory."""
 
     def __init__(self) -> None:
         self.open: dict[UUID, UnfinishedWrite] = {}
@@ -77,7 +77,7 @@ class NoUploads(PartUploads):
 
 
 class GivenFiles:
-    """Files of statements over `stores`; `audit` and `writes` record the operations."""
+    """Builds statement files over `stores`; `audit` and `writes` record the operations."""
 
     def __init__(
         self,

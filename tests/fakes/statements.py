@@ -1,4 +1,7 @@
-"""In-memory statements and sessions as runners see them. `down` makes every call raise DatabaseUnavailable."""
+"""In-memory versions of the statement and session records that runners use.
+
+If `down` is set, every call raises DatabaseUnavailable.
+"""
 
 import asyncio
 import time
@@ -38,7 +41,7 @@ _numbers = count(1)
 
 @dataclass
 class Entry:
-    """A statement."""
+    """The record of a statement."""
 
     assignment: Assignment
     owner: str | None
@@ -73,7 +76,10 @@ class Entry:
 
 
 class MemoryLeases:
-    """Implements `statements.leases.StatementLeases`. `before` holds actions that run once before the named call."""
+    """Implements `statements.leases.StatementLeases`.
+
+    `before` maps a method name to an action that runs once, before the next call of that method.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[UUID, Entry] = {}
@@ -83,7 +89,7 @@ class MemoryLeases:
         self.down = False
 
     def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
-        """Add a waiting statement; `more` are fields of its assignment."""
+        """Add a waiting statement and return its assignment; `more` overrides fields of the assignment."""
         statement_id = uuid4()
         assignment = Assignment(
             **{
@@ -109,11 +115,13 @@ class MemoryLeases:
         return assignment
 
     def of(self, assignment: Assignment) -> Entry:
-        """Return an assignment's record."""
+        """Return the entry of an assignment."""
         return self.entries[assignment.lease.statement_id]
 
     def ask_to_cancel(self, statement_id: UUID) -> None:
-        """Act like `StatementRecords.request_cancel`: cancel immediately if nothing was sent."""
+        """Request cancellation as `StatementRecords.request_cancel` does: cancel at once a statement that was not yet
+        sent.
+        """
         entry = self.entries[statement_id]
         entry.cancel_requested = True
         if not entry.sent and not entry.state.is_terminal:
@@ -352,7 +360,7 @@ class MemoryLeases:
 
 
 class MemorySessions:
-    """Implements `statements.session_repository.SessionRecords` for one or several owners."""
+    """Implements `statements.session_repository.SessionRecords` for any number of owners."""
 
     def __init__(self) -> None:
         self.open_records: dict[int, SessionRecord] = {}
@@ -447,7 +455,7 @@ class MemorySessions:
 
 
 class MemoryUsers:
-    """Implements `identity.users.UserDirectory`: every user is active except the disabled ones."""
+    """Implements `identity.users.UserDirectory`: every user is active unless in `disabled`."""
 
     def __init__(self) -> None:
         self.disabled: set[int] = set()
@@ -476,7 +484,7 @@ def _place(entry: Entry) -> tuple[str, int]:
 
 
 def _is_first(entry: Entry, running: Collection[int]) -> bool:
-    """Return whether its user is a person without running statements."""
+    """Return whether a person submitted the statement and has no running statements."""
     return entry.priority == 0 and entry.assignment.user_id not in running
 
 
@@ -489,7 +497,7 @@ def _is_late(entry: Entry) -> bool:
 
 
 def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
-    """Return the part of a record that a runner reads."""
+    """Return a record with the fields that a runner reads."""
     now = datetime.now(UTC)
     status = StatementStatus(
         id=new.id,

@@ -1,4 +1,4 @@
-"""In-memory stores. `MemoryFileSystem` imitates any of them: the test sets scheme, traits and powers."""
+"""In-memory stores. `MemoryFileSystem` imitates any kind of store: a test chooses its scheme, traits and powers."""
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ _TREE_PAGE = 1000
 
 
 class MemoryStorage:
-    """An in-memory tree as one user sees it, without optional powers."""
+    """One user's view of an in-memory tree, without any optional capability."""
 
     def __init__(
         self, tree: MemoryTree | None = None, user: StorageUser = NOBODY, traits: StorageTraits | None = None
@@ -49,7 +49,7 @@ class MemoryStorage:
         ordered = sorted((self._order(child), child) for child in self.tree.children(path))
         if not self.traits.lists_in_order:
             ordered.reverse()
-        # The cursor's entry may have been deleted, but its position in the order remains.
+        # The cursor's entry may have been deleted, so continue at the cursor's position in the sort order.
         left = [(key, child) for key, child in ordered if cursor is None or self._follows(key, cursor)]
         while True:
             now, left = left[:batch_size], left[batch_size:]
@@ -73,7 +73,7 @@ class MemoryStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        del size_bytes  # the announced size is not checked
+        del size_bytes  # the announced size is not verified
         self._check(path)
         self.tree.free_for_file(path, overwrite=overwrite)
         content = b"".join([piece async for piece in body])
@@ -145,7 +145,7 @@ class MemoryStorage:
         self.tree.staging_table.pop(staging, None)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Remove nothing, since an in-memory tree has no orphaned files."""
+        """Remove nothing: an in-memory tree has no orphaned files."""
         del older_than_s
         self._check(path)
         self.tree.directory(path)
@@ -155,7 +155,7 @@ class MemoryStorage:
         self.tree.check(self.user.name, path)
 
     def _order(self, child: str) -> str:
-        """Return the sort key: object stores list keys, so a folder sorts as `name/`."""
+        """Return the sort key. Object stores sort by key, so a folder sorts as `name/`."""
         name = child.rpartition("/")[2]
         is_prefix = self.traits.container_levels and self.tree.entries[child].kind is EntryKind.DIRECTORY
         return f"{name}/" if is_prefix else name
@@ -165,7 +165,7 @@ class MemoryStorage:
 
 
 class Renames(MemoryStorage):
-    """Implements `RenamingStorage`: everywhere, or within a container if there are containers."""
+    """Implements `RenamingStorage`. If the store has containers, a rename must stay within one container."""
 
     def can_rename(self, source: str, target: str) -> bool:
         levels = self.traits.container_levels
@@ -178,7 +178,7 @@ class Renames(MemoryStorage):
 
 
 class Trashes(MemoryStorage):
-    """Implements `TrashStorage` in the home directory."""
+    """Implements `TrashStorage` with the trash in the user's home directory."""
 
     async def trash_root(self, path: str) -> str:
         self._check(path)
@@ -226,7 +226,7 @@ class HasOwners(MemoryStorage):
 
 
 class KeepsUnseen(MemoryStorage):
-    """Implements `UnlistedUploads` with the uploads that a test put in `tree.unseen`."""
+    """Implements `UnlistedUploads` for the uploads that a test added to `tree.unseen`."""
 
     async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
         self._check(path)
@@ -238,7 +238,7 @@ class KeepsUnseen(MemoryStorage):
 
 
 class ListsFlat(MemoryStorage):
-    """Implements `FlatStorage`: in pages of 1000 keys; markers keep folders without files."""
+    """Implements `FlatStorage` with pages of 1000 keys; folders without files appear as marker keys."""
 
     async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         self._check(path)
@@ -272,10 +272,9 @@ LIKE_OZONE = LIKE_HDFS - {Power.TRASH}
 
 
 class MemoryFileSystem:
-    """An in-memory store. `traits` and `powers` determine how services treat it; `is_closed` reports whether it was
-    closed.
+    """An in-memory store. `traits` and `powers` determine how services treat the store; `is_closed` records `close`.
 
-    If its traits have `container_levels`, buckets come only from `containers`.
+    If `traits` has `container_levels`, buckets can come only from `containers`.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class MemoryFileSystem:
 
 
 class MemoryCluster(MemoryFileSystem):
-    """A store with a superuser."""
+    """An in-memory store with a superuser."""
 
     def __init__(self, facts: ClusterFacts, traits: StorageTraits | None = None) -> None:
         super().__init__(Scheme.HDFS, traits, LIKE_HDFS)
@@ -324,6 +323,6 @@ class MemoryCluster(MemoryFileSystem):
 
 @cache
 def _with(powers: frozenset[Power]) -> type[MemoryStorage]:
-    """Return a Storage class with exactly these powers, because callers check `isinstance`."""
+    """Build a Storage class that implements exactly these powers, because callers test for them with `isinstance`."""
     classes = tuple(power.value for power in Power if power in powers)
     return type("MemoryStorageWithPowers", (*classes, MemoryStorage), {})

@@ -25,15 +25,16 @@ from queryserver.files.protocol import (
 )
 
 Failure = QueryServerError | Callable[[int, str], QueryServerError | None]
-"""The error that a call raises: always, or depending on its number (from 1) and its first path."""
+"""The error that a call raises. A function computes it from the call's number, starting at 1, and its first path."""
 
 
 @dataclass
 class FaultyStorage:
-    """Wraps another store; its calls raise the error in `failures` for their name, and `calls` counts them.
+    """Wraps another store; a call raises the error that `failures` holds under its name, and `calls` counts calls by
+    name.
 
-    A failing `write` first consumes `after_pieces` chunks of its body, like a disk that fills up. It has no optional
-    powers; `faulty` adds the inner store's.
+    A failing `write` first consumes `after_pieces` chunks of its body, as when a disk becomes full. This class has no
+    optional powers; `faulty` adds those of the inner store.
     """
 
     inner: Storage
@@ -198,7 +199,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
 def faulty(
     inner: Storage, failures: dict[str, Failure] | None = None, calls: Counter[str] | None = None
 ) -> FaultyStorage:
-    """Return a FaultyStorage with exactly the optional powers of `inner`."""
+    """Return a FaultyStorage that has exactly the optional powers of `inner`."""
     wrappers = tuple(wrapper for protocol, wrapper in _WRAPPERS if isinstance(inner, protocol))
     kind = _with(wrappers)
     return kind(inner, {} if failures is None else failures, Counter() if calls is None else calls)
@@ -206,7 +207,7 @@ def faulty(
 
 @dataclass
 class FaultyFileSystem:
-    """Wraps another FileSystem; its storages share `failures` and `calls`."""
+    """Wraps another FileSystem; all its storages share `failures` and `calls`."""
 
     inner: FileSystem
     failures: dict[str, Failure] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A store whose files read oddly: endless, interrupted, too short, too long, slow."""
+"""A store whose reads misbehave: endless, interrupted, too short, too long or slow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -21,17 +21,17 @@ class Oddity:
 
     size_bytes: int
     sent_bytes: int | None = None
-    """The number of bytes sent before the end or `failure`; None for the reported size."""
+    """The number of bytes sent before the end or `failure`; None for `size_bytes`."""
     failure: QueryServerError | None = None
     """Raised after the last byte."""
     pause_s: float = 0.0
-    """The time that the store takes for each chunk."""
+    """The delay before each chunk, in seconds."""
     pattern: bytes = b"0123456789abcde\n"
     tag: str = ""
 
 
 class OddStorage(MemoryStorage):
-    """Serves the oddities by path, and everything else from memory."""
+    """Serves the files in `odd` as described there, and all other files from memory."""
 
     odd: dict[str, Oddity]
     touched: list[str]
@@ -65,7 +65,7 @@ class OddStorage(MemoryStorage):
 
 
 class OddFileSystem(MemoryFileSystem):
-    """A MemoryFileSystem with odd files; `touched` lists the paths of all reads."""
+    """A MemoryFileSystem with misbehaving files; `touched` lists the path of every read."""
 
     def __init__(self, scheme: Scheme = Scheme.HDFS) -> None:
         super().__init__(scheme)

@@ -1,4 +1,4 @@
-"""An in-memory tree of files, shared by the fake stores."""
+"""An in-memory file tree that the fake stores share."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from queryserver.files.protocol import StoredPart
 
 @dataclass(slots=True)
 class Entry:
-    """One entry; a directory has no content."""
+    """A file, link or directory; a directory has no content."""
 
     kind: EntryKind
     content: bytes = b""
@@ -36,9 +36,10 @@ class Entry:
 
 @dataclass
 class MemoryTree:
-    """Entries by path. First-level `containers` exist initially or are created only by `make_container`.
+    """Entries by path.
 
-    `private` maps a path to the only user who may use it and the paths below it.
+    The first-level `containers` exist from the start; others are created only by `make_container`. `private` maps a
+    path to the only user who may access it and everything below it.
     """
 
     container_levels: int = 0
@@ -46,28 +47,28 @@ class MemoryTree:
     entries: dict[str, Entry] = field(default_factory=lambda: {"": Entry(EntryKind.DIRECTORY)})
     staging_table: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
     unseen: list[tuple[str, datetime]] = field(default_factory=list[tuple[str, datetime]])
-    """Paths of interrupted uploads, and when they received their last bytes."""
+    """The path of each interrupted upload, and the time of its last received bytes."""
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     def make_container(self, path: str) -> None:
-        """Create a directory and its parents, including buckets."""
+        """Create a directory and its parents, including containers."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY))
 
     def make_entry(self, path: str, kind: EntryKind) -> None:
-        """Create an entry that no Storage call creates, such as a link."""
+        """Create an entry of a kind that no Storage call can create, such as a link."""
         self.entries[path] = Entry(kind, permissions=0o777)
 
     def check(self, user: str, path: str) -> None:
-        """Check access. Raises InvalidPath, PermissionDenied."""
+        """Check the user's access to the path. Raises InvalidPath, PermissionDenied."""
         names_of(path)
         for place, owner in self.private.items():
             if user != owner and (path == place or path.startswith(f"{place}/")):
                 raise PermissionDenied(f"{user} may not use {path}.")
 
     def existing(self, path: str) -> Entry:
-        """Return an existing entry. Raises PathNotFound, NotADirectory, SymlinkNotFollowed."""
+        """Return the entry at `path`. Raises PathNotFound, NotADirectory, SymlinkNotFollowed."""
         names = names_of(path)
         for end in range(1, len(names)):
             self._must_be_directory("/".join(names[:end]))
@@ -76,14 +77,19 @@ class MemoryTree:
         return self.entries[path]
 
     def directory(self, path: str) -> Entry:
-        """Return an existing directory. Raises like `existing`, and NotADirectory, SymlinkNotFollowed for the entry
-        itself."""
+        """Return the directory at `path`.
+
+        Raises the same errors as `existing`, and NotADirectory or SymlinkNotFollowed for the entry itself.
+        """
         entry = self.existing(path)
         self._must_be_directory(path)
         return entry
 
     def file(self, path: str) -> Entry:
-        """Return an existing file. Raises like `existing`, and NotAFile, SymlinkNotFollowed for the entry itself."""
+        """Return the file at `path`.
+
+        Raises the same errors as `existing`, and NotAFile or SymlinkNotFollowed for the entry itself.
+        """
         entry = self.existing(path)
         if entry.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{path} is a link.")
@@ -92,7 +98,9 @@ class MemoryTree:
         return entry
 
     def free_for_file(self, path: str, *, overwrite: bool) -> None:
-        """Check that a file may be written. Raises PathExists, SymlinkNotFollowed, and errors about the parents."""
+        """Check that a file may be written at `path`. Raises PathExists, SymlinkNotFollowed, and errors about the
+        parents.
+        """
         self.below_root(path)
         self._check_parents(path)
         entry = self.entries.get(path)
@@ -103,31 +111,34 @@ class MemoryTree:
         raise PathExists(f"{path} exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
-        """Create a file at `path` with the attributes of `model`."""
+        """Store a file at `path`, with the attributes of `model` if it is given."""
         self.make_parents(path)
         made = model or Entry(EntryKind.FILE, permissions=0o644)
         self.entries[path] = replace(made, content=content, modified_at=datetime.now(UTC), file_id=next(self._ids))
         return self.status(path)
 
     def make_parents(self, path: str, permissions: int = 0o755) -> None:
-        """Create all missing parents except containers."""
+        """Create all missing parent directories. Containers must already exist."""
         self._check_parents(path)
         names = names_of(path)
         for end in range(1, len(names)):
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY, permissions=permissions))
 
     def children(self, path: str) -> list[str]:
-        """Return the paths directly below, without reserved names."""
+        """Return the paths of the direct children, except reserved names."""
         prefix = f"{path}/" if path else ""
         rest = ((entry, entry.removeprefix(prefix)) for entry in self.entries if entry and entry.startswith(prefix))
         return [entry for entry, name in rest if "/" not in name and not name.startswith(RESERVED_PREFIX)]
 
     def inner(self, path: str) -> list[str]:
-        """Return all paths below."""
+        """Return the paths of all descendants."""
         return [entry for entry in self.entries if entry and (not path or entry.startswith(f"{path}/"))]
 
     def remove(self, path: str, *, recursive: bool) -> None:
-        """Remove an entry. Raises DirectoryNotEmpty; always for containers with content."""
+        """Remove an entry.
+
+        Raises DirectoryNotEmpty; a container that is not empty cannot be removed, even recursively.
+        """
         self.below_root(path)
         self.existing(path)
         inner = self.inner(path)
@@ -152,12 +163,12 @@ class MemoryTree:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
 
     def joined(self, staging: str, parts: list[StoredPart]) -> bytes:
-        """Return the parts joined in order."""
+        """Join the staged parts in index order."""
         kept = self.staging_table[staging]
         return b"".join(kept[part.index] for part in sorted(parts, key=lambda part: part.index))
 
     def status(self, path: str) -> FileStatus:
-        """Return the status of an existing path."""
+        """Return the file status of an existing entry."""
         entry = self.entries[path]
         return FileStatus(
             path,
@@ -172,7 +183,7 @@ class MemoryTree:
         )
 
     def below_root(self, path: str) -> None:
-        """Check that the path is not the root. Raises InvalidPath."""
+        """Check that the path is not the root of the store. Raises InvalidPath."""
         if not names_of(path):
             raise InvalidPath("The root of the store cannot be used for this.")
 

@@ -1,4 +1,4 @@
-"""A minimal NameNode: an HTTP server whose responses a test defines, including those that a real one never sends."""
+"""A minimal NameNode: an HTTP server whose responses, even ones that no real NameNode sends, are defined by a test."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A received request."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -26,21 +26,23 @@ class ReceivedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response; a body in chunks is sent as it is produced."""
+    """A response. If the body is an iterator, each chunk is sent as soon as it is produced."""
 
     status: int = 200
     body: bytes | AsyncIterator[bytes] = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     content_length: int | None = None
-    """The announced length; None for the correct one, or for none if the body is in chunks and ends with the
-    connection."""
+    """The Content-Length header.
+
+    None announces the actual length of a bytes body; an iterator body then has no header and ends with the connection.
+    """
 
 
 Script = Callable[[ReceivedRequest], Awaitable[Answer]]
 
 
 class ScriptedNameNode:
-    """Records its requests."""
+    """Answers requests with `script` and records them."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -105,7 +107,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
-    """Send the response; return whether the connection may be reused."""
+    """Send the response, and return whether the connection can be reused."""
     length = answer.content_length
     if length is None and isinstance(answer.body, bytes):
         length = len(answer.body)

@@ -1,4 +1,4 @@
-"""Workbooks written part by part, including invalid ones."""
+"""Builds workbooks part by part, including invalid ones."""
 
 import struct
 import zipfile
@@ -11,12 +11,12 @@ _PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
 
 
 def sheet_xml(rows: str, *, after: str = "") -> str:
-    """Return a worksheet with these rows."""
+    """Return the XML of a worksheet with these rows."""
     return f'<worksheet xmlns="{_MAIN}"><sheetData>{rows}</sheetData>{after}</worksheet>'
 
 
 def column_xml(cells: Sequence[str]) -> str:
-    """Return a worksheet with each cell in a separate row."""
+    """Return the XML of a worksheet with one cell per row."""
     placed = (
         cell if ' r="' in cell else cell.replace("<c", f'<c r="A{number}"', 1) for number, cell in enumerate(cells, 1)
     )
@@ -24,12 +24,12 @@ def column_xml(cells: Sequence[str]) -> str:
 
 
 def strings_xml(items: Sequence[str]) -> str:
-    """Return a string table; each item is the content of `<si>`."""
+    """Return the XML of a shared string table; each item is the content of `<si>`."""
     return f'<sst xmlns="{_MAIN}">{"".join(f"<si>{item}</si>" for item in items)}</sst>'
 
 
 def styles_xml(formats: Sequence[int | str]) -> str:
-    """Return styles 0, 1, … with these formats: a built-in format's number, or a code."""
+    """Return the XML of cell styles 0, 1, …; each format is the number of a built-in format or a format code."""
     codes = {form: number for number, form in enumerate(formats, 164) if isinstance(form, str)}
     defined = "".join(f'<numFmt numFmtId="{number}" formatCode="{code}"/>' for code, number in codes.items())
     used = "".join(f'<xf numFmtId="{codes.get(form, form) if isinstance(form, str) else form}"/>' for form in formats)
@@ -46,7 +46,7 @@ def workbook_parts(
     formats: Sequence[int | str] = (),
     is_1904: bool = False,
 ) -> dict[str, str]:
-    """Return the parts of a workbook with these named sheets as XML."""
+    """Return the package parts of a workbook; `sheets` maps sheet names to their XML."""
     names = "".join(
         f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>' for number, name in enumerate(sheets, 1)
     )
@@ -74,7 +74,7 @@ def workbook_parts(
 
 
 def write_package(path: Path, parts: Mapping[str, str | bytes]) -> Path:
-    """Write a zip file with these parts."""
+    """Write a zip file that contains these parts."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for name, content in parts.items():
             package.writestr(name, content)
@@ -99,7 +99,7 @@ def write_ods(path: Path, tables: str, *, beginning: str = "", manifest: str = "
 
 
 def compound_file(names: Sequence[str], *, table: Sequence[int] | None = None) -> bytes:
-    """Return a compound file with these streams, all empty, in its root. `table`: an unusual sector chain.
+    """Return a compound file whose root contains these streams, all empty. `table` replaces the sector table.
 
     Sector 0 is the sector table, and the directory begins in sector 1 (MS-CFB 2.2, 2.6).
     """
