@@ -29,11 +29,11 @@ from queryserver.platform.lru_cache import LruCache
 
 IMPERSONATE = "security.impersonate"
 
-# Store users need not exist in this service, so its user name case rule does not apply to them.
+# A `doas` user need not have an account in queryserver, so the configured user name case rules do not apply.
 _EXACT_USERNAME = UsernameRule(ignore_case=False, force_lowercase=False)
 
 OBJECT_STORES = frozenset({Scheme.S3A})
-"""Stores where writing the first file creates its directory."""
+"""Object stores: writing the first file implicitly creates its directory."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",
@@ -45,7 +45,7 @@ _RIGHTS: Mapping[Scheme, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The calling user, and the user whose rights apply in the stores. They differ if `doas` is set."""
+    """The authenticated user, and the user whose permissions apply in the stores; the two differ if `doas` is set."""
 
     user: User
     acting: StorageUser
@@ -57,7 +57,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path and its store, accessed with the caller's rights."""
+    """A path together with its store, which is accessed with the caller's permissions."""
 
     path: StoragePath
     file_system: FileSystem
@@ -74,14 +74,16 @@ class Location:
             return None
 
     async def require_directory(self) -> None:
-        """Check that the path is a directory. Raises PathNotFound with the path in `details`, NotADirectory,
+        """Raise an error unless the path is a directory: PathNotFound (with the path in `details`), NotADirectory or
         SymlinkNotFollowed.
         """
         self.check_directory(await self.find())
 
     async def require_directory_of_files(self) -> None:
-        """Check that a file can be created in this directory. Raises like `require_directory`, and root_not_allowed
-        above buckets.
+        """Raise an error unless files can be created in this directory. In an object store, the directory need not
+        exist if its bucket does.
+
+        Raises the same errors as `require_directory`, and root_not_allowed above the bucket level.
         """
         levels = self.file_system.traits.container_levels
         names = self.path.names if levels else ()
@@ -93,8 +95,8 @@ class Location:
         self.check_directory(found)
 
     def check_directory(self, found: FileStatus | None) -> None:
-        """Check that `found` is a directory. Raises `missing`, NotADirectory, or SymlinkNotFollowed for a link, even
-        one to a directory.
+        """Raise an error unless `found` is a directory: PathNotFound for None, SymlinkNotFollowed for a link (even to a
+        directory), NotADirectory otherwise.
         """
         if found is None:
             raise self.missing()
@@ -104,12 +106,14 @@ class Location:
             raise errors.NotADirectory(f"{self.path} is not a directory.")
 
     def missing(self) -> errors.PathNotFound:
-        """Return the error for a path that does not exist, with the path in `details`."""
+        """Return a PathNotFound error with the path in `details`."""
         return errors.PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
 
 
 class Stores:
-    """The configured stores, ordered as in Contract storage 5.1. The user name replaces `${USER}` in `homes`."""
+    """The configured stores, listed in the order of Contract storage 5.1. `${USER}` in `homes` stands for the user
+    name.
+    """
 
     def __init__(
         self, file_systems: Sequence[FileSystem], reader: PathReader, homes: Mapping[Scheme, str] | None = None
@@ -120,12 +124,12 @@ class Stores:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All scheme spellings of these stores, in lower case and without `://`."""
+        """All accepted scheme names of these stores, in lower case and without `://`."""
         return self._reader.spellings
 
     def caller(self, user: User, doas: str | None = None) -> Caller:
-        """Return the caller for a user and `doas`. Raises ImpersonationNotAllowed, InvalidParameter (invalid user
-        name).
+        """Return the caller, acting as `doas` if set. Raises ImpersonationNotAllowed, or InvalidParameter if `doas` is
+        not a valid user name.
         """
         if not doas or doas == user.username:
             return Caller.of(user)
@@ -144,11 +148,11 @@ class Stores:
         return self._reader.read(text, parameter=parameter)
 
     def path_or_root(self, text: str | None) -> StoragePath:
-        """Like `path`, but an empty or missing text denotes the default store's root."""
+        """Like `path`, but an empty or missing value denotes the default store's root."""
         return self._reader.read(text or "/")
 
     def location(self, caller: Caller, path: StoragePath) -> Location:
-        """Return the path with its store, accessed with the caller's rights. Raises StorageNotConfigured,
+        """Return the path with its store, accessed with the caller's permissions. Raises StorageNotConfigured,
         storage_access_denied.
         """
         file_system = self._file_system(path.scheme)
@@ -157,8 +161,8 @@ class Stores:
         return Location(path, file_system, file_system.as_user(caller.acting))
 
     def require_rights(self, caller: Caller, user: User, scheme: Scheme) -> None:
-        """Check that `user`, reloaded, still has the rights for the call. Raises storage_access_denied,
-        ImpersonationNotAllowed.
+        """Check that `user`, the caller's freshly loaded account, still has the permissions that the call needs. Raises
+        storage_access_denied, ImpersonationNotAllowed.
         """
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
             raise errors.storage_access_denied(f"You have no access to the store {scheme}.")
@@ -166,11 +170,11 @@ class Stores:
             raise errors.ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
-        """Return the store for already authorized work, without checking access. Raises StorageNotConfigured."""
+        """Return the store without checking access, for already authorized work. Raises StorageNotConfigured."""
         return self._file_system(scheme).as_user(user)
 
     def authorized_location(self, path: StoragePath, user: StorageUser) -> Location:
-        """Return the path with its store, without checking access, like `as_user`."""
+        """Return the path with its store without checking access, as `as_user` does. Raises StorageNotConfigured."""
         file_system = self._file_system(path.scheme)
         return Location(path, file_system, file_system.as_user(user))
 
@@ -181,8 +185,8 @@ class Stores:
         return file_system
 
     def with_available_stores(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
-        """Return the same error; if it is about an unavailable store, its message also lists the stores available to
-        the caller.
+        """Append the stores available to the caller to the message of an UnknownScheme or StorageNotConfigured error;
+        return any other error unchanged.
         """
         if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error
@@ -192,7 +196,7 @@ class Stores:
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
 
     def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
-        """Return the caller's home directory on a store, which need not exist."""
+        """Return the path of the caller's home directory on a store. The directory need not exist."""
         name = caller.acting.name
         if scheme in {Scheme.HDFS, Scheme.FILE}:
             return StoragePath(scheme, f"user/{name}")
@@ -200,7 +204,7 @@ class Stores:
         try:
             return self._reader.read(text) if text else StoragePath(scheme, "")
         except errors.InvalidPath:
-            # User names may be longer than file names can be.
+            # User names may exceed the maximum length of a file name.
             return StoragePath(scheme, "")
 
     def default_home(self, caller: Caller) -> StoragePath:
@@ -209,7 +213,7 @@ class Stores:
 
 
 def may_use(user: User, scheme: Scheme) -> bool:
-    """Return whether the user may access a store at all. HDFS checks this itself."""
+    """Return whether the user may access a store at all. Always True for HDFS, which checks permissions itself."""
     right = _RIGHTS.get(scheme)
     return right is None or user.may(right)
 
@@ -222,11 +226,11 @@ _NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An HDFS cluster from one caller's point of view. `facts` is None if the cluster did not respond."""
+    """An HDFS cluster as one caller sees it. `facts` is None if the cluster failed or did not respond in time."""
 
     facts: ClusterFacts | None = None
     users: Sequence[str] = ()
-    """All users of this service; only set for HDFS superusers."""
+    """Names of all queryserver users. Like `groups`, filled in only if the caller is an HDFS superuser."""
     groups: Sequence[str] = ()
 
     @property
@@ -240,7 +244,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class AvailableFileSystem:
-    """A store available to the caller. `home` need not exist, and `cluster` is only set for HDFS."""
+    """A store available to the caller. `home` need not exist; `cluster` is None for all stores except HDFS."""
 
     scheme: Scheme
     home: StoragePath
@@ -250,7 +254,7 @@ class AvailableFileSystem:
 
 
 class FileSystems:
-    """The stores available to a caller. These calls succeed even if a store does not respond."""
+    """Describes the stores available to a caller. Its methods succeed even if a store does not respond."""
 
     def __init__(
         self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
@@ -278,7 +282,7 @@ class FileSystems:
         return Cluster(facts, users, groups)
 
     async def has_trash(self, caller: Caller, location: Location) -> bool:
-        """Return whether the store's entries can be moved to a trash."""
+        """Return whether entries of the location's store can be moved to a trash."""
         if not isinstance(location.storage, TrashStorage):
             return False
         cluster = await self.cluster(caller, location.file_system)
@@ -319,7 +323,7 @@ class AuditDetails:
 
 
 class StorageAudit:
-    """Writes one audit event for each write, download and denied call."""
+    """Records one audit event per write, download and failed call."""
 
     def __init__(self, audit: AuditTrail) -> None:
         self._audit = audit
@@ -328,7 +332,7 @@ class StorageAudit:
     def event(
         self, caller: Caller, operation: str, path: StoragePath | str, *, facts: Mapping[str, str] = _NO_FACTS
     ) -> Generator[AuditDetails]:
-        """Record one event for the block, with `ok`, the error code, or `interrupted` as its outcome."""
+        """Record one event when the block ends. Its outcome is `ok`, the error code, or `interrupted`."""
         details, outcome = AuditDetails(), "interrupted"
         try:
             yield details
@@ -340,8 +344,8 @@ class StorageAudit:
             self.record(caller, operation, path, outcome, size_bytes=details.size_bytes, facts=facts)
 
     def record_takeover(self, transfer: Transfer, outcome: str) -> None:
-        """Record the event of a move or copy that was taken over from a crashed process."""
-        # Only GET calls can act as another user (Contract storage 2.1), so the caller is the acting user.
+        """Record the audit event of a move or copy that this process took over from a crashed process."""
+        # Only GET requests accept `doas` (Contract storage 2.1), so the acting user is the caller.
         name = transfer.acting.name
         self._audit.record(name, f"storage.{transfer.kind}", path=str(transfer.source), outcome=outcome)
 

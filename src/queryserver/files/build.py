@@ -1,8 +1,8 @@
-"""Builds the file services and stores from the settings.
+"""Builds the file stores and services from the settings.
 
-To add a scheme, add a member of `Scheme` with its entries and authority in `files/model.py`, its settings in
-`platform/settings/stores.py`, a folder in `files/stores` with a function that builds its store (`files/protocol.py`)
-from these settings, an entry in `_MODULES` here, and its users' home directories in `_homes`.
+To add a scheme, add a member to `Scheme` and its table entries and authority rules in `files/model.py`, its settings in
+`platform/settings/stores.py`, a module in `files/stores` whose `build` function creates a `FileSystem`
+(`files/protocol.py`) from these settings, an entry in `_MODULES` here, and its home directories in `_homes`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -76,17 +76,17 @@ _MODULES: Mapping[Scheme, tuple[str, Callable[[Settings], object]]] = MappingPro
         Scheme.FILE: ("local.storage", lambda settings: settings.filebrowser.local_root),
     }
 )
-"""The module in `files.stores` whose `build` creates each scheme's store, and the settings for that store."""
+"""For each scheme, the module in `files.stores` whose `build` creates the store, and the settings that configure it."""
 
 
 def _build(scheme: Scheme, settings: Settings) -> FileSystem | None:
-    """Create a store if it is configured. Its module and driver are only imported in that case."""
+    """Create the store, or return None if it is not configured. Its module and driver are imported only if needed."""
     name, configured = _MODULES[scheme]
     return import_module(f"queryserver.files.stores.{name}").build(settings) if configured(settings) else None
 
 
 BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: partial(_build, scheme) for scheme in Scheme})
-"""Functions that create a scheme's store, or return None if it is not configured. They raise ConfigurationError."""
+"""Each function creates its scheme's store, or returns None if it is not configured. Raises ConfigurationError."""
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def open_storage(
     threads: Threads,
     builders: Mapping[Scheme, Builder] | None = None,
 ) -> AsyncGenerator[StorageServices]:
-    """Open the stores and run all file services inside the context. Raises ConfigurationError."""
+    """Open the stores and run all file services until the context exits. Raises ConfigurationError."""
     browser, audit = settings.filebrowser, StorageAudit(AUDIT)
     extensions = ExtensionRules(allowed=browser.allow_file_extensions, restricted=browser.restrict_file_extensions)
     limits = ListingLimits(
@@ -166,7 +166,7 @@ def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
 
 @asynccontextmanager
 async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | None = None) -> AsyncGenerator[Stores]:
-    """Yield the configured stores and close them on exit. Does not connect. Raises ConfigurationError."""
+    """Yield the configured stores, without connecting to them, and close them on exit. Raises ConfigurationError."""
     builders = BUILDERS if builders is None else builders
     async with AsyncExitStack() as stack:
         file_systems: list[FileSystem] = []
@@ -179,7 +179,7 @@ async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | N
 
 
 def _path_reader(settings: Settings, configured: list[Scheme]) -> PathReader:
-    """Create a path reader with the configured authorities. It accepts name nodes with and without their port."""
+    """Create a path reader for the configured authorities. It accepts HDFS name nodes with or without a port."""
     name_nodes = {_authority(cluster.fs_defaultfs) for cluster in settings.hadoop.hdfs_clusters.values()}
     name_nodes |= {name.rpartition(":")[0] for name in name_nodes}
     azure = [*settings.azure.abfs_clusters.values(), *settings.azure.adls_clusters.values()]
@@ -196,8 +196,8 @@ def _authority(url: str) -> str:
 
 
 def _homes(settings: Settings) -> Mapping[Scheme, str]:
-    """Return home directories by scheme: `remote_storage_home` if it has the scheme, otherwise the store's default
-    home.
+    """Return home directories by scheme: `remote_storage_home` if it uses that scheme, otherwise the store's configured
+    default.
     """
     homes: dict[Scheme, str] = {}
     for account in settings.aws.aws_accounts.values():

@@ -1,4 +1,4 @@
-"""mkdir, touch, save, permissions, owners, replication factors and content summaries (Contract storage 5.6, 6, 7)."""
+"""Creates and saves entries, changes their attributes, and summarizes trees (Contract storage 5.6, 6, 7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -25,13 +25,13 @@ class Creations:
         location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
             await check_new_parents(location)
-            # Some stores first create the directory under a reserved name.
+            # Some stores create the directory under a reserved name first, which a crash would orphan.
             async with self._orphans.recorded_write(caller, path):
                 await location.storage.mkdir(path.path)
         return path
 
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Create an empty file. Only one of several concurrent calls succeeds.
+        """Create an empty file. If several calls create the same file concurrently, only one succeeds.
 
         Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
@@ -47,7 +47,7 @@ class Creations:
         return path
 
     async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
-        """Replace a file's content atomically. Raises PathNotFound, NotAFile."""
+        """Replace a file's content atomically. Raises PathNotFound, NotAFile, SymlinkNotFollowed."""
         location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.save", path) as details:
             await _require_file(location)
@@ -65,7 +65,7 @@ async def _require_file(location: Location) -> None:
 
 
 async def check_new_parents(location: Location) -> None:
-    """Check the names of parent directories that would be created. Existing parents may have any name."""
+    """Check the names of the parent directories that a mkdir would create. Existing parents may have any name."""
     parent = location.path.parent
     while not parent.is_root:
         try:
@@ -80,7 +80,7 @@ async def check_new_parents(location: Location) -> None:
 
 
 def _path_of_new_entry(path: StoragePath, *, is_directory: bool) -> StoragePath:
-    """Return the path after checking its name as that of a new entry. Raises InvalidName, PathExists (the root)."""
+    """Return the path with its last name checked and stripped. Raises InvalidName, or PathExists for the root."""
     if path.is_root:
         raise errors.PathExists(f"{path} exists.")
     return path.parent.child(checked_new_name(path.name, is_directory=is_directory))
@@ -101,8 +101,8 @@ class Attributes:
     ) -> FileStatus:
         """Set permissions and return the updated entry.
 
-        Raises NotSupported, too_many_entries (before any change), and the store's first error, with the numbers of
-        changed and unchanged entries in `details`.
+        Raises NotSupported, or too_many_entries before any change. If the store rejects some entries, the others are
+        still changed; then raises the first error, with the numbers of changed and failed entries in `details`.
         """
         location = self._stores.location(caller, path)
         storage = location.storage
@@ -137,7 +137,7 @@ class Attributes:
 
 
 async def _select_entries(location: Location, *, recursive: bool) -> Sequence[str]:
-    """Return the paths to change, starting with the entry itself. Skips links below it."""
+    """Return the paths to change: the entry itself and, if `recursive`, everything below it except links."""
     top = await location.storage.stat(location.path.path)
     if top.kind is EntryKind.LINK:
         raise errors.NotAFile(f"{location.path} is a link; links have no permissions and owners of their own here.")
@@ -160,7 +160,9 @@ async def _select_entries(location: Location, *, recursive: bool) -> Sequence[st
 
 
 async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
-    """Apply the change to the deepest entries first, because it may make a directory inaccessible."""
+    """Apply the change to every entry, children before parents, because it may make a directory inaccessible. Errors
+    are collected; the first one is raised at the end.
+    """
     failures: list[errors.QueryServerError] = []
     for entry in reversed(entries):
         try:
@@ -175,7 +177,7 @@ async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[No
 
 
 async def content_summary(location: Location) -> ContentSummary:
-    """Return the counts and sizes of a tree or a file.
+    """Return the entry counts and sizes of a tree or a single file.
 
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """

@@ -1,7 +1,7 @@
-"""Directory pages (Contract storage 5.2).
+"""Paged directory listings (Contract storage 5.2).
 
 A listing in the store's own order keeps one page and one batch in memory. A listing in any other order keeps all
-entries up to the end of the page.
+entries, in packed form, up to the end of the page.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from queryserver.files.protocol import Batch
 from queryserver.platform.lru_cache import LruCache
 
 _COUNT_TIMEOUT_S = 5.0
-# A page far from the start requires all calls up to it, even if the client has disconnected.
+# To reach a distant page, the store must list all entries before it, even if the client has disconnected.
 _TIMEOUT_S = 300.0
-# Sorting more entries than this takes up to 25 MiB and several seconds, so each user may run four such listings at a
-# time.
+# Sorting more than 10,000 entries takes up to 25 MiB and several seconds, so each user may run only four such listings
+# at a time.
 _LARGE_LISTING_ENTRIES = 10_000
 _MAX_LARGE_LISTINGS = 4
 
@@ -47,7 +47,7 @@ class SortKey(StrEnum):
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_UNSORTED = 8192  # one merge takes less than 10 ms
+_UNSORTED = 8192  # merging this many entries takes less than 10 ms
 _LAST_CODE_POINT = 0x10FFFF
 _KINDS = tuple(EntryKind)
 _UNKNOWN_TIME = -(2**63)
@@ -57,10 +57,10 @@ _Record = tuple[int | str, str, bytes]
 
 
 class SortedEntries:
-    """Collects the first `limit` entries in sort order. Ties are broken by name, ascending.
+    """Keeps the first `limit` of all added entries in sort order. Ties are broken by name, ascending.
 
-    Each entry takes about 250 bytes: its sort key, its name and a few packed numbers. At most `unsorted` entries wait
-    to be merged into the sorted ones.
+    Each entry takes about 250 bytes: its sort key, its name and its packed attributes. New entries are merged into the
+    sorted ones in batches of `unsorted`.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class SortedEntries:
         self.seen = 0
         self._prefix = f"{parent}/" if parent else ""
         self._sort_key = _sort_key(sort_by, descending=descending)
-        # Names are unique, so they need no inverted sort key.
+        # Names are unique, so the order can simply be reversed; other keys are inverted so that ties stay in ascending
+        # order.
         self._reverse = descending and sort_by is SortKey.NAME
         self._limit = limit
         self._unsorted = unsorted
@@ -96,7 +97,7 @@ class SortedEntries:
         return [self._unpack(name, packed, texts) for _, name, packed in self._sorted_records[start:end]]
 
     def _merge(self) -> None:
-        # The sort algorithm detects that the first part is already sorted and merges the rest into it.
+        # Timsort detects the two sorted runs and merges them in linear time.
         self._unmerged.sort(reverse=self._reverse)
         self._sorted_records += self._unmerged
         self._sorted_records.sort(reverse=self._reverse)
@@ -135,7 +136,7 @@ class SortedEntries:
 
 
 def _sort_key(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], int | str]:
-    """Return the sort key that is compared before the name, inverted for descending order."""
+    """Return a function that computes an entry's sort key, inverted for descending order. Names break ties."""
     sign = -1 if descending else 1
     text = _inverted if descending else str
     match sort_by:
@@ -143,7 +144,7 @@ def _sort_key(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], i
             return lambda _: 0
         case SortKey.SIZE:
             return lambda entry: 0 if entry.is_directory else sign * entry.size_bytes
-        # Times are compared in whole seconds, as displayed, so entries from the same second are sorted by name.
+        # Times are compared in whole seconds, as displayed, so entries within the same second are sorted by name.
         case SortKey.ATIME:
             return lambda entry: sign * _seconds(entry.accessed_at, 0)
         case SortKey.MTIME:
@@ -158,7 +159,7 @@ def _sort_key(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], i
 
 @lru_cache(maxsize=1024)
 def _inverted(text: str) -> str:
-    """Return a text that sorts in reverse order of `text`."""
+    """Return a string such that inverted strings sort in the reverse order of the originals."""
     last = chr(_LAST_CODE_POINT)
     return "".join(chr(_LAST_CODE_POINT - ord(character)) for character in text) + last
 
@@ -173,7 +174,7 @@ def _time(seconds: int) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class PageStart:
-    """Where a page starts in one user's listing, given as the number of matching entries before it."""
+    """The start of a page in one user's filtered listing: the number of matching entries before the page."""
 
     user: str
     path: StoragePath
@@ -183,7 +184,7 @@ class PageStart:
 
 @dataclass(frozen=True, slots=True)
 class ListingPosition:
-    """A position at or before a page's start: the store's `cursor` after the first `entries_before` entries."""
+    """Where to resume a listing: the store's `cursor` after the first `entries_before` matching entries."""
 
     entries_before: int
     cursor: str | None
@@ -193,7 +194,7 @@ BEGINNING = ListingPosition(0, None)
 
 
 class PositionCache:
-    """Caches listing positions by page start. If a position is evicted, the directory is listed from the beginning."""
+    """Caches a resume position for each page start. Without a cached position, the listing starts at the beginning."""
 
     def __init__(
         self, *, max_positions: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
@@ -204,7 +205,7 @@ class PositionCache:
         return self._positions.get(start) or BEGINNING
 
     def put(self, start: PageStart, position: ListingPosition) -> None:
-        """Store the position for a page. The least recently used position may be evicted."""
+        """Store the position from which to list a page. The least recently used position may be evicted."""
         if position == BEGINNING:
             self._positions.pop(start)
         else:
@@ -213,7 +214,7 @@ class PositionCache:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The directory entries to return. Page numbers start at 1."""
+    """The requested page of a directory listing. Page numbers start at 1."""
 
     number: int = 1
     size: int = 30
@@ -237,7 +238,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPage:
-    """One directory page and the total number of entries."""
+    """One page of a directory listing, with the total number of matching entries."""
 
     request: PageRequest
     entries: Sequence[FileStatus]
@@ -251,12 +252,12 @@ class DirectoryPage:
 
     @property
     def previous_number(self) -> int:
-        """The previous page, or the last page if this one is past the end; 0 if there is none."""
+        """Number of the previous page, or of the last page if this one is past the end; 0 on the first page."""
         return min(self.request.number - 1, self.pages)
 
     @property
     def next_number(self) -> int:
-        """The next page, or 0 if there is none."""
+        """Number of the next page, or 0 if there is none."""
         has_next = bool(self.entries) and (self.total > self.request.end or not self.total_is_exact)
         return self.request.number + 1 if has_next else 0
 
@@ -268,7 +269,9 @@ class DirectoryPage:
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """The maximum numbers of entries counted for a total, sorted, and read for sorting."""
+    """Maximum number of entries that are counted for the total (`count`), kept in sort order (`sort`), and read in
+    order to be sorted (`scan`).
+    """
 
     count: int = 100_000
     sort: int = 100_000
@@ -276,8 +279,8 @@ class ListingLimits:
 
 
 class Listings:
-    """Lists directories page by page. `count_s` limits the time spent counting entries after a page; `within_s` limits
-    the whole call.
+    """Lists directories page by page. `count_s` limits the time for counting the entries after the page, and `within_s`
+    the time for the whole call.
     """
 
     def __init__(
@@ -335,13 +338,15 @@ class Listings:
                 await self._count(batches, window)
 
     async def _count(self, batches: AsyncGenerator[Batch], window: "_Window") -> None:
-        """Count the entries after the page. Timeouts and errors are ignored because the page is already complete."""
+        """Count the entries after the page. The page is complete, so timeouts and errors only make the total
+        inexact.
+        """
         try:
             async with asyncio.timeout(self._count_s):
                 while window.needs_count(self._limits.count) and (batch := await anext(batches, None)):
                     window.add(batch)
         except (TimeoutError, QueryServerError) as error:
-            # The error's causes are not logged, because they may contain store addresses (Contract storage S13).
+            # The exception chain is not logged, because it may contain store addresses (Contract storage S13).
             log.debug("entries not counted to the end", reason=str(error))
         window.cap(self._limits.count)
 
@@ -360,7 +365,7 @@ class Listings:
                 if read > limits.scan:
                     raise _too_many(location, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
                 first.add(_matching(batch, request.filter))
-                # Batches may be available without waiting, so yield to other tasks.
+                # If batches arrive without waiting, this is the only point at which other tasks can run.
                 await asyncio.sleep(0)
         if first.seen > request.start and min(request.end, first.seen) > limits.sort:
             raise _too_many(location, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
@@ -381,12 +386,12 @@ class Listings:
 
 
 class _Window:
-    """Collects one page's entries from a listing's batches, and counts all entries."""
+    """Collects the entries of one page from the batches of a listing, and counts all matching entries."""
 
     def __init__(self, request: PageRequest, position: ListingPosition) -> None:
         self.position = position
         self.next_position = position
-        """The last batch boundary before the next page."""
+        """The last batch boundary at or before the start of the next page."""
         self.total_is_exact = False
         self._request = request
         self._entries: list[FileStatus] = []
@@ -417,8 +422,8 @@ class _Window:
         return not self.total_is_exact and self._seen < max(limit, self._request.end + 1)
 
     def cap(self, limit: int) -> None:
-        """Stop counting. The total becomes the number of entries seen, at most `limit`, and at least the number of
-        entries up to this page.
+        """Stop counting. Unless the total is already exact and within `limit`, replace it with a lower bound: the
+        number of entries seen, capped at `limit` but large enough to show whether a next page exists.
         """
         if self.total_is_exact and self._seen <= limit:
             return
@@ -434,8 +439,8 @@ def _matching(batch: Batch, substring: str) -> Sequence[FileStatus]:
 
 
 def _too_many(location: Location, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
-    """Return the error with advice. Only stores with ordered listings can return pages by name without reading every
-    entry.
+    """Return the error, with advice on how to stay below the limit. Listings by name need no sorting only in stores
+    that list in name order.
     """
     suggestions = ["a filter"] if filter_helps else []
     if location.file_system.traits.lists_in_order:

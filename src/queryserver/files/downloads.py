@@ -1,4 +1,4 @@
-"""File downloads: conditions, ranges, bodies, media types and file names (Contract storage 5.5)."""
+"""File downloads: conditional requests, ranges, bodies, media types and file names (Contract storage 5.5)."""
 
 import mimetypes
 import re
@@ -26,7 +26,7 @@ _MAX_POSITION = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The values of the conditional request headers; empty if absent."""
+    """The values of the Range and conditional request headers; empty if absent."""
 
     range: str = ""
     if_range: str = ""
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Identifies a file's current content."""
+    """The validators that identify a file's current content."""
 
     tag: str
     """A strong entity tag, in quotes."""
@@ -45,13 +45,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [start, start + length) of a file with `size_bytes` bytes."""
+    """Bytes [start, start + length) of a file that has `size_bytes` bytes in total."""
 
     start: int
     length: int
     size_bytes: int
     is_whole: bool
-    """Whether the whole file was requested. A requested range may also cover all bytes."""
+    """Whether the response is the whole file (200). False for a range (206), even if it covers all bytes."""
 
     @property
     def content_range(self) -> str:
@@ -59,7 +59,7 @@ class Part:
 
 
 def is_unchanged(conditions: Conditions, version: Version) -> bool:
-    """Return whether the client already has this version. Entity tags take precedence over dates."""
+    """Return whether the client already has this version. If-None-Match takes precedence over If-Modified-Since."""
     if conditions.if_none_match:
         if conditions.if_none_match.strip() == "*":
             return True
@@ -68,19 +68,19 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
-    """Return whether the client requests a range of this version."""
+    """Return whether the client requests a byte range, and If-Range, if present, matches this version."""
     if conditions.range.strip()[: len(_UNIT)].lower() != _UNIT:
         return False
     if_range = conditions.if_range.strip()
     if not if_range:
         return True
-    # Ranges require a strong tag or exactly the same date.
+    # If-Range only matches a strong entity tag or exactly the same date.
     return if_range == version.tag if if_range.endswith('"') else _matches_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
-    """Return the part of a file with `size` bytes to send: the range if it is valid for this version, otherwise the
-    whole file.
+    """Return which part of a file of `size` bytes to send: the requested range, or the whole file if none applies to
+    this version or several ranges are requested.
 
     Raises RangeNotSatisfiable.
     """
@@ -96,7 +96,7 @@ def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
 
 
 async def extract_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
-    """Extract a part from the whole file's bytes. Earlier bytes are read and discarded."""
+    """Yield the bytes of `part` from a stream of the whole file. The bytes before the part are read and discarded."""
     position, beyond = 0, part.start + part.length
     async with aclosing(pieces):
         async for piece in pieces:
@@ -109,8 +109,8 @@ async def extract_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenera
 
 
 def _bounds(text: str, size: int) -> tuple[int, int]:
-    """Parse the first and last byte positions. A start at `size` is out of range. Raises RangeNotSatisfiable for an
-    invalid range.
+    """Parse one byte range into its first and last positions; a first position of `size` or more is past the end.
+    Raises RangeNotSatisfiable if the range is malformed.
     """
     match = _RANGE.fullmatch(text)
     if match is None or text == "-":
@@ -130,8 +130,8 @@ def _number(digits: str) -> int:
 
 
 def _matches_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
-    """Return whether the content was last changed in that second (or, with `or_later`, before it). An invalid date
-    gives False.
+    """Return whether the content was last modified in exactly that second or, if `or_later` is set, no later. False if
+    the date is invalid or the modification time is unknown.
     """
     if not http_date or version.modified_at is None:
         return False
@@ -151,7 +151,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FileDownload:
-    """A file that may be downloaded. `part` is None if the client already has it."""
+    """A file that the caller may download. `part` is None if the client already has the current version."""
 
     location: Location
     status: FileStatus
@@ -159,7 +159,7 @@ class FileDownload:
 
 
 class FileDownloads:
-    """Finds files and sends them. Every download, whether sent or denied, is recorded as an audit event."""
+    """Finds files and sends their bytes. Records an audit event for every download, including denied ones."""
 
     def __init__(self, stores: Stores, streams: Streams, audit: StorageAudit, *, enabled: bool) -> None:
         self._stores = stores
@@ -170,7 +170,8 @@ class FileDownloads:
     async def find(
         self, caller: Caller, path: StoragePath, conditions: Conditions, *, headers_only: bool = False
     ) -> FileDownload:
-        """Return the file and its part to send, without reading any bytes.
+        """Return the file and the part to send, without reading any bytes. If `headers_only` is set, errors are not
+        audited.
 
         Raises download_disabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
         """
@@ -198,7 +199,7 @@ class FileDownloads:
             raise download_disabled("Downloads are switched off for you.")
 
     async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
-        """Yield a part's bytes. Ends without an error only if the store delivered all of them and confirmed completion.
+        """Yield a part's bytes. Ends without an error only if the store delivered all bytes and reported success.
 
         Raises TooManyStreams, NotAFile, EntryChanged, StorageError, and the errors of `StreamSlot.recheck`.
         """
@@ -229,8 +230,8 @@ class FileDownloads:
 
 
 async def _check_length(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
-    """Pass on exactly `length` bytes. The last chunk is only passed on after the store confirms completion. Raises
-    StorageError.
+    """Yield exactly `length` bytes. Holds back the last chunk until the store's stream has ended without an error.
+    Raises StorageError if the store returns more or fewer bytes.
     """
     left = length
     last = b""
@@ -251,8 +252,8 @@ async def _check_length(pieces: AsyncIterator[bytes], length: int) -> AsyncGener
 
 
 def entity_tag(status: FileStatus) -> str:
-    """Return a strong entity tag in quotes: the store's tag, or one made of file, size and modification time in
-    milliseconds.
+    """Return a strong entity tag in quotes: the store's tag if it can be sent as it is, otherwise one built from the
+    store's tag, file id, size and modification time in milliseconds.
     """
     if _TAG_TEXT.fullmatch(status.tag):
         return f'"{status.tag}"'
@@ -264,7 +265,7 @@ def entity_tag(status: FileStatus) -> str:
 
 UNKNOWN_MEDIA_TYPE = "application/octet-stream"
 
-# Ignores the system's tables so that types are the same on every machine.
+# Without the operating system's tables, so that media types are the same on every machine.
 _TYPES = mimetypes.MimeTypes(filenames=())
 _EXTRA_MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -304,8 +305,8 @@ _UNQUOTED = frozenset(b'"\\%')
 
 
 def media_type_of(name: str) -> str:
-    """Return the media type by file extension. Compressed files are sent as stored, so they get their compression's
-    type.
+    """Return the media type for the file name's extension. Compressed files are sent as stored, so `a.csv.gz` has the
+    media type of gzip.
     """
     dot = name.rfind(".")
     extension = name[dot:].lower() if dot > 0 else ""
@@ -317,7 +318,7 @@ def media_type_of(name: str) -> str:
 
 
 def is_harmless(media_type: str) -> bool:
-    """Return whether a browser may display the file inline, because it cannot run scripts in our origin (Contract
+    """Return whether browsers may display this type inline: it cannot run scripts in the server's origin (Contract
     storage 5.5).
     """
     if media_type.startswith("image/svg"):
@@ -326,8 +327,8 @@ def is_harmless(media_type: str) -> bool:
 
 
 def content_disposition(name: str, *, is_inline: bool = False) -> str:
-    """Return the header value with both forms of the name, escaped so that it cannot close a quoted string or line (RFC
-    6266).
+    """Return a Content-Disposition value with `filename` and `filename*` (RFC 6266). The name is escaped so that it can
+    end neither the quoted string nor the header line.
     """
     raw = name.encode("utf-8", "replace")
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in _UNQUOTED else "_" for byte in raw)

@@ -1,4 +1,4 @@
-"""File excerpts for display, plain or decompressed as streams in bounded memory (Contract storage 5.3)."""
+"""File excerpts for display. Compressed files are decompressed as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -27,14 +27,14 @@ from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-# Up to this offset, one store call reads both the head and the requested part.
+# Up to this offset, one store call reads both the file's head and the requested range.
 _NEAR_BYTES = 64 * 1024
 _THREAD_BYTES = 32 * 1024
-# Compressed data that decompresses to nothing, such as empty members, must not be read forever. So at most this many
-# times the decompressed limit is read. Records rendered as text can be shorter than their bytes; gzip
-# and bzip2 never shrink.
+# Input that decompresses to almost nothing, such as empty gzip members, must not be read forever, so the compressed
+# input is limited to this multiple of the output limit. The ratio exceeds 1 because records rendered as text can be
+# shorter than their stored bytes; gzip and bzip2 output never is.
 _MAX_PACKED_RATIO = 4
-# Time limit for one view, so that a slow store does not occupy a thread shared by all users.
+# Time limit per request, so that a slow store cannot block a thread that all users share.
 _TIMEOUT_S = 300.0
 
 _LINE_BYTES = 16
@@ -46,16 +46,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileExcerpt:
-    """A file excerpt and the file's compression."""
+    """An excerpt of a file's decompressed content, and the codec that was used."""
 
     codec: Codec
     excerpt: ByteExcerpt
 
 
 class Excerpts:
-    """Reads file excerpts. The `unpacking` threads do expensive work; the `workers` read record files.
+    """Reads file excerpts. The `unpacking` threads decompress; the `workers` processes read Avro and Parquet files.
 
-    `within_s` limits the time for reading a compressed file.
+    `within_s` limits the time for reading one compressed or record file.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Excerpts:
     async def read(
         self, user_id: int, location: Location, status: FileStatus, offset: int, length: int, codec: Codec | None
     ) -> FileExcerpt:
-        """Return bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
+        """Return bytes [offset, offset + length) of the decompressed stream. If `codec` is None, it is detected.
 
         Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable,
         StorageUnavailable, TooManyRequests.
@@ -102,7 +102,7 @@ class Excerpts:
         return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
     async def run_in_thread_if_large(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
-        """Run `work` and return its result, in a thread if it handles many bytes. Raises TooManyRequests."""
+        """Run `work` and return its result; above 32 KiB (`size_bytes`), run it in a thread. Raises TooManyRequests."""
         if size_bytes <= _THREAD_BYTES:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
@@ -143,7 +143,7 @@ class Excerpts:
             raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
 
     async def _packed_chunks(self, location: Location) -> AsyncGenerator[bytes]:
-        """Yield the file's chunks. Raises DecompressionLimit if they are too large compared with the output."""
+        """Yield the compressed file's chunks. Raises DecompressionLimit after 4 times the output limit."""
         max_bytes, taken_bytes = _MAX_PACKED_RATIO * self._max_unpacked, 0
         async with aclosing(location.storage.read(location.path.path)) as pieces:
             async for piece in pieces:
@@ -190,16 +190,18 @@ async def _plain(
     if is_near:
         return ByteExcerpt(offset, length, start, head[max(offset - LOOK_BACK_BYTES, 0) : offset], head[offset:])
     if offset - LOOK_BACK_BYTES >= status.size_bytes:
-        # This range is not requested from the store, because stores respond differently to offsets past the end.
+        # Stores respond differently to offsets past the end, so this range is not requested.
         return ByteExcerpt(offset, length, start, b"", b"")
     around = await _bytes(location, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
     return ByteExcerpt(offset, length, start, around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
 
 
 def hexdump(content: bytes, offset: int) -> bytes:
-    """Return a JSON array of lines `[offset, words of two bytes, printable text]`; `content` starts at `offset`.
+    """Return a hex dump as a JSON array of lines `[offset, [[byte, byte], …], printable text]`, 16 bytes per line.
 
-    Written directly as bytes, because lists for one megabyte would be 600,000 objects and take seconds of garbage
+    `offset` is the file offset of `content`.
+
+    The JSON is formatted directly as bytes: lists for one megabyte would be 600,000 objects and cost seconds of garbage
     collection.
     """
     printable = content.translate(_PRINTABLE).decode("ascii")

@@ -1,7 +1,8 @@
 """Glob patterns for store paths, with DuckDB's syntax (Contract editor 4.7.4).
 
-A pattern is matched name by name. Only directories that can contain matches are listed, starting at the first name with
-a wildcard. If the store can list whole trees, `**` takes one call per thousand files instead of one per directory.
+A pattern is matched one path segment (name) at a time. Only directories that can contain matches are listed, starting
+at the first segment with a wildcard. If the store can list whole trees, `**` takes one call per thousand files instead
+of one per directory.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from queryserver.files.model import FileStatus
 from queryserver.files.protocol import FlatStorage, Storage
 
 MAX_FOUND = 100_000
-"""Maximum number of files that match one pattern, and of entries in one directory."""
+"""Maximum number of matches per pattern, and of entries per listed directory."""
 _MAX_WAITING = 100_000
 _MAX_CONCURRENT_VISITS = 8
 _BATCH = 5000
@@ -27,7 +28,9 @@ _RECURSIVE = "**"
 
 _Matches = Callable[[str], object]
 _States = frozenset[int]
-"""How many of the pattern's names may have been matched so far. Several values are possible after a `**`."""
+"""States of the automaton: state n means that the first n names of the pattern have matched. After a `**`, several
+states are possible at once.
+"""
 
 
 def is_pattern(path: str) -> bool:
@@ -35,7 +38,7 @@ def is_pattern(path: str) -> bool:
 
 
 class Pattern:
-    """A pattern as a list of names, matched by a finite automaton."""
+    """A pattern, split into names and matched by a nondeterministic finite automaton."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -48,12 +51,12 @@ class Pattern:
 
     @property
     def start(self) -> tuple[str, _States]:
-        """Return the directory that contains all matches, and its states."""
+        """The deepest directory that is sure to contain all matches, and the automaton's states there."""
         return "/".join(self._names[: self.fixed]), self._with_optional_directories({self.fixed})
 
     def next_states(self, states: _States, name: str) -> _States:
-        """Return the states for the entry `name` in a directory with the given states. Empty if it leads to no
-        match.
+        """Return the states for the entry `name` of a directory that has the given states. Empty if neither the entry
+        nor anything below it can match.
         """
         next_states = set[int]()
         for state in states:
@@ -74,7 +77,7 @@ class Pattern:
         return any(state < len(self._names) for state in states)
 
     def next_names(self, states: _States) -> Sequence[str] | None:
-        """Return the only names that can match next, or None if the directory must be listed."""
+        """Return the names of the only entries that can match, or None if a wildcard requires listing the directory."""
         names = [self._names[state] for state in states if state < len(self._names)]
         return None if any(map(is_pattern, names)) else list(dict.fromkeys(names))
 
@@ -82,7 +85,7 @@ class Pattern:
         return any(state < len(self._names) and self._names[state] == _RECURSIVE for state in states)
 
     def _with_optional_directories(self, states: Iterable[int]) -> _States:
-        """Add the states after each `**`, which also matches zero directories."""
+        """Add the state after each `**`, because `**` also matches zero directories."""
         closed = set(states)
         for state in sorted(closed):
             while state < len(self._names) and self._names[state] == _RECURSIVE:
@@ -93,7 +96,7 @@ class Pattern:
 
 @dataclass(slots=True)
 class GlobSearch:
-    """One search in a store. `container_levels` is the store's value; `max_scanned` limits the visited entries."""
+    """One search in a store. `container_levels` is the store's trait; `max_scanned` limits the listed entries."""
 
     storage: Storage
     pattern: Pattern
@@ -104,9 +107,10 @@ class GlobSearch:
     _scanned: int = field(default=0, init=False)
 
     async def run(self) -> Sequence[FileStatus]:
-        """Return the matching files, in any order. A directory that disappears during the search counts as empty.
+        """Return the matching files, in any order. A directory that is deleted during the search counts as empty.
 
-        Raises too_many_entries, PermissionDenied for a directory that may not be listed, and the store's errors.
+        Raises too_many_entries, PermissionDenied if the user may not list one of the directories, and the store's
+        errors.
         """
         self._waiting.append(self.pattern.start)
         running, done = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
@@ -121,7 +125,7 @@ class GlobSearch:
         finally:
             for task in running:
                 task.cancel()
-            # If several tasks failed, only the first error is raised.
+            # If several tasks failed, only the first error is raised; the others are retrieved here.
             await asyncio.gather(*running, *done, return_exceptions=True)
         return self._matches
 
@@ -137,7 +141,7 @@ class GlobSearch:
         except (PathNotFound, NotADirectory):
             return
         except SymlinkNotFollowed:
-            # A wildcard skips links, but a link in the fixed part of the path is an error.
+            # A link matched by a wildcard is skipped, but a link in the part before the first wildcard is an error.
             if (path, states) == self.pattern.start:
                 raise
 
@@ -166,11 +170,11 @@ class GlobSearch:
                         self._enqueue(entry.path, next_states)
 
     async def _search_tree(self, path: str, states: _States) -> None:
-        """Search all files below a directory in a flat store."""
+        """Search a whole tree with the listing of a flat store."""
         if not isinstance(self.storage, FlatStorage):
             return
         prefix_length = len(path) + 1
-        # Files in the same directory are consecutive, so its states are computed once.
+        # Files of the same directory are consecutive, so the directory's states are computed once.
         parent, parent_states = "", states
         async with aclosing(self.storage.list_tree(path)) as batches:
             async for entries in batches:

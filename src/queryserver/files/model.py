@@ -1,4 +1,4 @@
-"""Paths, entries, names, escaped names and transfers of all stores. Sizes are in bytes."""
+"""Store-independent types: paths, entries, names, escaped names and transfers. Sizes are in bytes."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ from queryserver.platform.store_schemes import STORE_SCHEMES
 
 
 class Scheme(StrEnum):
-    """The stores, in listing order (Contract storage 5.1)."""
+    """Store schemes, in the order in which stores are listed (Contract storage 5.1)."""
 
     HDFS = "hdfs"
     S3A = "s3a"
@@ -32,7 +32,7 @@ ROOTS: Mapping[Scheme, str] = {
     Scheme.OFS: "ofs://",
     Scheme.FILE: "file:///",
 }
-"""Prefixes of paths in responses."""
+"""The prefix of each scheme's paths in responses."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,7 +66,7 @@ class StoragePath:
         return type(self)(self.scheme, self.path.rpartition("/")[0])
 
     def child(self, name: str) -> Self:
-        """Return the path of an entry in this directory; `name` may be several names separated by `/`."""
+        """Return the path of an entry in this directory. `name` may also be a relative path of several names."""
         return type(self)(self.scheme, f"{self.path}/{name}" if self.path else name)
 
     def is_inside(self, other: "StoragePath") -> bool:
@@ -85,16 +85,17 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One entry in a store. `path` is relative to the store's root, with `/` between names.
+    """The attributes of one store entry. `path` is relative to the store's root, with `/` between names.
 
-    Directories have size 0. Texts are empty and numbers are 0 if the store does not provide them (Contract storage 4).
+    Directories have size 0. Strings are empty and numbers are 0 if the store does not provide them (Contract storage
+    4).
     """
 
     path: str
     kind: EntryKind
     size_bytes: int
     modified_at: datetime | None
-    """None if the store does not know the time, as for prefixes in object stores."""
+    """None if the store does not record the time, for example for key prefixes in object stores."""
     permissions: int = 0
     """The nine permission bits and the sticky bit, without type bits."""
     accessed_at: datetime | None = None
@@ -106,7 +107,7 @@ class FileStatus:
     tag: str = ""
     """The store's strong entity tag for the content, without quotes; empty if it has none."""
     file_id: str = ""
-    """An id that stays the same when content changes in place, but not when the file is replaced; empty if unknown."""
+    """An id that survives changes in place but not the replacement of the file; empty if unknown."""
 
     @property
     def name(self) -> str:
@@ -128,7 +129,7 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class ContentSummary:
-    """A tree's counts and sizes (Contract storage 5.6). A quota of -1 means no quota; `replication` is 0 for
+    """Entry counts and sizes of a tree (Contract storage 5.6). A quota of -1 means no quota; `replication` is 0 for
     directories.
     """
 
@@ -140,12 +141,14 @@ class ContentSummary:
     space_quota_bytes: int = -1
     replication: int = 0
     extra_fields: Mapping[str, Any] | None = None
-    """Additional keys from the store, passed on unchanged."""
+    """Additional JSON keys from the store, passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user whose rights apply in a store. Stores with their own users act as `name`; the local root maps it."""
+    """The user whose permissions apply in a store. Stores with their own users run calls as `name`; the local root maps
+    `name` to a local user.
+    """
 
     name: str
     is_admin: bool = False
@@ -153,7 +156,7 @@ class StorageUser:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Information from an HDFS cluster about itself and the caller (Contract storage 5.1)."""
+    """What an HDFS cluster reports about itself and the caller (Contract storage 5.1)."""
 
     is_trash_enabled: bool
     is_superuser: bool
@@ -168,7 +171,7 @@ class TransferKind(StrEnum):
 
 
 class TransferState(StrEnum):
-    """A transfer's state. Source files are only deleted in `deleting`."""
+    """The state of a transfer. Source files are deleted only in state `deleting`."""
 
     COPYING = "copying"
     VERIFIED = "verified"
@@ -184,12 +187,12 @@ class KeyState(StrEnum):
     COPIED = "copied"
     DELETED = "deleted"
     SKIPPED = "skipped"
-    """Not copied because it is a link, or a file above the store's limit."""
+    """Not copied: a link, a file above the store's size limit, or an entry whose target already existed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLease:
-    """The right to update a transfer. A later claim raises `fence` and thereby invalidates this lease."""
+    """The exclusive right to update a transfer. A later claim increments `fence` and thereby invalidates this lease."""
 
     transfer_id: UUID
     owner: str
@@ -198,7 +201,7 @@ class TransferLease:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A move or copy with its user, source and target."""
+    """A move or copy, identified by user, kind, source and target."""
 
     user_id: int
     acting: StorageUser
@@ -206,7 +209,7 @@ class Transfer:
     source: StoragePath
     target: StoragePath
     overwrite: bool = False
-    """Whether an existing file is replaced. A rollback does not remove replaced files."""
+    """Whether the target is an existing file to be replaced. A rollback then does not remove the target."""
     operation_id: UUID | None = None
     """The long operation that reports the transfer's outcome."""
 
@@ -220,7 +223,7 @@ class Transfer:
 
 
 def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, target: StoragePath) -> bytes:
-    """Return the SHA-256 of the fields that identify equal calls."""
+    """Return the SHA-256 of these fields. Calls with the same digest request the same transfer."""
     return hashlib.sha256("\0".join((str(user_id), kind, str(source), str(target))).encode()).digest()
 
 
@@ -234,7 +237,7 @@ class ClaimedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """One source entry as listed. Its path is relative to the source, and empty for the source itself.
+    """One source entry as listed. The path in `entry` is relative to the source; empty for the source itself.
 
     Only the entry's kind, size, modification time, permissions, tag and file id are stored.
     """
@@ -253,7 +256,7 @@ class LongOperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LongOperationStatus:
-    """A long operation's status. `result` is the final response body, or None while the operation runs."""
+    """The status of a long operation. `result` is the final response body; None while the operation is running."""
 
     operation_id: UUID
     state: LongOperationState
@@ -263,36 +266,36 @@ class LongOperationStatus:
 
 
 RESERVED_PREFIX = "._qs_"
-"""Prefix of internal files such as unfinished uploads. Clients cannot use them, and listings do not show them."""
+"""Name prefix of internal files such as unfinished uploads, which clients cannot use and listings omit."""
 
-# Escaped names for entries whose own name a path cannot contain (Contract storage 2.2.8): `._qs_name_` and the bytes of
-# the name in hexadecimal; `._qs_file_` and the bytes for an object in a flat-key store with the key of a directory. No
-# client can create such an entry, because the prefix is reserved.
+# Escaped names stand for entries whose real names cannot occur in a path (Contract storage 2.2.8): `._qs_name_`
+# followed by the name's bytes in hexadecimal, or `._qs_file_` followed by these bytes for an object in a flat-key store
+# whose path is also a directory. No client can create such an entry, because the prefix is reserved.
 _NAME, _FILE = f"{RESERVED_PREFIX}name_", f"{RESERVED_PREFIX}file_"
 _ESCAPED = re.compile(rf"(?:{re.escape(_NAME)}|{re.escape(_FILE)})(?:[0-9a-f]{{2}})*")
 
 
 class Escapes(StrEnum):
-    """Which of a store's names need an escape."""
+    """Which names of a store must be escaped in paths."""
 
     NONE = "none"
     KEYS = "keys"
-    """Flat-key segments that are empty, dots, too long or contain U+0000, and files next to a directory of the same
-    name.
+    """Flat keys: segments that are empty, `.`, `..`, too long or contain U+0000, and files next to a directory of the
+    same name.
     """
     DOTLESS_KEYS = "dotless_keys"
-    """Like KEYS, except that dot segments are listed but cannot be accessed."""
+    """Like KEYS, but entries named `.` or `..` are only listed and cannot be accessed."""
     BYTES = "bytes"
     """Names that are not UTF-8."""
 
 
 def escaped_name(raw: bytes) -> str:
-    """Return the escaped name of an entry called `raw`, for use in paths."""
+    """Return the escaped name that denotes an entry called `raw` in paths."""
     return _NAME + raw.hex()
 
 
 def escaped_file_name(raw: bytes) -> str:
-    """Return the escaped name of the object `raw` next to a directory of the same name, for use in paths."""
+    """Return the escaped name that denotes the object `raw` in paths if a directory has the same name."""
     return _FILE + raw.hex()
 
 
@@ -305,12 +308,12 @@ def is_escaped_file(name: str) -> bool:
 
 
 def raw_name(name: str) -> bytes:
-    """Return the bytes of the escaped name."""
+    """Return the real name, as bytes, that an escaped name stands for."""
     return bytes.fromhex(name.removeprefix(_NAME).removeprefix(_FILE))
 
 
 def ambiguous_name_error(path: str) -> errors.AmbiguousName:
-    """Return the error for changing a path that is both a file and a directory. `path` is in normal form."""
+    """Return the error for a change to a path that is both a file and a directory. `path` is in normal form."""
     parent, _, name = path.rpartition("/")
     alone = escaped_file_name(raw_name(name) if is_escaped(name) else name.encode())
     return errors.AmbiguousName(f"{path} is a file and a directory; the file alone is {parent}/{alone}.")
@@ -327,11 +330,11 @@ _DECODINGS = 3
 
 @lru_cache(maxsize=512)
 def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
-    """Split a path relative to a root into names, outermost first; empty for the root, which is the empty path.
+    """Split a path relative to a store's root into names, outermost first. The root is the empty path and has no names.
 
     Nothing is normalized: the store receives exactly the names checked here. Every adapter calls this function, so that
-    unchecked paths never reach a store. With `escapes`, escaped names are accepted; the adapter must check the names
-    they denote. Raises InvalidPath.
+    unchecked paths never reach a store. If `escapes` is set, escaped names are accepted, and the adapter must check the
+    names they stand for. Raises InvalidPath.
     """
     if not path:
         return ()
@@ -346,7 +349,9 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Return whether clients can use this name. It must not be empty, dots or reserved, or contain `/` or U+0000."""
+    """Return whether clients may use this name: at most 255 bytes of UTF-8, not empty, `.`, `..` or reserved, and
+    without `/` and U+0000.
+    """
     if not name or name in {".", ".."} or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
         return False
     try:
@@ -356,8 +361,8 @@ def is_name(name: str) -> bool:
 
 
 def decodes_to_dots(name: str) -> bool:
-    """Return whether one to three more percent-decodings, as by a careless proxy or store, would yield `.` or
-    `..`.
+    """Return whether one to three more rounds of percent-decoding, for example by a proxy or store, would turn the name
+    into `.` or `..`.
     """
     raw = name.encode("utf-8", "surrogatepass")
     for _ in range(_DECODINGS):
@@ -370,7 +375,9 @@ def decodes_to_dots(name: str) -> bool:
 
 
 def checked_new_name(text: str, *, is_directory: bool = False) -> str:
-    """Check the name of a new entry and strip surrounding spaces (Contract storage 2.3). Raises InvalidName."""
+    """Return a new entry's name, checked and without surrounding whitespace (Contract storage 2.3). Raises
+    InvalidName.
+    """
     name = text.strip()
     if not is_name(name) or decodes_to_dots(name):
         raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
@@ -383,20 +390,22 @@ def checked_new_name(text: str, *, is_directory: bool = False) -> str:
 
 
 def extension_of(name: str) -> str:
-    """Return the extension from the last dot on, in lower case. Empty if there is no dot, or only a leading one."""
+    """Return the extension in lower case, including its dot; empty if the name has no dot other than a leading one."""
     stem, dot, extension = name.rpartition(".")
     return f".{extension.lower()}" if dot and stem else ""
 
 
 class ExtensionRules:
-    """Which extensions new files may have (Contract storage 2.4), ignoring case and leading dots."""
+    """The extensions that new files may have (Contract storage 2.4). Case and leading dots in the settings are
+    ignored.
+    """
 
     def __init__(self, *, allowed: Sequence[str] = (), restricted: Sequence[str] = ()) -> None:
         self._allowed = frozenset(f".{text.strip().lstrip('.').lower()}" for text in allowed)
         self._restricted = frozenset(f".{text.strip().lstrip('.').lower()}" for text in restricted)
 
     def check(self, name: str, *, former: str | None = None) -> None:
-        """Check a new entry's extension. A renamed entry, `former`, may keep its extension. Raises
+        """Check the extension of a new or renamed file. A file renamed from `former` may keep its extension. Raises
         extension_not_permitted, extension_restricted.
         """
         extension = extension_of(name)
@@ -420,7 +429,7 @@ _MAX_KEY_BYTES = 1024
 
 
 def decoded_path(raw: str) -> str:
-    """Decode the value after `=`: percent-decoded once and repaired (Contract storage 2.2 points 1 and 2).
+    """Percent-decode a raw query parameter value once and repair it (Contract storage 2.2 points 1 and 2).
 
     Raises InvalidPath if the value is not UTF-8.
     """
@@ -431,7 +440,7 @@ def decoded_path(raw: str) -> str:
 
 
 def repaired_path(path: str) -> str:
-    """Repair the doubly encoded path of a GET call: every `%2F` becomes a slash; other escapes are kept."""
+    """Replace every `%2F` with a slash if the path of a GET request was encoded twice. Other escapes are kept."""
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
 
@@ -443,21 +452,21 @@ def _key_bytes(names: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PathReader:
-    """Parses paths for the configured stores."""
+    """Parses the paths that clients send, and checks that they denote a configured store."""
 
     configured: Sequence[Scheme]
-    """The configured stores. The first one serves paths without a scheme."""
+    """The configured stores. The first one is the default store, which paths without a scheme denote."""
     name_nodes: frozenset[str] = frozenset()
     """`host:port` and `host` of the configured HDFS name nodes."""
     azure_account: str = ""
-    """The account's host name, `<account>.dfs.core.windows.net`."""
+    """Host name of the storage account: `<account>.dfs.core.windows.net`."""
     ozone_services: Sequence[str] = field(default_factory=tuple[str, ...])
     """Ozone service names, starting with the default service."""
 
     def read(self, text: str, *, parameter: str = "path") -> StoragePath:
         """Parse a path.
 
-        Raises MissingParameter (empty text), InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority.
+        Raises MissingParameter (empty value), InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority.
         """
         if not text:
             raise errors.MissingParameter(f"The parameter {parameter} is required.")
@@ -480,7 +489,7 @@ class PathReader:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All scheme spellings of the configured stores, in lower case."""
+        """All accepted scheme names of the configured stores, in lower case."""
         return frozenset(word for word, scheme in _SCHEMES.items() if scheme in self.configured)
 
     def _split_scheme(self, text: str) -> tuple[Scheme | None, str]:
@@ -492,7 +501,8 @@ class PathReader:
             raise errors.UnknownScheme(f"No store has the scheme {word[:20]}.")
         if scheme not in self.configured:
             raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
-        # Proxies may collapse two slashes into one. With three slashes the authority is empty.
+        # Proxies may collapse two slashes into one, so one slash also introduces an authority. Three slashes mean that
+        # the authority is empty.
         has_authority = len(slashes) <= 2
         match scheme:
             case Scheme.HDFS:
@@ -526,15 +536,15 @@ class PathReader:
 
 @dataclass(frozen=True, slots=True)
 class PathSpelling:
-    """How a caller spells the paths of a store: the scheme's spelling and the authority."""
+    """The form in which a caller writes a store's paths: scheme name and authority."""
 
     root: str
     account: str = ""
-    """The account after the container, including `@`; empty if the caller omits it."""
+    """The storage account after the container name, including `@`; empty if the caller omits it."""
 
     @classmethod
     def read(cls, text: str, path: StoragePath) -> Self:
-        """Return the spelling used in `text`, which a `PathReader` has parsed as `path`."""
+        """Return the form used in `text`, which a `PathReader` has parsed as `path`."""
         match = _WITH_SCHEME.fullmatch(text)
         word, slashes, rest = match.groups() if match else (path.scheme.value, "///", "")
         first = rest.partition("/")[0]
@@ -549,6 +559,6 @@ class PathSpelling:
                 return cls(f"{word}://")
 
     def of(self, path: StoragePath) -> str:
-        """Write another path of the same store in this spelling."""
+        """Write another path of the same store in this form."""
         first, slash, rest = path.path.partition("/")
         return f"{self.root}{first}{self.account if first else ''}{slash}{rest}"

@@ -1,4 +1,4 @@
-"""rename, move and copy (Contract storage 7.1 to 7.6)."""
+"""The rename, move and copy operations (Contract storage 7.1 to 7.6)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,12 +36,12 @@ class TransferRequest:
     destination: str
     overwrite: bool = False
     is_one_of_several: bool = False
-    """Whether the call has several sources, so that the destination must be a directory."""
+    """Whether the call has several sources. The destination must then be a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTransfer:
-    """The parsed paths of a request, before any store call."""
+    """A transfer request with parsed paths. No store has been called yet."""
 
     request: TransferRequest
     source: Location
@@ -50,7 +50,9 @@ class ParsedTransfer:
 
     @property
     def possible_targets(self) -> Sequence[StoragePath]:
-        """The possible targets. A move into an existing directory appends the source's name."""
+        """The paths that the target may have. If the destination is an existing directory, the source's name is
+        appended.
+        """
         if self.request.kind is TransferKind.RENAME:
             return [self.requested.path]
         return [self.requested.path, self.requested.path.child(self.source.path.name)]
@@ -58,7 +60,7 @@ class ParsedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransfer:
-    """A checked transfer, which `work` starts or finishes."""
+    """A checked transfer. `work` performs it, or resumes an unfinished transfer of the same call."""
 
     kind: TransferKind
     source: StoragePath
@@ -67,8 +69,8 @@ class PreparedTransfer:
 
 
 class Moves:
-    """Renames, moves and copies entries in two steps, so that a client that does not wait still receives the first
-    step's errors.
+    """Renames, moves and copies entries in two steps: `prepare` checks, `perform` changes. A client that does not wait
+    for the second step still receives the errors of the first.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Moves:
         self._audit = audit
 
     async def prepare(self, caller: Caller, request: TransferRequest) -> PreparedTransfer:
-        """Check everything without changing anything. Raises the errors of Contract storage 7.1,
+        """Check the request without changing any entry. Raises the errors of Contract storage 7.1,
         OperationInProgress.
         """
         try:
@@ -109,14 +111,16 @@ class Moves:
             raise
 
     async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> TransferResult:
-        """Perform the transfer. A failed copy leaves nothing behind; after a failed move, the source or the target is
-        complete.
+        """Perform the transfer. After a failed copy, the target is removed; after a failed move, either the source or
+        the target is complete.
         """
         with self._audit.event(caller, f"storage.{prepared.kind}", prepared.source):
             return await prepared.work(progress)
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
-        """Return the destination of a call with several sources. Raises NotADirectory, also if it is missing."""
+        """Return the destination of a call with several sources. Raises NotADirectory, even if the path does not
+        exist.
+        """
         requested = self._stores.location(caller, self._stores.path(destination, parameter="dest_path"))
         if not requested.path.is_root:
             entry = await requested.find()
@@ -126,7 +130,7 @@ class Moves:
         return requested.path
 
     def _destination(self, caller: Caller, request: TransferRequest) -> ParsedTransfer:
-        """Parse and check the paths without calling the stores."""
+        """Parse the paths and run all checks that need no store call."""
         is_rename = request.kind is TransferKind.RENAME
         source = self._stores.location(caller, self._stores.path(request.source, parameter="src_path"))
         requested = self._stores.location(caller, self._destination_path(request, source.path))
@@ -142,20 +146,22 @@ class Moves:
         return ParsedTransfer(request, source, requested, is_directory)
 
     async def _check_stores(self, destination: ParsedTransfer) -> tuple[FileStatus, Location, FileStatus | None]:
-        """Check the stores. Return the source's status, the target, and the entry that currently exists there."""
+        """Run the checks that need store calls. Return the source's status, the target, and any existing entry
+        there.
+        """
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.requested.path.is_inside(source.path):
             raise errors.TargetInsideSource("The target lies inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
-            # Names may be equal after spaces around the new name are stripped.
+            # The names may be equal once the new name is stripped of whitespace.
             raise errors.same_path("Source and target are the same.")
         if target.path.name != source.path.name:  # unchanged names are not checked
             checked_new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
             if len(target.path.names) <= target.file_system.traits.container_levels:
-                # Moves do not create buckets.
+                # A transfer does not create buckets.
                 raise target.missing()
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
@@ -168,7 +174,7 @@ class Moves:
         return entry, target, existing
 
     def _destination_path(self, request: TransferRequest, source: StoragePath) -> StoragePath:
-        """Parse the destination. In a rename, a name without a slash stays in the source's directory."""
+        """Parse the destination. In a rename, a destination without a slash is a name in the source's directory."""
         if not request.destination or request.destination.isspace():
             raise errors.MissingParameter("dest_path is required.")
         if request.kind is TransferKind.RENAME and "/" not in request.destination:
@@ -179,7 +185,7 @@ class Moves:
         return requested
 
     async def _target(self, destination: ParsedTransfer) -> tuple[Location, FileStatus | None]:
-        """Return the target and the entry that currently exists there."""
+        """Return the target and the entry that exists there, or None. Raises PathNotFound, NotADirectory."""
         requested = destination.requested
         existing = None if requested.path.is_root else await requested.find()
         if destination.request.kind is TransferKind.RENAME:
@@ -215,7 +221,7 @@ class Moves:
         if is_rename_possible and isinstance(storage, RenamingStorage):
             progress.expect(1)
             if transfer.overwrite:
-                # If a store cannot replace files atomically, a crash may leave the old file under another name.
+                # In stores that cannot replace files atomically, a crash may leave the old file under a reserved name.
                 async with self._orphans.recorded_write(caller, target.path):
                     await storage.rename(source.path.path, target.path.path, overwrite=True)
             else:
@@ -236,8 +242,8 @@ def _can_rename(source: Location, target: Location) -> bool:
 
 
 def item_body(result: TransferResult) -> Mapping[str, Any]:
-    """Return the response body of a successful call (Contract storage 7.1), which is also used for items in bulk
-    calls.
+    """Return the response body of a successful call (Contract storage 7.1). Each item of a bulk call has the same
+    body.
     """
     body: dict[str, Any] = {
         "status": 0,
@@ -253,7 +259,9 @@ def item_body(result: TransferResult) -> Mapping[str, Any]:
 
 
 def final_body(result: TransferResult) -> Body:
-    """Return the response body of a call with one source. For copies on Ozone it is a text (Contract storage 7.3)."""
+    """Return the response body of a call with one source. For copies within Ozone, it is a string (Contract storage
+    7.3).
+    """
     return _skipped_text(result) if _is_ozone_copy(result) else item_body(result)
 
 

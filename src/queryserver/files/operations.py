@@ -1,4 +1,4 @@
-"""Long operations, which continue if the client disconnects or stops waiting (Contract storage 7.6)."""
+"""Long operations, which continue after the client has disconnected or stopped waiting (Contract storage 7.6)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -22,10 +22,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_MAX_SHOWN_CHARACTERS = 40  # displayed characters of an id from a client
+_MAX_SHOWN_CHARACTERS = 40  # client-supplied ids are truncated to this length in error messages
 
 Body = Mapping[str, Any] | str
-"""A call's final response body, as JSON."""
+"""The final response body of a call: a JSON object or a string."""
 
 _CRASHED_BODY: Mapping[str, Any] = {
     "status": -1,
@@ -37,7 +37,7 @@ _INTERNAL_ERROR_BODY: Mapping[str, Any] = {"status": -1, "code": "internal_error
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of an operation. The work itself updates it."""
+    """The progress of an operation in items, updated by the running work."""
 
     operation_id: UUID | None = None
     done: int = 0
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ContinuedOperation:
-    """Work that continues after the response. Its outcome is available under this id."""
+    """An operation that continues after the 202 response. Clients poll its outcome with `operation_id`."""
 
     operation_id: UUID
     path: str
@@ -60,18 +60,18 @@ class ContinuedOperation:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """The work that one call performs. `kind` is for example `storage.move`; `path` is shown in the 202 response."""
+    """The work that one call performs. `kind` is, for example, `storage.move`; `path` appears in the 202 response."""
 
     kind: str
     path: str
     run: Callable[[Progress], Awaitable[T]]
     body: Callable[[T], Body]
-    """Creates the final response body, whose `status` says whether the call succeeded."""
+    """Creates the final response body from the result. A `status` other than 0 marks the operation as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Lease duration and intervals for operation records."""
+    """Lease duration and update intervals of operation records, and how long shutdown waits for running work."""
 
     lease: timedelta = timedelta(seconds=60)
     report_every: timedelta = timedelta(seconds=1)
@@ -80,8 +80,8 @@ class OperationTimes:
 
 
 class LongOperations:
-    """Runs work in tasks of their own. On exit from `running()`, unfinished work has a grace period and is then
-    cancelled.
+    """Runs each operation in its own task. When `running()` exits, unfinished operations have a grace period before
+    they are cancelled.
     """
 
     def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
@@ -92,7 +92,9 @@ class LongOperations:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Accept work inside the context, and close the records of crashed processes."""
+        """Run operations until the context exits, and periodically close operations that crashed processes left
+        open.
+        """
         try:
             async with background(
                 every(self._times.sweep_every.total_seconds(), self.sweep), "storage-operations-sweep"
@@ -106,9 +108,10 @@ class LongOperations:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | ContinuedOperation:
-        """Return the result of the work, or a ContinuedOperation if it takes longer than `wait_s` (None: no limit).
+        """Return the result of the work, or a ContinuedOperation if the work takes longer than `wait_s` (None: no
+        limit).
 
-        The work continues if the caller is cancelled. Raises the errors of the work.
+        Cancelling this call does not cancel the work. Raises the errors of the work.
         """
         operation_id = uuid4()
         progress = Progress(operation_id)
@@ -140,12 +143,12 @@ class LongOperations:
         return status
 
     async def sweep(self) -> int:
-        """Close the records of crashed processes; return how many."""
+        """Mark the open operations of crashed processes as failed; return how many."""
         return await self._records.give_up(_CRASHED_BODY)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
-        """Report progress until the work ends, then record its outcome. For cancelled work, the sweep closes the
-        record.
+        """Report progress until the work ends, then record its outcome. If the work is cancelled, its lease expires and
+        the sweep closes the record.
         """
         try:
             while not (await asyncio.wait({task}, timeout=self._times.report_every.total_seconds()))[0]:
@@ -169,7 +172,7 @@ class LongOperations:
             log.warning("progress not recorded", operation_id=str(operation_id))
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
-        """Record the outcome, retrying while the database is unavailable, because it is stored nowhere else."""
+        """Record the outcome. It exists only in this process, so retry for as long as the database is unavailable."""
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
         state = LongOperationState.FAILED if failed else LongOperationState.DONE
         while True:
@@ -186,7 +189,7 @@ class LongOperations:
         return task
 
     def _log_failure(self, task: asyncio.Task[Any]) -> None:
-        """Log unexpected errors, because no caller may be waiting for them."""
+        """Log unexpected errors, because no caller may be left to receive them."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
@@ -203,11 +206,13 @@ def failure_body(error: QueryServerError) -> Mapping[str, Any]:
 MAX_ITEMS = 1000
 
 Outcomes = Mapping[str, T | QueryServerError]
-"""Each item's result or error, keyed by its text in the request, in request order."""
+"""The result or error of each item, keyed by the item as written in the request, in request order."""
 
 
 def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
-    """Return the distinct items. Raises MissingParameter (none), too_many_entries."""
+    """Return the items without duplicates, in order. Raises MissingParameter if there are none, too_many_entries above
+    1000.
+    """
     items = list(dict.fromkeys(sent))
     if not items:
         raise MissingParameter(f"{parameter} is required.")
@@ -217,7 +222,7 @@ def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[
 
 
 async def process_each(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
-    """Process the items sequentially, because later ones may depend on earlier ones."""
+    """Process the items one after the other, because later items may depend on earlier ones. Errors do not stop it."""
     outcomes: dict[str, T | QueryServerError] = {}
     progress.expect(len(items))
     for item in items:

@@ -1,4 +1,4 @@
-"""Multipart uploads, whose parts may arrive in any order and at any instance (Contract storage 9.2)."""
+"""Multipart uploads. Parts may arrive in any order and on any server instance (Contract storage 9.2)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -33,7 +33,7 @@ MAX_PART_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PartRequest:
-    """One part, as described by its client."""
+    """One part of an upload, as declared in the client request."""
 
     client_uuid: UUID
     directory: StoragePath
@@ -42,7 +42,7 @@ class PartRequest:
     offset: int
     total_bytes: int
     parts: int
-    """The number of parts; 0 if this part is the whole file and completes the upload."""
+    """Total number of parts; 0 if the request contains the whole file, which also completes the upload."""
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
@@ -53,8 +53,8 @@ class PartRequest:
 
 
 def plan_of(part_request: PartRequest, path: str) -> PartPlan:
-    """Return the plan that divides the file into parts. Raises InvalidParameter if the numbers are inconsistent or too
-    large.
+    """Return how the file is divided into parts. Raises InvalidParameter if the request's numbers are inconsistent or
+    exceed a limit.
     """
     parts = max(part_request.parts, 1)
     if part_request.index >= parts:
@@ -67,7 +67,7 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
             raise errors.InvalidParameter("qqchunksize is required.")
         part_bytes = part_request.part_bytes
         if part_request.index == parts - 1 and part_bytes == part_request.total_bytes - part_request.offset:
-            # Clients may send the last part's actual size.
+            # For the last part, clients may send its actual size as qqchunksize.
             part_bytes = part_request.offset // part_request.index
     if parts > 1 and not (parts - 1) * part_bytes < part_request.total_bytes <= parts * part_bytes:
         raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
@@ -83,7 +83,7 @@ def missing_parts(upload: PartUpload) -> Sequence[int]:
 
 
 def received_ranges(upload: PartUpload) -> list[list[int]]:
-    """Return the received byte ranges in order, with exclusive ends. Adjacent ranges are merged."""
+    """Return the received byte ranges as sorted [start, end) pairs. Adjacent ranges are merged."""
     plan = upload.terms.plan
     ranges: list[list[int]] = []
     for index in sorted(upload.received_parts):
@@ -97,7 +97,7 @@ def received_ranges(upload: PartUpload) -> list[list[int]]:
 
 
 def contiguous_bytes(upload: PartUpload) -> int:
-    """Return the number of bytes received from the start without a gap."""
+    """Return how many bytes from the start of the file have been received without a gap."""
     ranges = received_ranges(upload)
     return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
 
@@ -107,7 +107,7 @@ _DIGEST_DIFFERS = "The SHA-256 of the joined file is not the one that was announ
 
 
 class UploadJoiner:
-    """Reads, claims and joins complete uploads."""
+    """Looks up and claims uploads, and joins their parts to the file."""
 
     def __init__(self, stores: Stores, records: PartUploads, orphans: OrphanSweep, threads: Executor) -> None:
         self._stores = stores
@@ -116,7 +116,7 @@ class UploadJoiner:
         self._threads = threads
 
     async def find(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        """Return one of the caller's uploads. Raises UploadNotFound, storage_access_denied."""
+        """Return the caller's upload. Raises UploadNotFound (also for other users' uploads), storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
             raise errors.UploadNotFound("There is no such upload.")
@@ -125,7 +125,9 @@ class UploadJoiner:
 
     @asynccontextmanager
     async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
-        """Yield the upload with an exclusive claim, held inside the context. Raises OperationInProgress."""
+        """Yield the upload and the id of an exclusive claim on it, which is released on exit. Raises
+        OperationInProgress.
+        """
         claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
             upload = await self.find(caller, client_uuid)
@@ -136,16 +138,16 @@ class UploadJoiner:
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
             async with claim, self._orphans.renewing(upload.id):
-                # Read the upload again, because the previous claimant may have changed it.
+                # The previous claimant may have changed the upload, so read it again.
                 yield await self.find(caller, client_uuid), claimant
         finally:
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
-        """Join the parts. If they were already joined, return the same result.
+        """Join the parts to the file. If they are already joined, return the recorded result.
 
-        Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file),
+        Raises upload_incomplete, VerificationFailed (wrong size, or the file's digest is not `sha256`),
         OperationInProgress, and the errors of `Storage.join_parts`.
         """
         _require_all(await self.find(caller, client_uuid))
@@ -154,17 +156,17 @@ class UploadJoiner:
                 return upload
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.received_parts[0].sha256 != sha256:
-                # The digest of a one-part file is known in advance.
+                # A single part has the digest of the whole file, so it is compared before joining.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
             entry = await self._join(self._stores.location(caller, upload.terms.target), upload, sha256)
             await self.record_file(upload, claimant, entry)
         return await self.find(caller, client_uuid)
 
     async def record_file(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Record the file created from an upload. Raises part_conflict if the claim was lost.
+        """Record the file that an upload created. Raises part_conflict if the claim was lost.
 
-        Retries while the database is unavailable, because the parts no longer exist and nothing else refers to the
-        file.
+        The parts no longer exist, so this record is the only link between upload and file: if the database is
+        unavailable, retry for 30 s, then raise DatabaseUnavailable.
         """
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
@@ -174,7 +176,7 @@ class UploadJoiner:
         raise errors.DatabaseUnavailable
 
     async def forget_failed(self, upload: PartUpload, error: errors.QueryServerError) -> None:
-        """Discard a failed single-call upload, which its client must restart."""
+        """Delete the record of a failed single-request upload. The client must start the upload again."""
         with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
         if not isinstance(error, errors.StorageError):
@@ -201,12 +203,15 @@ class UploadJoiner:
     async def _check_joined(
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
-        """Verify the joined file on a store whose parts cannot be read before joining (S3)."""
+        """Compare the joined file with `sha256` on a store whose parts cannot be read before joining (S3).
+
+        On a mismatch, delete the file unless it replaced another one (`replaces`). Raises VerificationFailed.
+        """
         if await sha256_of(storage.read(entry.path, version=entry), self._threads) == sha256:
             return
         await self._records.forget(upload.id)
         if replaces:
-            # The previous content is already replaced, so deleting the new content would leave nothing.
+            # The previous content is already lost, so deleting the new content would leave nothing.
             raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise errors.VerificationFailed(_DIGEST_DIFFERS)
@@ -218,16 +223,16 @@ def _require_all(upload: PartUpload) -> None:
         raise errors.upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
-# Concurrent calls for the same part come from a client that stopped waiting, so the first call will end soon.
+# A second call for the same part usually means that the client gave up on the first one, which will then end soon.
 _PART_CLAIM_WAIT_S = 10.0
 KEEP_FOR = timedelta(hours=24)
-"""How long an upload is kept after its last part has arrived."""
+"""How long an unfinished upload is kept after the most recently received part."""
 
 Written = TypeVar("Written")
 
 
 class PartWriter:
-    """Receives one part and ensures that it is written only once."""
+    """Receives one part. Only one of several concurrent calls writes it."""
 
     def __init__(
         self,
@@ -247,10 +252,10 @@ class PartWriter:
         self._claimant = uuid4()
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
-        """Store the part, or compare it with the part received earlier.
+        """Store the part. If it has already been received, only compare the digests.
 
         Raises InvalidParameter (wrong size), part_conflict (different bytes), VerificationFailed, OperationInProgress,
-        UploadNotFound (discarded in the meantime), and the errors of the store and of `content`.
+        UploadNotFound (the upload was discarded meanwhile), and the errors of the store and of `content`.
         """
         part_request, staging, plan = self._request, self._upload.staging, self._upload.terms.plan
         checked = CheckedContent(content, threads, sha256=part_request.sha256)
@@ -271,12 +276,12 @@ class PartWriter:
                 await self._write_whole(pieces)
                 stored = StoredPart(part_request.index, checked.size_bytes, "")
             else:
-                # An empty file has no staging area.
+                # An empty file in parts has no staging area, so there is nothing to store.
                 stored = await self._write_renewing_claim(partial(_consume, pieces, part_request.index))
             await self._record_part(ReceivedPart(stored, checked.sha256))
 
     async def _claim(self) -> bool:
-        """Claim the part for writing; return False if it has already arrived."""
+        """Claim the part for writing. Return False if it has already been received. Raises OperationInProgress."""
         upload, index = self._upload, self._request.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.received_parts or upload.result is not None:
@@ -287,7 +292,7 @@ class PartWriter:
         raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
-        """Write a part that is the whole file directly to its target, without staging."""
+        """Write a part that contains the whole file directly to the target, without a staging area."""
         upload, plan = self._upload, self._upload.terms.plan
         write = partial(
             self._location.storage.write,
@@ -305,12 +310,12 @@ class PartWriter:
             await self._joiner.record_file(upload, claimant, entry)
 
     async def _write_renewing_claim(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        """Run `write` and return its result. On failure, release the claim on the part."""
+        """Run `write` while renewing the claim on the part. If it fails, release the claim."""
         claim = self._upload.id, self._request.index, self._claimant
         try:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
-        except BaseException:  # also on cancellation, so that the claim is released
+        except BaseException:  # includes CancelledError: the claim must be released
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release_part(*claim)
             raise
@@ -322,7 +327,7 @@ class PartWriter:
         try:
             await self._joiner.find(self._caller, upload.client_uuid)
         except errors.UploadNotFound:
-            # The upload was discarded while this part was being written, so the part must also be discarded.
+            # The upload was discarded while the part was being written, so discard the part as well.
             if upload.staging is not None:
                 await self._location.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
@@ -336,7 +341,7 @@ async def _consume(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
 
 
 async def _check_part_size(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
-    """Yield the chunks. Raises InvalidParameter before the last chunk if the number of bytes is not `size_bytes`."""
+    """Yield the chunks. Raises InvalidParameter if the part does not have exactly `size_bytes` bytes."""
     async with aclosing(checked.pieces()) as pieces:
         async for piece in pieces:
             if checked.size_bytes > size_bytes:
@@ -355,7 +360,7 @@ _TERMS_DIFFER = "The upload began with another name, destination, size or overwr
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Fields that a client may repeat when completing an upload; None if absent."""
+    """Upload properties that a client may repeat in the completion request; None if absent."""
 
     directory: StoragePath | None = None
     file_name: str | None = None
@@ -365,7 +370,7 @@ class CompletionRequest:
 
 
 class PartUploading:
-    """Receives parts and reports on uploads. Another user's upload raises UploadNotFound."""
+    """Receives parts, and reports, completes and discards uploads. Raises UploadNotFound for other users' uploads."""
 
     def __init__(
         self,
@@ -385,7 +390,7 @@ class PartUploading:
         self._threads = threads
 
     async def receive(self, caller: Caller, part_request: PartRequest, content: AsyncGenerator[bytes]) -> PartUpload:
-        """Store a part, and complete the upload if the part is the whole file.
+        """Store a part. If it is the whole file, also complete the upload.
 
         Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, and the errors of
         `UploadRules.target` and `PartWriter.receive`.
@@ -402,7 +407,7 @@ class PartUploading:
                 upload = await self._begin(caller, part_request, terms)
             if upload.terms != terms:
                 raise errors.part_conflict(_TERMS_DIFFER)
-            # A whole file is written directly to its target, and an empty file has nothing to stage.
+            # Neither an empty file nor a whole file in one request needs a staging area.
             is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.received_parts)
             if is_staged and upload.staging is None and upload.result is None:
                 upload = await self._with_staging_area(caller, upload, location)
@@ -418,9 +423,10 @@ class PartUploading:
     async def complete(
         self, caller: Caller, client_uuid: UUID, completion: CompletionRequest, *, sha256: bytes | None = None
     ) -> PartUpload:
-        """Join the parts. If they were already joined, return the same result.
+        """Join the parts. If they are already joined, return the recorded result.
 
-        Raises part_conflict if `completion` differs from the first part, and the errors of `UploadJoiner.finish`.
+        Raises part_conflict if `completion` contradicts what the first part declared, and the errors of
+        `UploadJoiner.finish`.
         """
         self._rules.admit()
         terms = (await self._joiner.find(caller, client_uuid)).terms
@@ -449,7 +455,7 @@ class PartUploading:
             return await self._joiner.finish(caller, client_uuid, sha256=sha256)
 
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
-        """Remove an upload and its parts, but keep a joined file. Raises OperationInProgress."""
+        """Delete an upload and its staged parts, but not a file that was already joined. Raises OperationInProgress."""
         target = (await self._joiner.find(caller, client_uuid)).terms.target
         location = self._stores.location(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
@@ -461,7 +467,7 @@ class PartUploading:
         return target
 
     async def _begin(self, caller: Caller, part_request: PartRequest, terms: UploadTerms) -> PartUpload:
-        """Check the destination and create a new upload."""
+        """Check the destination and open the upload. Raises TooManyRequests if the user has too many open uploads."""
         location = await self._rules.target(
             caller, part_request.directory, part_request.file_name, overwrite=part_request.overwrite
         )
@@ -479,7 +485,9 @@ class PartUploading:
         return upload
 
     async def _with_staging_area(self, caller: Caller, upload: PartUpload, location: Location) -> PartUpload:
-        """Return the upload with a staging area, which only one of several concurrent calls creates."""
+        """Return the upload once it has a staging area, which one of the concurrent calls creates. Raises
+        OperationInProgress.
+        """
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
@@ -497,7 +505,7 @@ class PartUploading:
         try:
             staging = await _begin_parts(location, upload.terms.plan)
         except errors.QueryServerError:
-            # Nothing has arrived yet, so the next part starts over.
+            # No part has been stored yet, so the next part can open the upload again.
             await self._records.forget(upload.id)
             raise
         if not await self._records.record_staging(upload.id, claimant, staging):
@@ -505,7 +513,7 @@ class PartUploading:
 
 
 async def _begin_parts(location: Location, plan: PartPlan) -> str:
-    """Create the staging area. In an object store, the directory may have to be created before it."""
+    """Create the staging area. In an object store, first create the directory if it does not exist."""
     try:
         return await location.storage.begin_parts(plan)
     except errors.PathNotFound:

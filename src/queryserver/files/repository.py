@@ -1,6 +1,6 @@
-"""Records of long operations on files, and of moves and copies in several steps.
+"""Database records of long file operations, and of moves and copies that take several steps.
 
-Every transfer update is conditional on owner and fence, so that a process that has lost its lease changes nothing.
+Every update of a transfer is conditional on its owner and fence, so a process that has lost its lease changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from queryserver.platform.database import Database, Row
 
 _RETENTION = "interval '7 days'"
 
-# An operation stays open if its transfer can still be finished, or has just been taken over.
+# An operation stays open while a process owns its transfer or can still take it over.
 _GIVE_UP = """
 update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
 where state = 'running' and lease_until < now() and not exists (
@@ -55,25 +55,25 @@ update storage_operations set state = $2, result = $3, ended_at = now() where id
 
 
 class OperationRecords:
-    """Long operations whose outcome clients read later."""
+    """Records of long operations, whose outcome clients poll."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
-        """Record a running operation, and delete expired records."""
+        """Record a running operation. Also delete records of operations that ended more than 7 days ago."""
         await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, lease)
 
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
         await self._database.execute(_REPORT, operation_id, done, total, lease)
 
     async def end(self, operation_id: UUID, *, state: LongOperationState, result: Mapping[str, Any] | str) -> None:
-        """Record the final response body, only once."""
+        """Record the final state and response body. Has no effect if the operation has already ended."""
         body = result if isinstance(result, str) else dict(result)
         await self._database.execute(_END_OPERATION, operation_id, state.value, body)
 
     async def read(self, operation_id: UUID, *, user_id: int) -> LongOperationStatus | None:
-        """Return the status of a user's operation, or None if the user has no operation with that id."""
+        """Return the status of the user's operation, or None if the user has none with that id."""
         row = await self._database.row(
             "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
             operation_id,
@@ -86,7 +86,7 @@ class OperationRecords:
         )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """Close crashed processes' operations that no transfer will close; return how many."""
+        """Mark operations with an expired lease as failed, unless a transfer will still end them; return how many."""
         return await self._database.execute(_GIVE_UP, dict(result))
 
 
@@ -95,7 +95,7 @@ _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
     target, overwrite, operation_id, state, owner, fence, started_at"""
 
-# A transfer that waits for its user to retry, or that cannot be completed, is abandoned after several days.
+# Transfers that wait for a retry by their user, or that cannot be completed, are deleted after 7 days.
 _BEGIN = f"""
 with spent as (
     delete from storage_transfers
@@ -155,13 +155,13 @@ where transfer_id in (select id from storage_transfers where {_MINE}) and number
 
 
 class TransferRecords:
-    """Moves and copies with all their source entries."""
+    """Records of moves and copies, with all their source entries (keys)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
-        """Record a transfer in the state `copying`. Returns None if an equal transfer has not ended."""
+        """Record and claim a transfer in state `copying`. Return None if an equal transfer has not ended yet."""
         row = await self._database.row(
             _BEGIN,
             uuid4(),
@@ -184,8 +184,8 @@ class TransferRecords:
     async def claim_same(
         self, digests: Sequence[bytes], *, owner: str, lease: timedelta
     ) -> tuple[bool, ClaimedTransfer | None]:
-        """Return whether a transfer with one of these digests is unfinished. Claims and returns it if no process owns
-        it.
+        """Return whether an unfinished transfer with one of these digests exists, and the transfer itself if no live
+        process owned it and this call has claimed it.
         """
         row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
         if row:
@@ -197,26 +197,30 @@ class TransferRecords:
         return bool(exists), None
 
     async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
-        """Take over crashed processes' transfers, at most 20 per call."""
+        """Claim transfers whose lease has expired, oldest first, at most 20 per call."""
         return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """Release a transfer, which any process may then claim after that time. None waits until the user retries."""
+        """Release a transfer, which any process may then claim after `again_after`; if None, only when the user
+        retries. Return False if the lease was lost.
+        """
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
 
     async def advance(self, lease: TransferLease, state: TransferState) -> bool:
-        """Record a state. `done`, `rolled_back` and `failed` end the transfer and delete its keys."""
+        """Record a state. `done`, `rolled_back` and `failed` end the transfer and delete its keys. Return False if the
+        lease was lost.
+        """
         if state in _ENDED:
             return await self._database.value(_END, *_named(lease), state.value) == 1
         return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
 
     async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
-        """Record source entries."""
+        """Record source entries. Return False if the lease was lost."""
         if not keys:
             return True
         columns = map(list, zip(*map(_row, keys), strict=True))
@@ -232,7 +236,9 @@ class TransferRecords:
         after: int | None = None,
         backwards: bool = False,
     ) -> Sequence[TransferKey]:
-        """Return the entries after the number `after`, in ascending or, with `backwards`, descending order."""
+        """Return entries of one kind in ascending order of their numbers (descending if `backwards` is set), starting
+        after the number `after`.
+        """
         comparison, direction = ("<", "desc") if backwards else (">", "asc")
         rows = await self._database.fetch(
             f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
@@ -256,7 +262,7 @@ class TransferRecords:
         )
 
     async def repeated_path(self, transfer_id: UUID) -> str | None:
-        """Return a path that occurs twice, because a file and a directory have the same name, or None if there is
+        """Return a path that is recorded twice because both a file and a directory have it, or None if there is
         none.
         """
         return await self._database.value(
@@ -265,7 +271,7 @@ class TransferRecords:
         )
 
     async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
-        """Record the entries' state."""
+        """Record a state for these entries. Return False if the lease was lost."""
         if not numbers:
             return True
         return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)
