@@ -1,4 +1,4 @@
-"""Runs the migrations on an asyncpg connection, so that one driver and one DSN form serve the whole program."""
+"""Runs the migrations with asyncpg, so that the whole program uses the same driver and DSN format."""
 
 import asyncio
 import os

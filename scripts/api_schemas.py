@@ -1,4 +1,4 @@
-"""JSON schemas of request models in the API description: bodies of each encoding, and query parameters."""
+"""Builds the JSON schemas of request bodies (in each encoding) and query parameters for the API description."""
 
 import copy
 import json
@@ -18,17 +18,17 @@ FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", 
 _NULL = {"type": "null"}
 FLAG: Mapping[str, Any] = TypeAdapter(Flag).json_schema()
 _WITHOUT_NULLS = frozenset({"RevokeTokenRequest"})
-"""Bodies in which null is an invalid value and does not mean absent."""
+"""Request bodies in which null is rejected instead of meaning absent."""
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
 
 def definitions_of(models: Iterable[type[BaseModel]], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
-    """Return the schemas of models, and of all models in their fields, by name."""
+    """Return the schemas of models by name, including the models of their fields."""
     return models_json_schema([(model, mode) for model in models], ref_template=REF)[1]["$defs"]
 
 
 def tidy(schema: Any) -> Any:
-    """Remove the titles that pydantic derives from names, in place."""
+    """Remove the titles that pydantic derives from names, in place, and return the schema."""
     if isinstance(schema, list):
         for element in schema:
             tidy(element)
@@ -47,7 +47,7 @@ def tidy(schema: Any) -> Any:
 
 
 def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object in a JSON body: optional fields may be null, like absent ones."""
+    """Return the schema of an object in a JSON body, whose optional fields may be null, which means absent."""
     return _with_optional(schema, _or_null)
 
 
@@ -67,7 +67,7 @@ def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object whose optional words and numbers may be empty text, which means absent."""
+    """Return the schema of an object whose optional enumerations and integers may be "", which means absent."""
     return _with_optional(schema, _or_empty)
 
 
@@ -92,7 +92,10 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """Return the schema of a JSON body as a form: objects and arrays are JSON text, except in the fields `repeats`."""
+    """Return the form schema of a JSON body: objects and arrays become JSON text, except for the fields in `repeats`.
+
+    Those fields may occur several times in a form.
+    """
     properties = {
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }
@@ -105,7 +108,7 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
 
 
 def _form_choice(choice: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return which member is required. The content of a member that is JSON text is not described."""
+    """Return the rule for required members; a member that is JSON text in a form is reduced to a string."""
     members = {
         name: {"type": "string"} if fields[name].get("contentMediaType") == JSON else member
         for name, member in choice["properties"].items()
@@ -127,7 +130,7 @@ def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
-    """Return the fields of a GET call as OpenAPI parameters, which are never null."""
+    """Return the fields of a GET call as OpenAPI parameters. Parameters cannot be null."""
     schema = model.model_json_schema()
     return [
         _query_parameter(name, field, schema, takes_empty=issubclass(model, ImportFields))
@@ -138,7 +141,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
 def _query_parameter(
     name: str, field: Mapping[str, Any], model: Mapping[str, Any], *, takes_empty: bool
 ) -> dict[str, Any]:
-    """Return a parameter. `takes_empty`: whether empty text means absent in every optional field of the call."""
+    """Return a field as a parameter. `takes_empty` is set if "" means absent in all optional fields of the call."""
     required = name in model.get("required", ())
     plain = _form_field(_inlined(field, model), repeats=field.get("type") == "array")
     takes_empty = (
@@ -150,19 +153,19 @@ def _query_parameter(
 
 
 def _allows_empty(schema: Mapping[str, Any]) -> bool:
-    """Return whether the schema of a parameter or form field allows empty text."""
+    """Return whether the schema of a parameter or form field allows an empty string."""
     return "string" in schema.get("type", ()) and not schema.keys() & {"enum", "pattern", "minLength", "format"}
 
 
 def _plain_flag(field: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a query flag as a boolean, because queries consist of text anyway."""
+    """Return the schema of a query flag as a plain boolean. Query values are text anyway, so no pattern is needed."""
     if not FLAG.items() <= field.items():
         return field
     return {"type": "boolean", **{key: value for key, value in field.items() if key not in FLAG}}
 
 
 def _inlined(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace a reference to a list of words by the words, because the document does not contain the list."""
+    """Replace a reference to an enumeration with its values, because the document has no schema for it."""
     if "$ref" not in field:
         return field
     kept = {key: value for key, value in field.items() if key != "$ref"}
@@ -177,7 +180,7 @@ def _is_deep(schema: Mapping[str, Any]) -> bool:
 
 
 def repeated_fields(model: type[BaseModel] | None) -> frozenset[str]:
-    """Return the fields that may have several values; only storage calls have such fields (Contract storage 2.1)."""
+    """Return the fields that may be repeated; only storage calls have such fields (Contract storage 2.1)."""
     return model.REPEATABLE if model is not None and issubclass(model, StorageFields) else frozenset()
 
 
@@ -189,9 +192,9 @@ def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict
 
 
 def describe_defaults(schema: Mapping[str, Any]) -> None:
-    """Write the default of each field into its description and into `x-default`, in place.
+    """Move the default of each field into its description and into `x-default`, in place.
 
-    TypeScript generators treat a field with `default` as always present, even in requests.
+    TypeScript generators make a field with `default` mandatory, even in requests.
     """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
@@ -203,7 +206,7 @@ def describe_defaults(schema: Mapping[str, Any]) -> None:
 
 
 def objects_in(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects in a part of the document, outer ones first."""
+    """Yield all JSON objects in a part of the document, outer objects first."""
     if isinstance(part, dict):
         yield part
     members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
@@ -217,7 +220,7 @@ def references(part: Any) -> Iterator[str]:
 
 
 def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:
-    """Add the schemas of request bodies for each encoding."""
+    """Add the schemas of each request body for JSON, form (`…Form`) and multipart (`…Parts`)."""
     named = {model.__name__: model for model in models}
     models_of = dict(sorted(named.items()))
     for name, schema in definitions_of(models_of.values()).items():

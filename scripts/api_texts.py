@@ -1,4 +1,4 @@
-"""Parts of the API description besides routes and models: rows of operations.yaml, texts and error codes."""
+"""Reads the inputs of the API description besides routes and models: operations.yaml, texts and error codes."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated,
 TABLES = Path(__file__).resolve().parent.parent / "openapi"
 _TEXTS = TABLES / "texts"
 _CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
-_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
+_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # a citation at the end of a docstring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,18 +44,18 @@ class Row:
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """Return the rows by operation id."""
+    """Return the rows of operations.yaml by operation id."""
     table = yaml.load(TABLES.joinpath("operations.yaml").read_bytes(), Loader=yaml.CSafeLoader)["operations"]
     return {row["id"]: Row(**row) for row in table}
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The files of `openapi/texts/`.
+    """The contents of `openapi/texts/`.
 
-    `words` describes the service, tags, fields, headers and failures. `samples` has an example body for each
-    response schema. `guide` is an introduction in Markdown. `codes` has the meaning of each error code, with `http`
-    if the error classes do not define the status.
+    `words` describes tags, fields, headers and error responses. `samples` has an example body for each response
+    schema. `guide` is the introduction in Markdown. `codes` explains each error code; an entry has `http` if the error
+    classes do not define its status.
     """
 
     words: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Texts:
 
 
 def without_citations(text: str) -> str:
-    """Remove the cited sections from a docstring; readers of the API description do not have them."""
+    """Remove citations of the specification from a docstring; readers of the API description do not have it."""
     return _SOURCE.sub("", _CITED.sub("", text)).strip()
 
 
@@ -82,9 +82,9 @@ def _read(name: str) -> dict[str, Any]:
 
 
 _STATEMENT_STATUSES = (200, 409)
-"""Statuses for a failed statement: later calls for it return 200, a download of its result 409."""
+"""HTTP statuses of calls for a failed statement: 409 for a download of its result, 200 for all other calls."""
 _INTERNAL_CODES = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
-"""Codes that no response contains. The subclasses of NotAuthenticated have their own codes."""
+"""Codes that no response contains. NotAuthenticated is here because its subclasses have their own codes."""
 
 
 def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[str, Any]]:

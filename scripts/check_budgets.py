@@ -1,7 +1,7 @@
-"""Print the sizes of files and functions of the server and the client, and check the budgets in docs/architecture.md.
+"""Print the sizes of the server's and the client's files and functions, and check the limits in docs/architecture.md.
 
-Exit code 1 if a file has more than 600 lines, a function more than 50 (120 where services are built), the median file
-less than 150, the median function more than 12, or if more than 6 % of the files have less than 40 lines.
+Exits with 1 if a file has more than 600 lines, a function has more than 50 (120 where services are built), the median
+file has fewer than 150, the median function has more than 12, or more than 6 % of the files have fewer than 40 lines.
 """
 
 import ast
@@ -18,16 +18,16 @@ GENERATED = {"generated.py"}
 MAX_FILE, MEDIAN_FILE = 600, 150
 SMALL_FILE, SMALL_SHARE = 40, 0.06
 UNCOUNTED_BYTES = 200
-"""Smaller files, such as an `__init__` with a docstring only, are not counted."""
+"""Smaller files, such as an `__init__.py` that contains only a docstring, are not counted."""
 MAX_FUNCTION, MEDIAN_FUNCTION = 50, 12
 MAX_BUILD = 120
-"""Maximum lines of a function that builds services, which is a list of constructor calls."""
+"""Maximum lines of a function that builds services; such a function is a list of constructor calls."""
 BUILDING = {"build.py", "wiring.py"}
 
 
 @dataclass(frozen=True, slots=True)
 class CodeSize:
-    """A file, or a function with the number of lines of its body without the docstring."""
+    """The size of a file or function. The docstring of a function is not counted."""
 
     place: str
     lines: int
@@ -35,7 +35,7 @@ class CodeSize:
 
 
 def functions_of(file: Path) -> Iterator[CodeSize]:
-    """Yield all functions and methods of a file, including nested ones; not the signatures of Protocols."""
+    """Yield all functions and methods of a file, including nested ones but not the signatures in Protocols."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
@@ -48,7 +48,7 @@ def functions_of(file: Path) -> Iterator[CodeSize]:
 
 
 def problems(files: dict[Path, int], functions: list[CodeSize]) -> Iterator[str]:
-    """Yield a line for each exceeded budget."""
+    """Yield a message for each exceeded limit."""
     whole = [CodeSize(str(file.relative_to(PROJECT)), lines, MAX_FILE) for file, lines in files.items()]
     for one in whole + functions:
         if one.lines > one.maximum:
@@ -67,7 +67,7 @@ def small_share(files: dict[Path, int]) -> float:
 
 
 def main() -> int:
-    """Return exit code 1 if a budget is exceeded."""
+    """Print the sizes and the exceeded limits. Return exit code 1 if a limit is exceeded."""
     sources = [file for source in SOURCES for file in sorted(source.rglob("*.py")) if file.name not in GENERATED]
     files = {
         file: len(file.read_text(encoding="utf-8").splitlines())

@@ -1,6 +1,6 @@
-"""The OpenAPI document: FastAPI's document of the routes, with texts, examples and codes from `openapi/`.
+"""Builds the OpenAPI document: FastAPI's description of the routes, plus texts, examples and codes from `openapi/`.
 
-`export_openapi.py` writes it.
+`export_openapi.py` writes the document.
 """
 
 import copy
@@ -37,7 +37,7 @@ from queryserver.api.schemas import generated
 from queryserver.api.schemas.fields import Fields
 
 _DEFAULT_DESCRIPTIONS = {"Successful Response", "Accepted"}
-"""FastAPI's descriptions of responses whose routes have none."""
+"""Descriptions that FastAPI generates for responses without one."""
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
@@ -52,20 +52,20 @@ _HEADERS = {
     "429": ("Retry-After",),
     "503": ("Retry-After",),
 }
-# A partial response is never compressed, and a response without a body only has the headers of the version.
+# A partial response (206) is never compressed. A response without a body (304) has only the headers of the version.
 _OMITTED_IN_PARTS = frozenset({"Content-Encoding"})
 _HEADERS_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
 
 
 def request_model(route: APIRoute) -> type[Fields] | None:
-    """Return the model of the fields of a route; None if it has no fields."""
+    """Return the model of a route's fields; None if the route has no fields."""
     return next((one.model for one in solved_order(route.dependant) if isinstance(one, FieldsReader)), None)
 
 
 def described_application() -> FastAPI:
-    """Return the application, whose `openapi()` returns the complete document.
+    """Return the application with an `openapi()` that returns the complete document.
 
-    Raises SystemExit if a route has no row.
+    Raises SystemExit if a route has no row in operations.yaml.
     """
     app, known = create_application(), texts()
     described = {route.name: route for route in routes_of(app) if route.include_in_schema}
@@ -79,7 +79,7 @@ def described_application() -> FastAPI:
 
 
 def _describe(route: APIRoute, row: Row, known: Texts) -> None:
-    """Set the summary and description of a route from its row, and the fields that its dependencies read."""
+    """Set the summary, description, parameters and request body of a route from its row and its dependencies."""
     user = caller_of(route)
     words = [without_citations(row.description or route.description)]
     if user is not None and user.is_admin:
@@ -106,7 +106,8 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
         form = form_example(row.example, repeats=repeated_fields(model))
         examples = {kind: dict(row.example) if kind == JSON else form for kind in body}
         body = {kind: {**media, "example": examples[kind]} for kind, media in body.items()}
-    # openapi-python-client generates invalid code for a required body with several types; required fields suffice.
+    # `required` is set only for bodies with a file: openapi-python-client generates invalid code for a required body
+    # with several media types, and for those it suffices that their fields are required.
     required = {"required": True} if row.body else {}
     route.openapi_extra = {
         **({"parameters": parameters} if parameters else {}),
@@ -116,7 +117,7 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
 
 
 def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of all routes, with examples for each status."""
+    """Return the complete OpenAPI 3.1 document of `routes`."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -152,7 +153,7 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
     words, bodies = known.words["fields"], list(_bodies(document))
     for schema in bodies:
         for name, field in schema.get("properties", {}).items():
-            if not field.get("description") and name in words:  # the model does not describe it
+            if not field.get("description") and name in words:  # the model has no description of the field
                 field["description"] = words[name]["description"]
     for schema in bodies:
         describe_defaults(schema)
@@ -175,7 +176,7 @@ def _describe_parameters(operation: Mapping[str, Any], row: Row, known: Texts) -
 
 
 def _describe_fields(schemas: Mapping[str, Any]) -> None:
-    """Add the descriptions of response fields from resources.yaml. Models do not have them, to be imported faster."""
+    """Add the descriptions of response fields from resources.yaml. The models omit them, which makes imports faster."""
     text = TABLES.joinpath("resources.yaml").read_bytes()
     for name, resource in yaml.load(text, Loader=yaml.CSafeLoader)["components"]["schemas"].items():
         fields = schemas.get(name, {}).get("properties", {})
@@ -185,7 +186,7 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
 
 
 class Answers:
-    """Completes the responses of operations. `responses` contains failures that many operations share, by name."""
+    """Completes the responses of operations. `responses` has the shared error responses by name."""
 
     def __init__(self, texts: Texts, schemas: Mapping[str, Any]) -> None:
         self._texts = texts
@@ -193,7 +194,7 @@ class Answers:
         self.responses: dict[str, Any] = {}
 
     def complete(self, operation: dict[str, Any], route: APIRoute, row: Row) -> None:
-        """Add all statuses that `operation` can return, in ascending order."""
+        """Add the responses for all statuses that `operation` can return, in ascending order."""
         declared: dict[str, Any] = operation["responses"]
         successes = self._successes(declared, row)
         bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
@@ -215,14 +216,14 @@ class Answers:
                 continue
             content = answer.get("content", {})
             if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
-                # Plain bytes come before the real types, because client generators use the first type that they know.
+                # Plain bytes come first, because client generators use the first media type that they know.
                 answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
             self._add_details(status, answer, tuple(row.headers))
             found[status] = answer
         return found
 
     def _add_details(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
-        """Add headers, a description, and an example of each model."""
+        """Add headers, a description if there is none, and an example for each model."""
         unread = ("X-Unknown-Fields",) if status.startswith("2") or status == "400" else ()
         if status == "206":
             headers = tuple(name for name in headers if name not in _OMITTED_IN_PARTS)
@@ -259,7 +260,7 @@ class Answers:
 
 
 def always(route: APIRoute, row: Row) -> Iterator[str]:
-    """Yield the statuses that every operation of this kind can return."""
+    """Yield the error statuses that a route can return because of its path, method and caller."""
     yield "405"
     if route.path.startswith(_HEALTH):
         return
@@ -282,16 +283,16 @@ def _failure_response(models: Sequence[str], description: str) -> dict[str, Any]
 
 
 def _models(answer: Mapping[str, Any]) -> list[str]:
-    """Return the names of the models of a response: one, or several if the outcome determines the model."""
+    """Return the names of the models of a response; several if the model depends on the outcome."""
     schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
     return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
 
 
 def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:
-    """Return the models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
+    """Return the models of an error response (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
 
-    Of two models, the first one requires a key that the second one does not have, because clients use the first
-    model that fits.
+    If there are two models, the first requires a key that the second does not have, because clients use the first model
+    that matches.
     """
     if status == "401":
         return ("Unauthorized",)
@@ -316,7 +317,7 @@ def _example(words: Mapping[str, Any], style: tuple[str, ...]) -> dict[str, Any]
 
 
 def _drop_unused(document: dict[str, Any]) -> None:
-    """Remove schemas of validation errors that no call returns, and other unreferenced schemas."""
+    """Remove unreferenced schemas, such as FastAPI's validation errors, which no call returns."""
     schemas = document["components"]["schemas"]
     others = {key: value for key, value in document["components"].items() if key != "schemas"}
     found = _reachable(set(references([document["paths"], others])), schemas)
@@ -324,7 +325,7 @@ def _drop_unused(document: dict[str, Any]) -> None:
 
 
 def _name_flags(document: Mapping[str, Any]) -> None:
-    """Replace the schema of flags by a reference to a single schema, in place."""
+    """Replace each inline schema of a flag with a reference to the schema `Flag`, in place."""
     for part in objects_in(document):
         for key, value in part.items():
             if key != "Flag":

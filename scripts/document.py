@@ -1,6 +1,6 @@
-"""Write the generated parts of docs/: settings, options, support tables and the diagram of the rooms.
+"""Write the generated parts of docs/: settings, options, support tables and the diagram of the packages.
 
-With --check, compare them with the files. A generated part is enclosed in two comments with its name.
+With --check, only compare them with the files. A generated part is enclosed in two comments with its name.
 """
 
 import ast
@@ -32,7 +32,7 @@ INTERFACES: Mapping[str, type[models.Options]] = {
 
 
 def settings() -> str:
-    """Return a table for each section, generated from the settings classes."""
+    """Return a table of keys for each settings section, generated from the settings classes."""
     return "\n\n".join(_sections())
 
 
@@ -73,7 +73,7 @@ def _default(key: Key) -> str:
 
 
 def options() -> str:
-    """Return a table of the options of each interface, generated from their models."""
+    """Return a table of the options of all interfaces, generated from the option models."""
     lines = ["| Interface | Option | Default | Meaning |", "|---|---|---|---|"]
     for interface, model in INTERFACES.items():
         texts = dict(
@@ -88,7 +88,7 @@ def options() -> str:
 
 
 def _texts(model: type) -> Iterator[tuple[str, str]]:
-    """Yield each option with the docstring below it, from the source, because Python does not keep it."""
+    """Yield each option with the string below it, read from the source because Python discards such strings."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)  # noqa: S101 the source of a class
     for option, text in pairwise(definition.body):
@@ -100,9 +100,9 @@ def _texts(model: type) -> Iterator[tuple[str, str]]:
 
 
 def rooms() -> str:
-    """Return the rooms of src/queryserver as a Mermaid flowchart, without transitive arrows.
+    """Return the top-level packages ("rooms") of src/queryserver as a Mermaid flowchart, without transitive arrows.
 
-    An arrow means that modules of one room import modules of the other. Raises CycleError.
+    An arrow means that modules of one package import modules of the other. Raises CycleError.
     """
     graph = grimp.build_graph("queryserver", cache_dir=None)
     arrows: dict[str, set[str]] = {}
@@ -131,7 +131,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 
 def document(page: Path, parts: Mapping[str, Callable[[], str]]) -> str:
-    """Return the page with its generated parts."""
+    """Return the text of a page with its generated parts replaced. Raises SystemExit if a comment is missing."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
         begin, end = f"<!-- {name}: made by make docs -->", f"<!-- end of the {name} -->"

@@ -10,7 +10,7 @@ TARGET = PROJECT / "openapi" / "openapi.json"
 
 
 def document() -> str:
-    """Return the content of the file, which is deterministic."""
+    """Return the content of the file. The same code and texts give the same content."""
     return json.dumps(described_application().openapi(), indent=2, ensure_ascii=False) + "\n"
 
 

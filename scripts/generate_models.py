@@ -1,12 +1,13 @@
-"""Generate the wire models of the server and of its Python client from openapi/resources.yaml. With --check, compare.
+"""Generate the wire models of the server and of its Python client from openapi/resources.yaml.
 
-The models of the server, src/queryserver/api/schemas/generated.py, are those of datamodel-code-generator with four
-changes. Keys outside `required` are omitted from the response while their value is None. Times are text. Enumerations
-are text or numbers whose schema lists the values. Fields have no descriptions, which the API description takes from
-resources.yaml, because importing the models would take twice as long.
+With --check, only compare them with the files. datamodel-code-generator creates the server's models
+(src/queryserver/api/schemas/generated.py), which this script changes in four ways. Keys outside `required` are omitted
+from the response if their value is None. Times are strings. Enumerations are strings or integers whose schema lists the
+values. Fields have no descriptions, which would double the import time; the API description takes them from
+resources.yaml.
 
-The models of the client, clients/python/src/queryserver_client/generated.py, are TypedDicts, which cost nothing at run
-time and accept additional keys from newer servers.
+The client's models (clients/python/src/queryserver_client/generated.py) are TypedDicts, which cost nothing at run time
+and accept additional keys from newer servers.
 """
 
 import ast
@@ -45,14 +46,14 @@ CLIENT_OPTIONS = ("--output-model-type=typing.TypedDict", "--target-python-versi
 
 
 def generate() -> str:
-    """Return the text of the server's module, which is deterministic."""
+    """Return the source of the server's module. The same input gives the same text."""
     tree = _models(SERVER_OPTIONS)
     tree = _OmitAbsentKeys().visit(_WithoutDescriptions().visit(_PlainValues().visit(tree)))
     return _formatted(DOCSTRING, tree)
 
 
 def generate_client() -> str:
-    """Return the text of the client's module."""
+    """Return the source of the client's module."""
     return _formatted(CLIENT_DOCSTRING, _OnlyTyping().visit(_models(CLIENT_OPTIONS)))
 
 
@@ -67,7 +68,7 @@ def _formatted(docstring: str, tree: ast.Module) -> str:
 
 
 class _OmitAbsentKeys(ast.NodeTransformer):
-    """Replaces `key: X | None = None`, with or without Annotated, by `key: Omittable[X] = None`."""
+    """Replaces `key: X | None = None`, also inside Annotated, with `key: Omittable[X] = None`."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.module == WIRE:
@@ -88,7 +89,7 @@ class _OmitAbsentKeys(ast.NodeTransformer):
 
 
 class _PlainValues(ast.NodeTransformer):
-    """Replaces times by `Time`, and literals by text or a number with the values in its schema."""
+    """Replaces times with `Time`, and each `Literal` with a string or integer whose schema lists the values."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         node.names = [alias for alias in node.names if alias.name != "AwareDatetime"]
@@ -109,10 +110,10 @@ class _PlainValues(ast.NodeTransformer):
 
 
 class _OnlyTyping(ast.NodeTransformer):
-    """Makes the module need only `typing` of Python 3.10 at run time.
+    """Makes the module depend only on `typing` of Python 3.10 at run time.
 
-    NotRequired is newer, and is only imported for type checkers. The types of additional keys (`extra_items`) are
-    even newer, and are omitted.
+    NotRequired is newer, so it is imported only for type checking. `extra_items`, the type of additional keys, is newer
+    still, so it is removed.
     """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
@@ -130,9 +131,9 @@ class _OnlyTyping(ast.NodeTransformer):
 
 
 class _WithoutDescriptions(ast.NodeTransformer):
-    """Replaces `key: Annotated[X, Field(description=…)]` by `key: X`. Other arguments of Field are kept.
+    """Replaces `key: Annotated[X, Field(description=…)]` with `key: X`. Other arguments of Field are kept.
 
-    For a model that is not an object, the description of its only field is that of the model, and is kept.
+    A model that is not an object has a single field, `root`, whose description is kept because it is the model's.
     """
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
@@ -160,7 +161,7 @@ def _omittable(nullable: ast.expr) -> ast.expr:
 
 
 def _run(command: list[str], text: str | None = None) -> str:
-    """Return the output of a tool of this environment. Its error messages are printed to the terminal."""
+    """Run a tool of this environment and return its output; its error messages go to stderr."""
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PROJECT).stdout
 
 

@@ -1,4 +1,4 @@
-"""Write generated files, or with --check compare them."""
+"""Write generated files or, with --check, compare them with the present files."""
 
 import sys
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 def refresh(wanted: Mapping[Path, str]) -> int:
-    """Write each text to its file; with --check, print the differences instead. Returns the exit code."""
+    """Write each text to its file; with --check, print the differences instead. Return the exit code."""
     if "--check" not in sys.argv[1:]:
         for file, text in wanted.items():
             file.write_text(text, encoding="utf-8")

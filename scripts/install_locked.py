@@ -1,8 +1,8 @@
-"""Install the packages of lock files into the environment of this Python, and show the progress.
+"""Install the packages in lock files into the environment of this Python, and show the progress.
 
-pip installs the packages and checks their hashes. It prints four lines for each package, or with --quiet nothing for
-minutes. This script prints one line for each package, or a single line on a terminal. It needs only the standard
-library, because it runs first.
+pip installs the packages and checks their hashes. By itself, it prints four lines for each package or, with --quiet,
+nothing for minutes. This script prints one line for each package; on a terminal, it updates a single line. It uses only
+the standard library, because it runs before any package is installed.
 """
 
 import re
@@ -25,7 +25,7 @@ _CLOSING_LINES = 40
 
 
 def pip_command(lock_files: Iterable[str]) -> list[str]:
-    """Return the pip command."""
+    """Return the pip command that installs the lock files and requires a hash for each package."""
     options = ("--disable-pip-version-check", "--no-input", "--progress-bar=off", "--require-hashes")
     requirements = (f"--requirement={file}" for file in lock_files)
     return [sys.executable, "-u", "-m", "pip", "install", *options, *requirements]
@@ -47,7 +47,7 @@ def installed_version(package: str) -> str | None:
 
 @dataclass(slots=True)
 class Progress:
-    """Prints a shortened form of the output of pip."""
+    """Prints a condensed form of pip's output."""
 
     target: TextIO
     place: str
@@ -57,7 +57,7 @@ class Progress:
     _began: float = field(default_factory=time.monotonic)
 
     def show(self, line: str) -> None:
-        """Process a line of pip."""
+        """Process a line of pip's output."""
         if line.startswith("Ignoring "):
             self.expected -= 1
         elif line.startswith("Collecting ") and not self._open:
@@ -71,7 +71,7 @@ class Progress:
             self._step(f"{self.fetched:3}/{self.expected} {name} {found['version']}{size}")
 
     def end(self, *, success: bool) -> None:
-        """Finish the last line."""
+        """Clear the progress line, and report the result if pip succeeded."""
         if self._open and self.target.isatty():
             self._line("\r\x1b[K")
         if self._open and success:
@@ -90,7 +90,7 @@ class Progress:
 
 
 def install(lock_files: list[str], target: TextIO) -> int:
-    """Install the packages, and return the exit code of pip. If pip fails, its last lines are printed."""
+    """Install the packages and return pip's exit code. If pip fails, print the last 40 lines of its output."""
     progress = Progress(target, Path(sys.prefix).name, not_installed(lock_files))
     with subprocess.Popen(pip_command(lock_files), stdout=subprocess.PIPE, text=True, errors="replace") as pip:
         printed = list(shown(pip.stdout or (), progress))
@@ -101,14 +101,14 @@ def install(lock_files: list[str], target: TextIO) -> int:
 
 
 def shown(lines: Iterable[str], progress: Progress) -> Iterator[str]:
-    """Pass each line to `progress`, and yield it."""
+    """Yield each line after passing it to `progress`."""
     for line in lines:
         progress.show(line.rstrip())
         yield line
 
 
 def main() -> int:
-    """Install the lock files in the arguments. Returns the exit code of pip; 2 without arguments."""
+    """Install the lock files in the arguments. Return pip's exit code; 2 if there are no arguments."""
     if len(sys.argv) == 1:
         print("usage: install_locked.py LOCK_FILE...", file=sys.stderr)
         return 2

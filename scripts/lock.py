@@ -1,8 +1,8 @@
-"""Pin all packages with hashes in the lock files of requirements/, in one resolution for all Pythons and platforms.
+"""Write the lock files of requirements/: all packages with pinned versions and hashes, for all Pythons and platforms.
 
-Pins stay unchanged unless pyproject.toml forbids them; --upgrade selects the newest permitted versions. With --wheels,
-nothing is written: each file is resolved from wheels only, for each supported Python and platform; exit code 1 if a
-package would have to be built.
+Pinned versions are kept if pyproject.toml permits them; --upgrade selects the newest permitted versions. With --wheels,
+nothing is written. Instead, each file is resolved from wheels only, for each supported Python and platform; the exit
+code is 1 if a package would have to be built.
 """
 
 import argparse
@@ -22,16 +22,16 @@ PROJECT = Path(__file__).resolve().parent.parent
 TARGET = PROJECT / "requirements"
 OLDEST = "3.11.0"
 PYTHONS = (OLDEST, "3.12.0", "3.13.0", "3.14.0")
-# The oldest distributions that include Python 3.11 have glibc 2.28.
+# The oldest Linux distributions with Python 3.11 have glibc 2.28.
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
-# gssapi is linked with the Kerberos of the machine; there are wheels only for macOS.
+# gssapi has wheels only for macOS; on Linux it is built against the system's Kerberos library.
 BUILT = {"gssapi"}
 UV = find_uv_bin()
 
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """A lock file with the packages that `options` select, except those in the files that it extends."""
+    """A lock file with the packages that `options` select, minus those in the lock files that it extends."""
 
     name: str
     options: tuple[str, ...]
@@ -43,7 +43,7 @@ class LockFile:
 
     @property
     def header(self) -> str:
-        """The comment in the first line."""
+        """The comment on the first line."""
         onto = f" Extends {', '.join(f'{name}.lock' for name in self.extends)}." if self.extends else ""
         return f"# Written by `make lock`.{onto}\n"
 
@@ -59,7 +59,7 @@ FILES = (
 
 
 def write_all(*, upgrade: bool) -> None:
-    """Write all files. Packages are first resolved together, so that the files agree."""
+    """Write all lock files. All packages are first resolved together, so that the files have the same versions."""
     selected = [option for file in FILES for option in file.options]
     with tempfile.TemporaryDirectory() as directory:
         everything = Path(directory, "everything.txt")
@@ -76,26 +76,26 @@ def write_all(*, upgrade: bool) -> None:
 
 
 def compiled(*options: str) -> str:
-    """Return the requirements for pyproject.toml and `options`, valid on every platform."""
+    """Resolve pyproject.toml with `options`, and return the pinned requirements for all platforms."""
     shape = ("--universal", f"--python-version={OLDEST}", "--generate-hashes", "--no-annotate", "--no-header")
     return uv("pip", "compile", *shape, *options, "pyproject.toml")
 
 
 def pins(text: str) -> list[str]:
-    """Return the entries of a lock file, with their hashes."""
+    """Return the entries of a lock file, each with its hashes."""
     return re.findall(r"^[a-z0-9].*\n(?:[ ].*\n)*", text, re.MULTILINE)
 
 
 def packages_without_wheels() -> Iterator[str]:
-    """Yield a line for each Python and platform for which a package has no wheel."""
+    """Yield a message for each combination of Python and platform for which a package has no wheel."""
     pairs = list(product(PLATFORMS, PYTHONS))
-    with ThreadPoolExecutor(4) as threads:  # they mostly wait for the registry
+    with ThreadPoolExecutor(4) as threads:  # the threads mostly wait for the registry
         answers = zip(pairs, threads.map(lambda pair: without_wheel(*pair), pairs), strict=True)
         yield from (f"{platform}, Python {python}: {missing}" for (platform, python), missing in answers if missing)
 
 
 def without_wheel(platform: str, python: str) -> str:
-    """Return the resolver's message; empty if every package has a wheel."""
+    """Return the resolver's error message; empty if every package has a wheel."""
     entries = [pin.partition(" \\\n")[0] for file in FILES for pin in pins(file.path.read_text("utf-8"))]
     wanted = "\n".join(entry for entry in entries if entry.partition("==")[0] not in BUILT)
     target = (f"--python-platform={platform}", f"--python-version={python}")
@@ -107,13 +107,13 @@ def without_wheel(platform: str, python: str) -> str:
 
 
 def uv(*arguments: str, text: str | None = None) -> str:
-    """Return the output of a call of uv, which uses the certificates of the system."""
+    """Run uv with the system's certificates and return its output. Raises CalledProcessError."""
     command = [UV, "--quiet", "--system-certs", *arguments]
     return subprocess.run(command, cwd=PROJECT, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> int:
-    """Return exit code 1 if uv fails, or if a wheel is missing."""
+    """Return exit code 1 if uv fails or a wheel is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true", help="take the newest allowed packages")
     parser.add_argument("--wheels", action="store_true", help="only check that wheels exist")

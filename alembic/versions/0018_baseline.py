@@ -1,6 +1,6 @@
-"""The schema of the service database. Comments behind a column say what its values are.
+"""The schema of the service database. A comment after a column explains its values.
 
-Revision: 0018, after nothing
+Revision: 0018, the first
 """
 
 from alembic import op
@@ -10,7 +10,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- Identity ------------------------------------------------------------------------------------------------------------
 

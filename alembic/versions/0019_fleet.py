@@ -1,4 +1,4 @@
-"""Processes of the fleet, tasks, schedules, and what is sent about them. Only adds.
+"""Server processes, tasks, schedules, and their notifications. Only adds tables, columns and indexes.
 
 Revision: 0019, after 0018
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- Statements wait in two lines: 0, somebody waits for it, comes before 1, of a schedule
 alter table statements add column priority smallint not null default 0;

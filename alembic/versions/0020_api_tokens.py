@@ -1,4 +1,4 @@
-"""API tokens, and users who can have nothing else. Only adds.
+"""API tokens, and service accounts, which have API tokens but no login. Only adds tables and columns.
 
 Revision: 0020, after 0019
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- A service account: no login, only API tokens
 alter table users add column is_service_account boolean not null default false;

@@ -1,4 +1,4 @@
-"""Values of the parameters of statements. Only adds.
+"""Parameter values of statements. Only adds columns.
 
 Revision: 0021, after 0020
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- The values of the whole script, sealed; null: it has no places. A program of the former version sends the text as it
 -- is, which an engine refuses

@@ -1,4 +1,4 @@
-"""The SQLSTATE of a failed statement. Only adds.
+"""The SQLSTATE of a failed statement. Only adds a column.
 
 Revision: 0022, after 0021
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- Five characters, where the engine's error has or implies them
 alter table statements add column error_sqlstate text;

@@ -1,4 +1,4 @@
-"""Scripts of which all statements run: one operation, and a row for each statement that was begun. Only adds.
+"""Operations that run a whole script, with a row for each statement that was started. Only adds columns and an index.
 
 Revision: 0023, after 0022
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- The call sent run_all
 alter table statements add column runs_all boolean not null default false;

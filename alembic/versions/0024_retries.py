@@ -1,4 +1,4 @@
-"""Statements that only read and were run again after their process died. Only adds.
+"""Whether a read-only statement was run again because its process died. Only adds a column.
 
 Revision: 0024, after 0023
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- Its process died after it was sent, and it waits or ran once more: that happens once
 alter table statements add column was_retried boolean not null default false;

@@ -1,4 +1,4 @@
-"""What statements may reach that read files and results, and which results are being read. Only adds.
+"""Access rights of statements that read files and results, and leases of results in use. Only adds a column and table.
 
 Revision: 0025, after 0024
 """
@@ -11,7 +11,7 @@ oldest_program = "0018"
 branch_labels = None
 depends_on = None
 
-# One statement ends at each semicolon before a line break.
+# A semicolon at the end of a line ends a statement.
 SCHEMA = r"""
 -- What the statement itself may reach (files, results) when it runs; null: it was sent without an API token
 alter table statements add column api_token jsonb;

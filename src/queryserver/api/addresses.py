@@ -1,4 +1,4 @@
-"""Determines client addresses, also behind trusted proxies, and limits the calls per address."""
+"""Determines client addresses, including those behind trusted proxies, and limits concurrent calls per address."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from queryserver.platform.networks import Network, contains, network_of, parsed_
 log = structlog.get_logger(__name__)
 
 UNKNOWN = "unknown"
-"""Used if the headers of trusted proxies contain no valid address.
+"""Client address if the headers of a trusted proxy disagree or contain no valid address.
 
-It belongs to no network; all these callers count as one.
+It belongs to no network, and all such clients are counted as one.
 """
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """Return the peer address, or behind trusted proxies the last address in the chain that is not a trusted proxy.
+    """Return the peer address or, behind trusted proxies, the last address in the chain that is not a trusted proxy.
 
-    A proxy that sets one of the two headers may pass on the other as the caller sent it, so the headers must agree. If
-    they disagree or contain no address, the result is UNKNOWN, because the peer address would give the caller the
-    proxy's rights.
+    A proxy that sets `X-Forwarded-For` or `Forwarded` may pass on the other header as the client sent it, so the two
+    must agree. If they disagree or contain no valid address, the result is UNKNOWN, because the peer address would
+    give the client the proxy's privileges.
     """
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
@@ -60,7 +60,7 @@ def _last_untrusted_address(trusted: Sequence[Network], chain: Sequence[str]) ->
 
 @cache
 def _warn_once() -> None:
-    """Log a warning once per process, because any caller can cause it. The header values are not logged."""
+    """Log a warning, once per process because any client can trigger it. Header values are not logged."""
     log.warning(
         "the address of a client is unknown",
         reason="the headers of a trusted proxy disagree, or name no address",
@@ -84,7 +84,7 @@ def _without_port(hop: str) -> str:
 
 
 class AddressSlots:
-    """Middleware that limits the concurrent calls per address behind the `trusted` proxies."""
+    """Middleware that limits the concurrent calls of each client address behind the `trusted` proxies."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network], per_address: int) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class AddressSlots:
         self._running: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the call within the limit. Calls of the proxy itself, such as health checks, are not counted."""
+        """Run the call, or reject it above the limit. The proxy's own calls, such as health checks, are not counted."""
         peer = (scope.get("client") or ("",))[0]
         if scope["type"] != "http" or not contains(self._trusted, peer):
             await self._app(scope, receive, send)

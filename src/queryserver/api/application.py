@@ -1,4 +1,4 @@
-"""The ASGI application: middlewares from the outside in, routes in matching order, error handlers."""
+"""The ASGI application: middlewares from outermost to innermost, routes in matching order, and error handlers."""
 
 from collections.abc import Sequence
 
@@ -70,7 +70,7 @@ _ROUTERS = (
 
 
 def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middleware] = ()) -> FastAPI:
-    """Create the application with routes, error handlers, and `middleware` from the outside in."""
+    """Create the application with its routes, error handlers and `middleware`, outermost first."""
     app = FastAPI(
         title="Query Server API",
         version=__version__,
@@ -80,11 +80,11 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
         redoc_url=None,
         redirect_slashes=False,
         middleware=middleware,
-        # Otherwise FastAPI reads the environment for each call, which takes a tenth of a status call's time.
+        # Otherwise FastAPI reads the environment on each call, which takes 10 % of the time of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.body_shares = BodyShares()
-    # Logs and metrics name operations by these paths, even if they were called by another path.
+    # Logs and metrics identify an operation by its documented path, even if it was called by an alias.
     paths: dict[str, str] = {}
     for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
         app.include_router(router)
@@ -104,7 +104,7 @@ def routes_of(app: FastAPI) -> Sequence[APIRoute]:
 
 
 def middlewares(settings: Settings, registry: CollectorRegistry) -> list[Middleware]:
-    """Return the middlewares that each call passes before the routes, from the outside in."""
+    """Return the middlewares that wrap the routes, outermost first."""
     desktop = settings.desktop
     access_log = AccessLog(desktop.trusted_proxies) if desktop.logging.access_log else None
     layers = [
@@ -125,7 +125,7 @@ def middlewares(settings: Settings, registry: CollectorRegistry) -> list[Middlew
 
 
 def _internal_error(request: Request) -> Response:
-    """Return the response to an internal error in the form of the call's path group."""
+    """Return the response to an internal error in the error format of the call's path group."""
     route = request.scope.get("route")
     return route.internal_error(request) if isinstance(route, PlatformRoute) else internal_error(request)
 
@@ -136,9 +136,12 @@ async def _domain_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Respond to unknown paths and wrong methods. Credentials are checked before the method (Contract platform 1.1)."""
+    """Respond to unknown paths and unsupported methods.
+
+    Credentials are checked before the method (Contract platform 1.1).
+    """
     assert isinstance(error, HTTPException)  # noqa: S101 registered for it
-    # The root is a page for browsers only, and unknown to programs with any method.
+    # The root is only a page for browsers, so an unsupported method gets 404 instead of 405.
     if error.status_code != 405 or request.scope["path"] == "/":
         return failure(404, "not_found", "Not found.")
     allow = _allow(request)
@@ -154,7 +157,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _allow(request: Request) -> str:
-    """Return the `Allow` header of a path: the methods of all its routes, and HEAD if GET supports it."""
+    """Return the `Allow` header of a path: the methods of all its routes, plus HEAD if its GET also serves HEAD."""
     routes = [route for route in routes_of(request.app) if route.matches(request.scope)[0] is not Match.NONE]
     methods = {method for route in routes for method in route.methods or ()}
     if "GET" in methods and answers_head(request.scope["path"]):

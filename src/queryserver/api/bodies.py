@@ -31,9 +31,9 @@ _WINDOW_BYTES = 64 * 1024
 
 
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Parse a JSON object; an empty body has no members. The object itself is the first level of `max_depth`.
+    """Parse a JSON object; an empty body gives an empty object. The object itself is level 1 of `max_depth`.
 
-    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), and invalid_body if the value is not
+    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), or invalid_body if the value is not
     an object.
     """
     if not body:
@@ -45,15 +45,15 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """Parse the fields of `application/x-www-form-urlencoded`; the last value of a repeated field counts.
+    """Parse an `application/x-www-form-urlencoded` body; if a field is repeated, the last value wins.
 
-    Raises InvalidParameter for text with invalid UTF-8 or U+0000, and above 1000 fields.
+    Raises InvalidParameter for invalid UTF-8, for U+0000, and for more than 1000 fields.
     """
     return dict(form_fields(body))
 
 
 def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """Return all fields of `application/x-www-form-urlencoded` in order, including repeated fields.
+    """Return all fields of an `application/x-www-form-urlencoded` body in order, including repeated fields.
 
     Raises the errors of `parse_form`.
     """
@@ -69,17 +69,16 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
 
 
 def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
-    """Parse the text parts of `multipart/form-data`; the last value of a repeated part counts. An empty body has no
-    parts.
+    """Parse the text parts of a `multipart/form-data` body; if a part is repeated, the last value wins.
 
-    Raises InvalidParameter (a file, a truncated body, no boundary, above 1000 parts, text as in `parse_form`) and
-    PayloadTooLarge (headers of one part above 16 KiB).
+    An empty body has no parts. Raises InvalidParameter (file part, truncated body, missing boundary, more than 1000
+    parts, text as in `parse_form`) or PayloadTooLarge (the headers of one part exceed 16 KiB).
     """
     return dict(multipart_fields(body, content_type))
 
 
 def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """Return all text parts of `multipart/form-data` in order, including repeated parts.
+    """Return all text parts of a `multipart/form-data` body in order, including repeated parts.
 
     Raises the errors of `parse_multipart`.
     """
@@ -107,7 +106,7 @@ def _value(name: str, raw: bytes) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Decode a text. Raises ValueError with the problem."""
+    """Decode UTF-8. Raises ValueError with the rest of a sentence about the value, e.g. "is not valid UTF-8."."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -124,7 +123,7 @@ def _decoded(raw: bytes) -> bytes:
     start = 0
     while start < len(raw):
         end = start + _WINDOW_BYTES
-        escape = raw.rfind(b"%", end - 2, end)  # windows never end inside an escape such as %41
+        escape = raw.rfind(b"%", end - 2, end)  # a window must not end inside an escape such as %41
         end = end if escape < 0 else escape
         windows.append(_unquoted(raw[start:end]))
         start = end
@@ -141,13 +140,13 @@ _OF_USERS_BYTES = 192 * _MIB
 _OF_STRANGERS_BYTES = 64 * _MIB
 
 CountBytes = Callable[[int], None]
-"""Counts additional bytes. Raises TooManyRequests, ServiceUnavailable."""
+"""Adds a number of bytes to the count. Raises TooManyRequests or ServiceUnavailable above a limit."""
 
 
 class BodyShares:
-    """Limits the bytes of request bodies in memory, separately for users and for callers without credentials.
+    """Limits the memory for request bodies, separately for users and for clients without credentials.
 
-    Anyone can send login bodies from many addresses; these must not exhaust the memory for users' bodies.
+    Anyone can send login requests from many addresses; their bodies must not use up the memory for users' bodies.
     """
 
     def __init__(self, of_users: int = _OF_USERS_BYTES, of_strangers: int = _OF_STRANGERS_BYTES) -> None:
@@ -158,7 +157,7 @@ class BodyShares:
 
     @contextmanager
     def holding(self, sender: str, most: int, *, is_user: bool) -> Generator[CountBytes]:
-        """Count the bytes of one body inside the block; `most` limits the bytes of all the sender's bodies."""
+        """Count the bytes of one body until the block ends. `most` limits the total of the sender's current bodies."""
         held = 0
         in_all = self._of_users if is_user else self._of_strangers
 
@@ -192,12 +191,12 @@ SENT_BY_HUE: Final = frozenset({
     "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
     "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
 })  # fmt: skip
-"""Fields that Hue clients send to calls that do not use them; never reported."""
+"""Fields that Hue clients send even to calls that ignore them; never reported as unknown."""
 
 _MOST_SEEN = 2000
 """Maximum number of names per body.
 
-Forms have fewer, but a JSON object may have a million, which take seconds to sort.
+Forms have at most 1000 fields, but a JSON object may have a million, which would take seconds to sort.
 """
 
 _MOST_NAMES = 20
@@ -211,29 +210,29 @@ _MOST_LINES = 100
 
 
 class SeenFields:
-    """Tracks the field names that a call received and that its route reads."""
+    """Tracks which field names a call received and which of them its route reads."""
 
     def __init__(self) -> None:
         self._read: set[str] | None = None
         self.unread: set[str] = set()
         """Received names that have not been read yet."""
         self.misplaced: set[str] = set()
-        """Received names in a place that this call does not read, namely the query string of a POST."""
+        """Names in the query string of a POST, which the route does not read."""
 
     def note_received(self, names: Iterable[str]) -> None:
-        """Note received fields or query parameters; the first 2000 count."""
+        """Record the names of received fields or query parameters; names after the first 2000 are ignored."""
         self.unread.update(islice(names, _MOST_SEEN))
         self.unread -= SENT_BY_HUE
         if self._read:
             self.unread -= self._read
 
     def read(self, names: Iterable[str]) -> None:
-        """Note names that the route reads, whether received or not."""
+        """Record names that the route reads, whether they were received or not."""
         self._read = {*(self._read or ()), *names}
         self.unread -= self._read
 
     def unknown(self, status: int) -> tuple[str, ...]:
-        """Return the received but unread names, sorted; none if the call was rejected before its fields were read."""
+        """Return the sorted unread names, or none if the call was rejected before its route read any fields."""
         if self._read is None and status >= 400:
             return ()
         return tuple(sorted(self.unread | self.misplaced))
@@ -245,7 +244,7 @@ def note_received(scope: Scope, names: Iterable[str]) -> None:
 
 
 def note_unread_query(scope: Scope, but: Collection[str] = ()) -> None:
-    """Note that the query string of a POST is not read, except for the names `but`."""
+    """Record the query parameters of a POST as misplaced, except for the names in `but`, which the route reads."""
     if scope.get("query_string"):
         seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
         with suppress(errors.InvalidRequest):  # an unread query string may be invalid
@@ -254,14 +253,14 @@ def note_unread_query(scope: Scope, but: Collection[str] = ()) -> None:
 
 
 def note_read(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
-    """Note that the route of this call reads the fields of `models`."""
+    """Record that the route of this call reads the fields of `models` and the names in `also`."""
     seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None:  # otherwise, no fields were received
+    if seen is not None:  # None if no fields were received
         seen.read({*also}.union(*map(wire_names, models)))
 
 
 def header_value(names: Iterable[str]) -> str:
-    """Return the percent-encoded names, separated by commas; at most 20 names, and 1 KiB."""
+    """Return the percent-encoded names, separated by commas: at most 20 names and 1 KiB."""
     shown: list[str] = []
     left = _MOST_CHARACTERS
     for name in names:
@@ -274,22 +273,22 @@ def header_value(names: Iterable[str]) -> str:
 
 
 def log_value(names: Iterable[str]) -> str:
-    """Return the distinct names for the log, in order, with `?` for names that do not look like field names.
+    """Return the distinct names for the log, in order; a name that does not look like a field name becomes `?`.
 
-    A body that is not a form parses as one long name, which may contain a secret.
+    A body in another format parses as a form with one long name, which may contain a secret.
     """
     return ",".join(dict.fromkeys(name if _NAME.fullmatch(name) else "?" for name in islice(names, _MOST_NAMES)))
 
 
 class UnknownFieldsLog:
-    """Logs one line per minute for a path and its unknown names, and at most 100 lines per minute in total."""
+    """Logs each combination of path and unknown names once per minute, and at most 100 lines per minute in total."""
 
     def __init__(self) -> None:
         self._lines: set[tuple[str, str]] = set()
         self._until = 0.0
 
     def note(self, path: str, names: Iterable[str]) -> None:
-        """Log the names unless they were logged recently. Login calls are skipped, because their content is secret."""
+        """Log the names unless they were logged recently. Login calls are skipped because their content is secret."""
         if path.startswith(_LOGINS):
             return
         shown = log_value(names)
@@ -315,14 +314,14 @@ def multipart_type(request: Request) -> str | None:
 
 
 def announced_bytes(request: Request) -> int | None:
-    """Return the body length in bytes from the Content-Length header."""
+    """Return the value of the Content-Length header; None if it is absent or not a number."""
     length = request.headers.get("content-length", "")
-    # the first digits of a longer number already exceed every limit
+    # The first 18 digits of a longer number already exceed every limit.
     return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
 
 
 async def pieces(request: Request) -> AsyncGenerator[bytes]:
-    """Yield the body as it is received. Raises upload_aborted."""
+    """Yield the body in chunks as they arrive. Raises upload_aborted if the client disconnects first."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -334,10 +333,11 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
 
 
 ANONYMOUS = 0
-"""The user id of callers without credentials, who share turns like a single user."""
+"""User id of clients without credentials. Worker threads schedule all their work as that of one user."""
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
-# 16 MiB in this time are 280 kB/s; a client that trickles bytes must not hold a connection forever
+# A body of 16 MiB needs 280 kB/s to arrive in time. The limit stops clients that send a few bytes at a time from
+# holding a connection forever.
 _BODY_WITHIN_S = 60.0
 
 T = TypeVar("T")
@@ -346,7 +346,7 @@ Model = TypeVar("Model", bound=Fields)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The fields of a body, and whether the body is too large to process on the event loop."""
+    """The fields of a body. `is_large` is set if the body is too large to process on the event loop."""
 
     fields: Mapping[str, Any]
     is_large: bool = False
@@ -354,7 +354,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class RawBody:
-    """A body as received; `kind` is its media type in lower case, without parameters."""
+    """A body as received. `kind` is the media type in lower case, without parameters."""
 
     kind: str
     content_type: str
@@ -366,9 +366,10 @@ def _unbounded(size: int) -> None:
 
 
 def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[CountBytes]:
-    """Count the bytes of a body of at most `max_bytes` against its sender's share.
+    """Count the bytes of a body of at most `max_bytes` against the sender's share until the block ends.
 
-    A share is four bodies for a user, and two for an address without credentials, separately for each maximum size.
+    A share is four times `max_bytes` for a user, and twice `max_bytes` for the network of a client without credentials.
+    Shares for different values of `max_bytes` are separate.
     """
     shares = cast("BodyShares", request.app.state.body_shares)
     if user_id != ANONYMOUS:
@@ -382,7 +383,7 @@ async def raw_body(
 ) -> RawBody | None:
     """Read a POST body of a supported type; None if it is empty (Contract platform 1.2).
 
-    `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
+    `hold` counts the bytes read. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
     after `within_s`, and the errors of `hold`.
     """
     content_type = request.headers.get("content-type", _FORM)
@@ -403,7 +404,7 @@ async def raw_body(
 async def read_body(
     request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
-    """Read the fields of a POST body (Contract platform 1.2). Raises the errors of `raw_body`, and InvalidRequest."""
+    """Read the fields of a POST body (Contract platform 1.2). Raises InvalidRequest and the errors of `raw_body`."""
     note_unread_query(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
@@ -417,7 +418,10 @@ async def read_body(
 
 
 def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
-    """Read the query parameters of a GET call; parameters in `repeated` keep all values. Raises InvalidParameter."""
+    """Read the query parameters of a GET call. The last value of a parameter wins; those in `repeated` keep all values.
+
+    Raises InvalidParameter.
+    """
     pairs = form_fields(request.scope["query_string"])
     fields: dict[str, Any] = dict(pairs)
     note_received(request.scope, fields)
@@ -429,7 +433,10 @@ def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
 async def parse_in_thread_if_large(
     threads: Threads, user_id: int, parsed: Callable[[], T], size_bytes: int
 ) -> tuple[T, bool]:
-    """Call `parsed`; return its result, and whether its size required a thread. Raises TooManyRequests."""
+    """Return the result of `parsed`, and whether it ran in a thread because the body exceeds 64 KiB.
+
+    Raises TooManyRequests.
+    """
     if size_bytes <= _THREAD_ABOVE_BYTES:
         return parsed(), False
     return await threads.bodies.run(user_id, lambda _: parsed()), True
@@ -444,7 +451,7 @@ async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
 
 
 async def _is_empty(request: Request) -> bool:
-    """Return whether a body of unknown length is empty; reads at most its first chunk."""
+    """Return whether a body of unknown length is empty; reads no further than the first non-empty chunk."""
     async for piece in request.stream():
         if piece:
             return False

@@ -1,7 +1,7 @@
-"""Dependencies that handlers declare besides services: the caller and the request fields.
+"""FastAPI dependencies that handlers declare besides services: the caller and the request fields.
 
-Uses plain FastAPI dependency injection. Handlers declare the caller before the fields, so the body is not read if the
-caller may not make the call.
+FastAPI resolves dependencies in the order of declaration. Handlers declare the caller before the fields, so the body of
+a call is not read if the caller is not permitted to make the call.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,9 +32,9 @@ def services_of(request: Request) -> Services:
 
 
 class ReceivedCall:
-    """A call as seen by authenticators.
+    """The view of a call that authenticators get.
 
-    Properties are computed when they are read, since most calls need only the headers.
+    Properties are computed when they are read, because most authenticators need only the headers.
     """
 
     __slots__ = ("_request", "_trusted", "raw_headers")
@@ -46,14 +46,14 @@ class ReceivedCall:
 
     @property
     def method(self) -> str:
-        """The method in upper case. HEAD remains HEAD, although it is served as GET."""
+        """The method in upper case. A HEAD request keeps this method, although it is routed as GET."""
         return self._received["method"]
 
     @property
     def url(self) -> str:
-        """The whole URL as the client sent it, including the query."""
+        """The complete URL as the client sent it, including the query string."""
         scope = self._received
-        # Includes our prefix, a trailing slash and the client's own encoding.
+        # The raw path includes the configured URL prefix, any trailing slash, and the client's percent-encoding.
         if raw_path := scope.get("raw_path"):
             scope = {**scope, "path": quote(raw_path.partition(b"?")[0], safe=PRINTABLE)}
         return str(URL(scope=scope))
@@ -64,7 +64,10 @@ class ReceivedCall:
 
     @property
     def client(self) -> str:
-        """The client address: the peer, or the address from a trusted proxy; `unknown` if its headers disagree."""
+        """The client address: the peer, or the address that a trusted proxy reports.
+
+        `unknown` if the proxy's headers disagree or contain no valid address.
+        """
         return client_address(self._request, self._trusted)
 
     @property
@@ -79,9 +82,9 @@ class ReceivedCall:
 
 
 async def authenticated(request: Request) -> User:
-    """Authenticate the caller; afterwards, the stored connectors are at least as new as the user's rights.
+    """Return the authenticated user, and refresh the connectors if the user's rights refer to a newer version.
 
-    Waits while the user has too many calls running. Raises NotAuthenticated, TooManyRequests.
+    Waits for a free slot while the user has too many running calls. Raises NotAuthenticated, TooManyRequests.
     """
     services = services_of(request)
     call = ReceivedCall(request, services.settings.desktop.trusted_proxies)
@@ -90,7 +93,7 @@ async def authenticated(request: Request) -> User:
     if record is not None:
         record.username = user.username
     if user.api_token is not None:
-        # Included in every log line and audit event of this call.
+        # Adds the token's id to every log line and audit event of this call.
         structlog.contextvars.bind_contextvars(token_id=str(user.api_token.id))
     if services.request_limits.are_on:
         services.request_limits.count_user(user.id)
@@ -116,7 +119,7 @@ class Caller:
 
     async def __call__(self, request: Request) -> User:
         user = await authenticated(request)
-        # Only API tokens are limited to scopes.
+        # Scopes apply only to API tokens.
         if self.scope is not None and user.api_token is not None and not user.has_scope(self.scope):
             raise InsufficientScope(self.scope)
         if self.is_admin and not user.is_admin:
@@ -126,12 +129,12 @@ class Caller:
 
 
 def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
-    """Create the dependency for `Annotated[User, caller(…)]`, which requires the scope and the administrator right."""
+    """Create the dependency for `Annotated[User, caller(…)]`; requires the scope and, if set, an administrator."""
     return Depends(Caller(scope, is_admin=is_admin))
 
 
 def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
-    """Yield the dependencies of a route, including nested ones, in the order in which FastAPI solves them."""
+    """Yield the dependencies of a route, including nested ones, in the order in which FastAPI resolves them."""
     for one in dependant.dependencies:
         yield from solved_order(one)
         yield one.call
@@ -148,7 +151,7 @@ Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 
 
 async def count_client(request: Request) -> str:
-    """Count a call of a client without credentials, and return the client's address (Contract platform 1.6).
+    """Count a call without credentials against its client's rate limit; return the address (Contract platform 1.6).
 
     Raises TooManyRequests before the request body is read.
     """
@@ -163,7 +166,7 @@ ClientDep = Annotated[str, Depends(count_client)]
 
 
 _READ_BODY = "queryserver.read_body"
-"""Scope key of the body, for calls with a check between reading the body and validating its fields."""
+"""Scope key of the body of calls that make a check between reading the body and validating its fields."""
 
 
 async def _read_body(
@@ -176,14 +179,14 @@ async def _read_body(
 
 
 class FieldsReader:
-    """Dependency that reads the fields of a call. `model` describes the fields; None if the call has no fields."""
+    """Dependency that reads the fields of a call. `model` describes the fields, and is None if the call has none."""
 
     def __init__(self, model: type[Fields] | None) -> None:
         self.model = model
 
 
 class ModelFields(FieldsReader):
-    """Dependency that reads the fields of a call as a model, from form, multipart or JSON, or from the query of a GET.
+    """Dependency that returns the fields of a call as a model, read from the body or from the query string of a GET.
 
     Raises InvalidRequest, and the errors of `read_body`.
     """
@@ -196,7 +199,7 @@ class ModelFields(FieldsReader):
         parse: Callable[..., Fields] = parse,
         repeated: Collection[str] = (),
     ) -> None:
-        """`max_bytes` is the maximum body size. `parse` creates the model.
+        """`max_bytes` returns the maximum body size from the settings. `parse` creates the model.
 
         `repeated` are the query parameters that keep all values.
         """
@@ -217,7 +220,7 @@ class ModelFields(FieldsReader):
 
 
 def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
-    """Create the dependency for `Annotated[Model, fields(Model)]`, which reads the fields of the call.
+    """Create the dependency for `Annotated[Model, fields(Model)]`, which returns the fields of the call.
 
     `repeated` are the query parameters that keep all values.
     """
@@ -238,9 +241,9 @@ def _editor_body_limit(settings: Settings) -> int:
 
 
 class IgnoredBody(FieldsReader):
-    """Dependency for calls without fields: reads the body within the limits, and ignores its fields.
+    """Dependency for calls without fields: reads the body within the limits and ignores any fields.
 
-    The header X-Unknown-Fields lists these fields. Raises the errors of `read_body`.
+    The response header X-Unknown-Fields lists the ignored fields. Raises the errors of `read_body`.
     """
 
     def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
@@ -256,15 +259,15 @@ async def _keep_body(request: Request) -> None:
 
 
 BodyDep = Annotated[None, Depends(_keep_body)]
-"""Reads the body, for calls with a check before a later dependency validates the fields."""
+"""Reads the body, for calls that make a check before a later dependency validates the fields."""
 NoFields = Annotated[None, Depends(IgnoredBody(_body_limit))]
 NoEditorFields = Annotated[None, Depends(IgnoredBody(_editor_body_limit))]
 
 
 class UncheckedForm(FieldsReader):
-    """Dependency that reads the unvalidated fields of a POST without credentials; the handler checks them.
+    """Dependency that returns the raw fields of a POST without credentials; the handler validates them.
 
-    Raises as `read_body`.
+    Raises the errors of `read_body`.
     """
 
     def __init__(self, model: type[Fields]) -> None:
@@ -272,7 +275,7 @@ class UncheckedForm(FieldsReader):
         self._fields = model
 
     async def __call__(self, request: Request) -> Mapping[str, Any]:
-        # Set before the body is read, so that the response to a rejected body also lists unknown query parameters.
+        # Set before the body is read, so that the response lists unread query parameters even if the body is rejected.
         request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
         bodies.note_read(request.scope, self._fields)
         max_bytes = services_of(request).settings.limits.max_body_bytes
@@ -282,6 +285,6 @@ class UncheckedForm(FieldsReader):
 def unchecked_fields(model: type[Fields]) -> Any:
     """Create the dependency for `Annotated[Mapping[str, Any], unchecked_fields(Model)]`.
 
-    `Model` only describes the fields in the API document.
+    `Model` only describes the fields in the API description; it does not validate them.
     """
     return Depends(UncheckedForm(model))

@@ -1,4 +1,4 @@
-"""Maps domain errors to HTTP responses; the only place that does so."""
+"""Maps domain errors to HTTP responses."""
 
 import math
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
     errors.ConfigurationError: 500,
     QueryServerError: 500,
 }
-"""HTTP status by error class. Unlisted classes have the status of their nearest base class."""
+"""HTTP status by error class. A class that is not listed has the status of its nearest base class."""
 
 BODY_STATUS: Mapping[type[QueryServerError], int] = {
     errors.OperationNotFound: 2,
@@ -49,13 +49,13 @@ BODY_STATUS: Mapping[type[QueryServerError], int] = {
     errors.EngineUnavailable: -1,
     errors.EngineError: 1,
 }
-"""`status` in the body, if it is not -1 (Contract editor 1.4)."""
+"""`status` in the response body by error class, if it is not -1 (Contract editor 1.4)."""
 
 _RETRY_AFTER_S = 5
 
 
 def respond(request: Request, error: QueryServerError, *, plain: bool = False) -> Response:
-    """Return the response for `error`. With `plain`, its `status` is always -1 (Contract storage 3)."""
+    """Return the response for `error`. If `plain` is set, `status` in the body is always -1 (Contract storage 3)."""
     if isinstance(error, errors.NotAuthenticated):
         return _unauthorized(error)
     if isinstance(error, errors.InvalidFields):
@@ -88,23 +88,23 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 
 
 def internal_error(request: Request) -> Response:
-    """Return the response for an internal error, with only the id of its log entry."""
+    """Return the response to an internal error. It reveals only the id of the log entry."""
     body = {"status": -1, "code": "internal_error", "message": "Internal error."}
     return json_response({**body, "error_id": request.scope.get("request_id", "")}, 500)
 
 
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response for a failure without a domain error, such as an unknown path."""
+    """Return the response to a failure that is not a domain error, such as an unknown path."""
     return json_response({"status": -1, "code": code, "message": message}, status, headers)
 
 
 def wrong_method(allow: str) -> Response:
-    """Return the response to a method that the path does not support; `allow` lists the supported ones."""
+    """Return the response to a method that the path does not support; `allow` lists the supported methods."""
     return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
 def headers_of(error: QueryServerError, status: int) -> Mapping[str, str]:
-    """Return the headers of a failed call in addition to the headers of every response."""
+    """Return the headers that the response to a failed call has in addition to those of all responses."""
     if isinstance(error, errors.InsufficientScope):
         return {"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="{error.scope}"'}  # RFC 6750, 3.1
     if isinstance(error, errors.TooManyRequests):

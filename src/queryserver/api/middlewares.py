@@ -1,4 +1,4 @@
-"""ASGI middlewares for every call. `application.py` determines their order."""
+"""ASGI middlewares that wrap every call. `application.py` determines their order."""
 
 import asyncio
 import collections
@@ -38,21 +38,21 @@ _MAX_PATH_CHARACTERS = 500
 
 class Slots(Protocol):
     async def take(self, user_id: int) -> None:
-        """Wait for a slot of this user. Raises TooManyRequests."""
+        """Wait for a free slot of the user. Raises TooManyRequests."""
         ...
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """The state of a call that the middlewares share."""
+    """State of a call that the middlewares share."""
 
     received: Scope
-    """The scope as created by the server, with method and path as the client sent them."""
+    """The scope that uvicorn created, with method and path as the client sent them."""
     username: str = ""
-    """Empty until the user is known."""
+    """Empty until the caller has been authenticated."""
     slots: Slots | None = None
     slot_user_id: int | None = None
-    """The user whose slot the call holds."""
+    """The user whose slot the call holds; None if it holds none."""
 
     async def take_slot(self, user_id: int) -> None:
         """Wait until the user has a free slot for this call. Raises TooManyRequests."""
@@ -62,7 +62,7 @@ class CallRecord:
 
 
 class RequestMetrics:
-    """Counts calls by method, route and status."""
+    """Counts calls by method, route and status, and measures their duration by route."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         requests = Counter(
@@ -71,7 +71,7 @@ class RequestMetrics:
         seconds = Histogram(
             "queryserver_http_request_seconds", "Time from call to answer.", ["route"], registry=registry
         )
-        # Cached, because finding the series of a label takes longer than counting.
+        # Cached, because looking up the time series of a set of labels takes longer than incrementing it.
         self._requests_of = cache(requests.labels)
         self._seconds_of = cache(seconds.labels)
         self.active = Gauge(
@@ -79,7 +79,7 @@ class RequestMetrics:
         )
 
     def observe(self, scope: Scope, method: str, status: int, seconds: float) -> None:
-        """Count a call that has ended. Clients choose path and method, so only known ones become labels."""
+        """Count a call that has ended. Unknown paths and methods share one label, as clients may send any value."""
         route = described_path(scope, _OTHER)
         self._requests_of(method if method in _METHODS else _OTHER, route, status).inc()
         self._seconds_of(route).observe(seconds)
@@ -95,13 +95,13 @@ def described_path(scope: Scope, default: str) -> str:
 
 
 class AccessLog:
-    """Writes a line for each call, with its path but without its query, which may hold a token."""
+    """Writes a log line for each call, with the path but without the query string, which may contain a token."""
 
     def __init__(self, trusted: Sequence[Network]) -> None:
         self._trusted = trusted
 
     def write(self, call: Scope, *, status: int, size_bytes: int, seconds: float, complete: bool) -> None:
-        """Log a call that has ended. `status` is 0 if the client left before the response."""
+        """Log a call that has ended. `status` is 0 if the client disconnected before the response."""
         record: CallRecord = call[CALL]
         fields: dict[str, object] = {
             "user": record.username or "-",
@@ -118,7 +118,7 @@ class AccessLog:
 
 
 class CallRecords:
-    """Middleware that measures calls and writes the access log."""
+    """Middleware that updates the metrics and the access log at the end of each call."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, access_log: AccessLog | None = None) -> None:
         self._app = app
@@ -156,13 +156,13 @@ class CallRecords:
 
 
 InternalError = Callable[[Request], Response]
-"""Creates the response to a call that failed due to a fault in this service."""
+"""Creates the response to a call that failed because of an error in this service."""
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
-# Characters that a segment may contain unencoded (RFC 3986 pchar); all others are percent-encoded.
+# Characters that may appear unencoded in a path segment (RFC 3986 pchar); all others are percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_ARGUMENT = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 _ANY_HOST = "/desktop/debug/"
@@ -186,7 +186,7 @@ log = structlog.get_logger(__name__)
 
 
 class RequestIds:
-    """Assigns each call an id for its response and its log lines, and adds the headers that all responses have."""
+    """Assigns each call an id for its response and log lines, and adds the headers that all responses have."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -206,9 +206,9 @@ class RequestIds:
                     headers.append((b"cache-control", b"no-store"))
             await send(message)
 
-        # The server runs each call in its own context, so the id is unbound when the call ends.
+        # Uvicorn runs each call in its own context, so the id is unbound when the call ends.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        # Copied, because later middlewares change the scope, and the server reads the call's method from its own scope.
+        # Copied, because inner middlewares change the scope, and uvicorn reads the method from the original scope.
         call = {**scope, "request_id": request_id, CALL: CallRecord(received=scope)}
         await self._app(call, receive, send_with_headers)
 
@@ -219,7 +219,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class InternalErrors:
-    """Catches all unexpected errors; the client gets an error id, and the traceback is logged."""
+    """Catches all unexpected errors, logs the traceback, and responds with the id of the log entry."""
 
     def __init__(self, app: ASGIApp, internal_error: InternalError) -> None:
         self._app = app
@@ -234,7 +234,7 @@ class InternalErrors:
             await self._app(scope, receive, response)
         except ClientDisconnect:
             log.debug("client left before the response")
-        except asyncio.CancelledError:  # the server has stopped waiting for calls to end
+        except asyncio.CancelledError:  # uvicorn is shutting down and has stopped waiting for calls to end
             log.warning("call cut off by the stop")
             if response.has_begun:
                 raise
@@ -248,7 +248,7 @@ class InternalErrors:
 
 
 class _HeldHead:
-    """Sends the response headers with the first body chunk, so that until then the call can still return an error."""
+    """Holds back the response headers until the first body chunk, so that an earlier error can replace the response."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -270,7 +270,7 @@ class _HeldHead:
 
 
 class PathForm:
-    """Normalizes paths to the form that routes are matched against, and serves HEAD as GET without the body."""
+    """Normalizes paths before routes are matched, and serves HEAD as GET without the body."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -300,13 +300,13 @@ class PathForm:
 
 
 def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
-    """Return the path without prefix and trailing slash, with a uniform encoding of each segment.
+    """Return the path without prefix and trailing slash, with each segment percent-encoded in the same way.
 
-    Returns None for paths that routes cannot have: another prefix, invalid UTF-8 or U+0000 in a segment.
+    Returns None for paths that cannot match a route: wrong prefix, or invalid UTF-8 or U+0000 in a segment.
     """
     path = raw_path.partition(b"?")[0]
     if path.startswith(prefix.encode()) and _PATH_ARGUMENT.match(path, len(prefix.encode())):
-        # The argument is the caller's own path, including double slashes, encoded slashes and a trailing slash.
+        # After `=` comes a storage path, in which double slashes, encoded slashes and a trailing slash are significant.
         return quote(path, safe=PRINTABLE)[len(prefix) :]
     if b"%" not in path and path.isascii():
         text = path.decode()
@@ -322,12 +322,12 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
 
 
 def answers_head(path: str) -> bool:
-    """Return whether a path with GET also supports HEAD. Event streams do not, because they do not end."""
+    """Return whether a path that supports GET also supports HEAD. Event streams do not, because they stay open."""
     return not path.startswith("/api/v1/editor/events/")
 
 
 class AllowedHosts:
-    """Rejects calls to other host names; health checks may use any host name."""
+    """Rejects calls with a host name that is not in `hosts`; health checks may use any host name."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
@@ -340,14 +340,17 @@ class AllowedHosts:
         await failure(400, "invalid_host", "This host name is not served.")(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
-        # With several host headers, another program may trust a different one (RFC 9112, 3.2).
+        # Several Host headers are rejected, because a proxy may have used a different one (RFC 9112, 3.2).
         host, *others = [value.casefold() for value in Headers(scope=scope).getlist("host")] or [""]
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name in self._hosts and not others
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS middleware for API paths; unlisted origins get no CORS headers (Contract platform 1.5)."""
+    """Starlette's CORS middleware, for API paths only. Origins not in `origins` get no CORS headers.
+
+    Contract platform 1.5.
+    """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], *, allow_credentials: bool) -> None:
         super().__init__(
@@ -359,7 +362,7 @@ class Cors(CORSMiddleware):
             expose_headers=_CORS_EXPOSED,
             max_age=_CORS_MAX_AGE_S,
         )
-        # Excludes the headers that browsers always allow, which Starlette adds.
+        # Starlette also lists the headers that browsers always allow; only the documented headers are listed here.
         self.preflight_headers["Access-Control-Allow-Headers"] = ", ".join(_CORS_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -373,7 +376,7 @@ class Cors(CORSMiddleware):
 
         async def send_with_vary(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Caches must not serve this response to pages of a listed origin.
+                # Caches must not serve this response to pages of an allowed origin.
                 MutableHeaders(raw=message.setdefault("headers", [])).add_vary_header("Origin")
             await send(message)
 
@@ -381,9 +384,9 @@ class Cors(CORSMiddleware):
 
 
 class UserSlots:
-    """Limits the concurrent calls per user. Up to 500 further calls wait in turn, each for at most 30 s.
+    """Limits the concurrent calls per user. Up to 500 further calls wait in order of arrival, each for at most 30 s.
 
-    Calls take their slot with `CallRecord.take_slot`, once the user is known.
+    A call takes its slot with `CallRecord.take_slot` after authentication.
     """
 
     def __init__(self, app: ASGIApp, per_user: int) -> None:
@@ -391,7 +394,7 @@ class UserSlots:
         self._per_user = per_user
         self._slots: dict[int, asyncio.Semaphore] = {}
         self.calls: collections.Counter[int] = collections.Counter()
-        """Number of running or waiting calls, by user id."""
+        """Number of running and waiting calls, by user id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -407,7 +410,7 @@ class UserSlots:
                 self._forget(record.slot_user_id)
 
     async def take(self, user_id: int) -> None:
-        """Wait for a slot. Raises TooManyRequests."""
+        """Wait for a free slot of the user. Raises TooManyRequests if too many calls wait, or after 30 s."""
         if self.calls[user_id] >= self._per_user + _MAX_WAITING:
             raise TooManyRequests(_TOO_MANY_CALLS, retry_after=_RETRY_AFTER)
         self.calls[user_id] += 1
@@ -432,7 +435,7 @@ class UserSlots:
 
 
 class UnknownFields:
-    """Reports the fields of a call that its route does not read, in the header X-Unknown-Fields and in the log."""
+    """Reports the received fields that a route does not read, in the header X-Unknown-Fields and in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -457,5 +460,5 @@ class UnknownFields:
 
         await self._app(scope, receive, send_with_names)
         if unknown:
-            # Logs the route's path, since the call's path may contain names of a user's objects.
+            # Log the route's path template, because the call's path may contain names of a user's objects.
             self._log.note(described_path(scope, scope["path"]), unknown)

@@ -1,6 +1,6 @@
-"""Access control for metrics, and the metrics port of processes that do not serve calls: workers and beats.
+"""Access control for metrics, and the metrics port of processes that do not serve the API: workers and beats.
 
-Must not import routes, because processes with such a port do not need them (Contract platform 9.3).
+Contract platform 9.3. Does not import the routes, which workers and beats do not need.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
-# Enough for a few Prometheus servers and probes. A page has about 10 KiB.
+# Enough for a few Prometheus servers and probes. A metrics page has about 10 KiB.
 _MAX_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
 _HEAD_WITHIN_S = 5.0
@@ -45,7 +45,7 @@ _UNSENT_BYTES = 8 * 1024 * 1024
 
 
 async def metrics_response(request: Request, desktop: DesktopSettings, page: MetricsPage | None) -> Response:
-    """Return the metrics to allowed networks, or with the metrics token (Contract platform 9.3)."""
+    """Return the metrics if the call has the metrics token or comes from an allowed network (Contract platform 9.3)."""
     if page is None:
         return failure(404, "not_found", "Not found.")
     if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
@@ -62,7 +62,7 @@ def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Netwo
 
 
 class MetricsListener:
-    """Serves only `/metrics` and `/desktop/debug/is_alive` of this process."""
+    """Serves `/metrics` and `/desktop/debug/is_alive` of this process on a separate port."""
 
     def __init__(self, listener: socket.socket, desktop: DesktopSettings) -> None:
         self._listener = listener
@@ -70,9 +70,10 @@ class MetricsListener:
 
     @asynccontextmanager
     async def serving(self, page: MetricsPage | None) -> AsyncGenerator[None]:
-        """Serve requests inside the block, including earlier requests that have waited. Raises ConfigurationError.
+        """Serve requests inside the block, including those that have queued since the port was bound.
 
-        The server is restarted after a failure, because the other work of the process continues.
+        If the server fails, it is restarted, because the other work of the process continues. Raises
+        ConfigurationError.
         """
         stopped, tasks = asyncio.Event(), Tasks()
         tasks.start(self._keep(self._config(page), stopped), "monitoring")
@@ -89,10 +90,10 @@ class MetricsListener:
         while not stopped.is_set():
             restarts.begin()
             try:
-                # A duplicate, because the server closes its socket: requests wait at the port until the next server
-                # starts.
+                # A duplicate, because the server closes its socket; with the original still open, requests queue until
+                # the next server starts.
                 await _Server(config, stopped).serve([self._listener.dup()])
-            except Exception:  # last resort of a task: the next server may succeed
+            except Exception:  # keeps the task alive: the next server may succeed
                 pause_s = restarts.pause_s()
                 log.exception("metrics are not served", again_in_s=pause_s)
                 with suppress(TimeoutError):
@@ -119,23 +120,23 @@ class MetricsListener:
             trusted_proxies=desktop.trusted_proxies,
         )
         try:
-            # separate from the service's counts, which cover clients of the service
+            # A separate registry, because the connection metrics of the service count only API clients.
             guard_connections(config, limits, ConnectionCounts(CollectorRegistry()))
-        except OSError as error:  # including errors of OpenSSL
+        except OSError as error:  # also raised for OpenSSL errors
             problem = f"desktop.ssl_certificate: cannot be used with its key: {error.strerror or error}."
             raise ConfigurationError([problem]) from error
         return config
 
 
 class _Server(uvicorn.Server):
-    """A server without signal handlers: the process has its own, and stops this server through `stopped`."""
+    """A uvicorn server without signal handlers: the process has its own, and stops this server through `stopped`."""
 
     def __init__(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
         super().__init__(config)
         self._stopped = stopped
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until stopped; also closes open connections after a failure."""
+        """Serve until `stopped` is set. After a failure, close open connections and raise the error."""
         try:
             await super().serve(sockets)
         except Exception:
@@ -156,7 +157,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def metrics_listener(desktop: DesktopSettings) -> Generator[MetricsListener]:
-    """Bind the port before any slow work. Raises ConfigurationError if this fails."""
+    """Bind the metrics port, so that a port conflict is reported before any slow work. Raises ConfigurationError."""
     tasks = desktop.task_server
     host, port = tasks.metrics_host.strip("[]"), tasks.metrics_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

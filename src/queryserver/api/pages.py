@@ -1,4 +1,4 @@
-"""Serves browser pages and their files from memory, plain or compressed, with a strict content security policy."""
+"""Serves browser pages and their assets from memory, optionally compressed, with a strict Content Security Policy."""
 
 import asyncio
 import gzip
@@ -21,13 +21,13 @@ from queryserver.api.routes import PAGE, PathGroup, contents
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-"""Forbids content from other hosts, inline content, and framing of our pages."""
+"""Forbids content from other hosts, inline scripts and styles, and embedding of the pages in frames."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
 _HERE = files("queryserver.api")
 _PAGE_FOLDER = _HERE.joinpath("page")
-# Swagger UI as released, from a PyPI package (ADR 47) that is used for nothing else.
+# The released files of Swagger UI, from a PyPI package that is used only for them (ADR 47).
 _SWAGGER_UI = files("fastapi_swagger").joinpath("resources")
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -58,7 +58,7 @@ class StaticContent:
         return cls(content, compressed, media_type, sha256(content).hexdigest()[:16])
 
     def json_response(self, request: Request, headers: Mapping[str, str]) -> Response:
-        """Return 200 in an encoding that the client accepts, or 304 if the client has this version."""
+        """Return the content in an encoding that the client accepts, or 304 if the client has this version."""
         is_compressed = accepts_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_compressed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
@@ -71,7 +71,7 @@ class StaticContent:
 
 
 class Pages:
-    """The pages and files of this process, read in a thread when first requested."""
+    """The pages and assets of this process, read in a thread when first requested."""
 
     def __init__(self) -> None:
         self._files: Mapping[str, StaticContent] | None = None
@@ -79,7 +79,7 @@ class Pages:
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
-        """Return a page or one of its files; None for another name. A file with `?v=` in its URL never changes."""
+        """Return a page or asset; None for another name. If `?v=` is the current version, it is cached for a year."""
         if name not in _ASSETS and name not in _PAGES:
             return None
         async with self._lock:
@@ -100,7 +100,7 @@ class Pages:
 
 
 def prefers_html(accept: str) -> bool:
-    """Return whether `Accept` lists HTML, and not JSON with a higher weight. Browsers list HTML, programs do not."""
+    """Return whether `Accept` lists HTML with at least the weight of JSON. Browsers list HTML; programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
@@ -127,7 +127,7 @@ async def _in_thread(request: Request, work: Callable[[], T]) -> T:
 
 
 def _read(prefix: str) -> Mapping[str, StaticContent]:
-    """Read pages and files by name. Links in pages contain the server's URL prefix and the file versions."""
+    """Read all pages and assets by name. Links in the pages get the configured URL prefix and the asset versions."""
     found = {
         name: StaticContent.of(
             (_SWAGGER_UI if name.startswith("swagger-ui") else _PAGE_FOLDER).joinpath(name).read_bytes(), media_type
@@ -170,7 +170,7 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
 @router.get("/api/v1/openapi.json", response_class=Response, responses=contents("application/json", words=PAGE))
 async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     """Return this OpenAPI 3.1 document as JSON."""
-    # like all responses below /api/v1 (Contract platform 1.3)
+    # Like all responses below /api/v1 (Contract platform 1.3).
     return await _document_response(request, request.app.state.json_document, caching="no-store")
 
 
@@ -185,7 +185,7 @@ async def get_docs_page(request: Request, _client: ClientDep) -> Response:
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
 async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
-    """Return a script, style sheet or image of a page."""
+    """Return a script, style sheet or image of a page; 404 for any other name."""
     return await _page_response(request, "" if asset.endswith(".html") else asset)
 
 
@@ -212,7 +212,7 @@ async def _document_response(
 
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
-    """Return the document with this server's URL prefix in its paths."""
+    """Return the API description with the configured URL prefix as its server URL."""
     document: dict[str, Any] = orjson.loads(_HERE.joinpath("openapi.json").read_bytes())
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]

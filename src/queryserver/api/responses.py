@@ -1,4 +1,4 @@
-"""Responses: wire models as bytes, streams, and request headers that affect the response."""
+"""Builds responses from wire models and streams, and reads the request headers that affect responses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -21,26 +21,26 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON response with a wire model."""
+    """Return a response with a wire model as JSON."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status, dict(headers or {}), "application/json")
 
 
 def model_from(model: type[Model], found: object, **others: Any) -> Model:
-    """Build a wire model from the attributes of `found` with the same names, and `others`."""
+    """Build a wire model from `others` and from the attributes of `found` that have the names of fields."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 
 
 def utc_text(time: datetime | None) -> str | None:
-    """Return a UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
+    """Return a time in UTC as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
     if time is None:
         return None
     return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def utc_text_without_zone(time: datetime | None) -> str | None:
-    """UTC as `2026-01-05T09:10:11.123`, with milliseconds only if they are not zero (Contract platform 1.3)."""
+    """Return a time in UTC as `2026-01-05T09:10:11.123`; zero milliseconds are omitted (Contract platform 1.3)."""
     if time is None:
         return None
     utc = time.astimezone(UTC).replace(tzinfo=None)
@@ -48,7 +48,7 @@ def utc_text_without_zone(time: datetime | None) -> str | None:
 
 
 def epoch_milliseconds(time: datetime) -> int:
-    """Epoch milliseconds, as in keys named `lastExecuted`."""
+    """Return a time as Unix time in milliseconds."""
     return int(time.timestamp() * 1000)
 
 
@@ -63,9 +63,9 @@ def conditions_of(request: Request) -> Conditions:
 
 
 def coding_for(request: Request) -> ContentCoding:
-    """Choose the compression of the body.
+    """Return the compression of the response body.
 
-    Parts are never compressed, because their offsets refer to the original file.
+    Range requests are never compressed, because their offsets refer to the original file.
     """
     if "range" in request.headers:
         return ContentCoding.IDENTITY
@@ -76,9 +76,9 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`, and return its result.
+    """Return the result of `work`; cancel it if the client disconnects first.
 
-    Raises ClientDisconnect if the client disconnects first. The body must have been read.
+    The request body must have been read before. Raises ClientDisconnect, and the errors of `work`.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request), name="client-presence")
@@ -99,18 +99,18 @@ async def _disconnected(request: Request) -> None:
 
 
 HEADERS_ONLY = "queryserver.headers_only"
-"""True in the scope of a HEAD request, which is routed as GET."""
+"""Scope key; True for a HEAD request, which is routed as GET."""
 
 log = structlog.get_logger(__name__)
 
 
 def is_headers_only(request: Request) -> bool:
-    """Return whether the request is a HEAD request, which gets the GET response without the body."""
+    """Return whether the request is a HEAD request, whose response is that of GET without the body."""
     return bool(request.scope.get(HEADERS_ONLY))
 
 
 class OwnedStream(StreamingResponse):
-    """A streamed response that finally closes its source, even if the client disconnects.
+    """A streaming response that always closes its source, even if the client disconnects.
 
     The `ConnectionGuard` disconnects clients that stop reading.
     """
@@ -127,9 +127,9 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; errors of the source break the connection.
+        """Send the response. If the source fails, the body ends early, and uvicorn closes the connection.
 
-        For HEAD, the source is closed after its first chunk.
+        For HEAD, only the headers are sent and the source is closed.
         """
         try:
             if scope.get(HEADERS_ONLY):
@@ -150,9 +150,9 @@ async def stream(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> OwnedStream:
-    """Create a streamed response. Raises the error of `source` if it fails before its first chunk.
+    """Create a streaming response. If `source` fails before its first chunk, raises the error of `source`.
 
-    With a `Content-Length` among the headers, a body that ends early breaks the connection.
+    If `headers` contain a Content-Length and the body ends early, uvicorn closes the connection.
     """
     first = await anext(source, b"")
     return OwnedStream(source, first, media_type, headers or {}, status)

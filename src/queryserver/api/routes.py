@@ -1,4 +1,4 @@
-"""Path groups, path parameters, and route classes, which determine the format of a group's failures."""
+"""Path groups, path parameter types, and the route class that determines the error format of a group."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -18,7 +18,7 @@ from queryserver.errors.base import QueryServerError
 
 
 class RawConvertor(Convertor[str]):
-    """Matches a part of the path in encoded form, in which `%2F` belongs to a name."""
+    """Path parameter that stays percent-encoded, so that `%2F` can be part of a name."""
 
     def __init__(self, regex: str) -> None:
         self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
@@ -28,23 +28,23 @@ class RawConvertor(Convertor[str]):
 
 
 class NameConvertor(RawConvertor):
-    """Matches a path segment, decoded once. Invalid UTF-8 and U+0000 do not match, which causes a 404."""
+    """Path parameter that is a decoded segment. Paths with invalid UTF-8 or U+0000 have already been rejected (404)."""
 
     def convert(self, value: str) -> str:
         return unquote_to_bytes(value).decode()
 
 
 def register_convertors() -> None:
-    """Register the types with Starlette, before the first route that uses them."""
-    # The interface of a context, in the optimizer calls of Hue (Contract platform 7.8); other values are unknown paths.
+    """Register the path parameter types with Starlette; must be called before the first route uses one."""
+    # The interface in context calls, and the names of Hue's optimizer calls (Contract platform 7.8).
     register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
     calls = "query_risk|query_compatibility|similar_queries|predict"
     register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{calls}"))
-    # The id of a task; `submit` is a separate call with another method.
+    # The id of a task. `submit` is excluded, because it is a call with another method.
     register_url_convertor("task", NameConvertor("(?!submit$)[^/]+"))
-    # The id of a schedule; the excluded names are separate calls with another method.
+    # The id of a schedule. The excluded names are calls with another method.
     register_url_convertor("schedule", NameConvertor("(?!(?:new|update|delete|run)$)[^/]+"))
-    # The text after `=` in storage calls.
+    # The path after `=` in storage calls.
     register_url_convertor("raw", RawConvertor(".*"))
     # One or more non-empty segments, split by `names_of`.
     register_url_convertor("rest", RawConvertor("[^/]+(?:/[^/]+)*"))
@@ -53,7 +53,7 @@ def register_convertors() -> None:
 
 
 def names_of(rest: str) -> tuple[str, ...]:
-    """Return the decoded segment names of a `{…:rest}` parameter."""
+    """Return the decoded segments of a `{…:rest}` parameter."""
     return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
 
 
@@ -63,7 +63,7 @@ RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PlatformRoute(APIRoute):
-    """A route whose failures have the `status` -1 (Contract platform 1.4). Subclasses override the failure format."""
+    """A route whose error responses have the `status` -1 (Contract platform 1.4). Subclasses override the format."""
 
     def get_route_handler(self) -> RouteHandler:
         handle = super().get_route_handler()
@@ -81,16 +81,16 @@ class PlatformRoute(APIRoute):
         return respond(request, error, plain=True)
 
     def internal_error(self, request: Request) -> Response:
-        """Return the response to a call that failed due to a fault in this service."""
+        """Return the response to a call that failed because of an error in this service."""
         return internal_error(request)
 
     def wrong_method(self, allow: str) -> Response:
-        """Return the response to a method that the path does not support; `allow` lists the supported ones."""
+        """Return the response to a method that the path does not support; `allow` lists the supported methods."""
         return wrong_method(allow)
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return a value for `responses=`: the statuses of a call in addition to the common ones of its kind."""
+    """Return the value of `responses=` for error statuses that only some calls have."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
 
 
@@ -98,7 +98,7 @@ _BYTES = {"type": "string", "format": "binary"}
 _MEDIA_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object"},
     "application/yaml": {"type": "object"},
-    # Events have no type, because generators and checkers disagree on whether it describes the stream or an event.
+    # Without `type`, because tools disagree on whether the schema describes the whole stream or one event.
     "text/event-stream": {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."},
     "text/html": {"type": "string"},
     "text/plain": {"type": "string"},
@@ -113,9 +113,9 @@ FILE: Mapping[int, str] = {
 
 
 def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | str, dict[str, Any]]:
-    """Return a value for `responses=`: bodies that are not models. `words` describes each status.
+    """Return the value of `responses=` for bodies that are not models. `words` maps each status to its description.
 
-    Use together with `response_class=Response`, so that JSON is not also described.
+    Use together with `response_class=Response`; otherwise FastAPI also describes a JSON body.
     """
     content = {kind: {"schema": _MEDIA_SCHEMAS.get(kind, _BYTES)} for kind in media_types}
     return {
@@ -125,24 +125,24 @@ def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | st
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return the name of the handler, or the `name` of the route if a handler has several."""
+    """Return the name of the handler, or the route's own `name` if the handler serves several routes."""
     return route.name
 
 
 class PathGroup(APIRouter):
-    """Router of a path group, with the operation ids that client generators use.
+    """Router of a path group. Operation ids, from which client generators derive method names, are handler names.
 
-    Without `matches`, FastAPI would try every route of every earlier router, and the routes of the call's own router
-    twice, which takes 0.3 ms for the last routers (docs/benchmarks.md).
+    `matches` is overridden for speed: FastAPI would try every route of every earlier router, and the routes of the
+    call's own router twice, which takes 0.3 ms for the last routers (docs/benchmarks.md).
     """
 
     def __init__(self, tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> None:
         super().__init__(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match like FastAPI, but without trying routes that cannot match, nor for paths without parameters.
+        """Match like FastAPI, but look up paths without parameters in a table and skip routers that cannot match.
 
-        FastAPI selects the route itself in a second pass.
+        FastAPI then selects the route in a second pass.
         """
         path = scope["path"]
         if scope["method"] in self._methods_by_path.get(path, ()):
@@ -151,7 +151,7 @@ class PathGroup(APIRouter):
 
     @cached_property
     def _methods_by_path(self) -> Mapping[str, Collection[str]]:
-        """The methods of the paths without parameters."""
+        """The methods of each path without parameters."""
         methods: defaultdict[str, set[str]] = defaultdict(set)
         for route in self.routes:
             if isinstance(route, APIRoute) and not route.param_convertors:
@@ -160,14 +160,14 @@ class PathGroup(APIRouter):
 
     @cached_property
     def _beginnings(self) -> tuple[str, ...]:
-        """The prefixes of the paths up to their first parameter."""
+        """The part of each path before its first parameter."""
         return tuple({route.path.partition("{")[0] for route in self.routes if isinstance(route, APIRoute)})
 
 
 def editor_group(tag: str = "editor") -> PathGroup:
-    """Create a router for editor calls, whose paths are written in full, since most have an alias below `/notebook`.
+    """Create a router for editor calls. Their routes contain full paths, because most have an alias below `/notebook`.
 
-    The exception handler of the application answers failures, with a `status` that depends on the error (Contract
+    The application's exception handler builds their error responses, whose `status` depends on the error (Contract
     editor 1.4).
     """
     return PathGroup(tag, prefix="", route_class=APIRoute)

@@ -1,4 +1,4 @@
-"""Aliases for the services that handlers declare in their signatures."""
+"""Dependency aliases for the services that handlers declare in their signatures."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -55,14 +55,14 @@ T = TypeVar("T")
 
 
 def _service(read: Callable[[Services], T]) -> Any:
-    async def service(request: Request) -> T:  # async, because FastAPI would run a plain function in a thread
+    async def service(request: Request) -> T:  # async, because FastAPI runs plain functions in a thread
         return read(services_of(request))
 
     return Depends(service)
 
 
 def _enabled_tasks(services: Services) -> TaskService:
-    """Return the task service. Raises task_server_disabled."""
+    """Return the task service. Raises task_server_disabled if tasks are turned off."""
     services.tasks.service.require_enabled()
     return services.tasks.service
 
@@ -82,7 +82,7 @@ StatementReaderDep = Annotated[StatementReader, _service(lambda services: servic
 StreamsDep = Annotated[Streams, _service(lambda services: services.streams)]
 SubmissionsDep = Annotated[Submissions, _service(lambda services: services.statements.submissions)]
 
-# Metadata of engines, and search
+# Engine metadata and search
 AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
 CatalogBrowserDep = Annotated[CatalogBrowser, _service(lambda services: services.metadata.browser)]
 PlansDep = Annotated[Plans, _service(lambda services: services.metadata.plans)]

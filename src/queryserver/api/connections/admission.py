@@ -1,4 +1,4 @@
-"""Limits the connections that a process accepts, in total and from each address."""
+"""Limits the number of connections that a process accepts, in total and from each address."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,19 +17,19 @@ _MAX_ANSWERED_REFUSALS = 64
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     request_head_s: float
-    """Time limit from the connection, or from the first byte of a later request, to the end of the request headers."""
+    """Time limit for receiving the request headers, from connection start or from the first byte of a later request."""
     response_stall_s: float
-    """A client must read at least 1 KiB of a response per second, measured over this time."""
+    """A client must read at least 1 KiB/s of a response on average over this time."""
     in_all: int
     per_address: int
-    """Trusted proxies are exempt, because one proxy connects for many clients."""
+    """Trusted proxies are exempt, because a proxy connects on behalf of many clients."""
     unsent_bytes: int
-    """Limit on the response bytes that are written but not yet read by clients."""
+    """Limit on all response bytes that have been written but that clients have not read yet."""
     trusted_proxies: Sequence[Network] = ()
 
 
 def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
-    """Return the limits from the settings; connection counts are lowered if the open file limit is too low."""
+    """Return the limits from the settings, with lower connection counts if the limit on open files requires it."""
     in_all = min(desktop.max_connections, permitted_connections())
     return ConnectionLimits(
         request_head_s=desktop.request_head_timeout_s,
@@ -43,7 +43,7 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a connection is refused. Clients that do not get a response are disconnected immediately."""
+    """Why a connection is refused. If `is_answered` is False, the client is disconnected without a response."""
 
     status: int
     message: str
@@ -52,13 +52,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class Admission:
-    """One connection in the counts of `Admissions`, until `leave` is called."""
+    """A connection that `Admissions` counts until `leave` is called."""
 
     refusal: Refusal | None
     _uncount: Callable[[], None] | None = field(repr=False)
 
     def leave(self) -> None:
-        """Stop counting the connection, which has ended. Idempotent."""
+        """Stop counting the connection once it has ended. Idempotent."""
         uncount, self._uncount = self._uncount, None
         if uncount is not None:
             uncount()
@@ -75,9 +75,9 @@ class Admissions:
         self._answered_refusals = 0
 
     def admit(self, peer: Any) -> Admission:
-        """Count a connection.
+        """Count a connection, or refuse it above a limit (`refusal` is then set).
 
-        `peer` is the transport's `peername`: host and port, or another value if there is no host.
+        `peer` is the transport's `peername`: a tuple of host and port, or another value if the peer has no host.
         """
         host = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) and peer else ""
         trusted = self._limits.trusted_proxies

@@ -1,7 +1,7 @@
-"""HTTP on all ports: limits the time and size of request headers, and the number of pipelined requests.
+"""HTTP connections on all ports, with limits on the time and size of request headers and on pipelined requests.
 
 Uvicorn's own protocol waits indefinitely for the rest of the request headers, accepts headers of any size, and queues
-any number of requests that a client sends before reading a response.
+any number of requests that a client sends without reading a response.
 """
 
 import asyncio
@@ -23,15 +23,16 @@ from queryserver.platform.settings.desktop import DesktopSettings
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
-"""Maximum number of requests on one connection that wait for the response to an earlier request."""
+"""Maximum number of requests that wait on one connection for the response to an earlier request."""
 _KEEP_ALIVE_S = 75
 _RETRY_AFTER_S = 5
-# Closing with unread input resets the connection, and the client loses the response, so input is discarded first.
+# If a connection is closed with unread input, TCP resets it and the client may lose the response, so input is read and
+# discarded for this time first.
 _LINGER_S = 1.0
 
 
 def http_config(app: Any, desktop: DesktopSettings, **options: Any) -> Config:
-    """Create uvicorn's settings for a port, including `options`. Call `guard_connections` before serving the port."""
+    """Return uvicorn's configuration for a port, with `options`. Call `guard_connections` before serving the port."""
     return Config(
         app,
         http="httptools",
@@ -48,7 +49,7 @@ def http_config(app: Any, desktop: DesktopSettings, **options: Any) -> Config:
 
 
 def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
-    """Load `config`, and let it accept connections within `limits`. Raises OSError for an unusable certificate."""
+    """Load `config` and enforce `limits` on its connections. Raises OSError if the certificate or key is unusable."""
     guard = ConnectionGuard(limits, metrics)
     context = load_without_tls(config)
 
@@ -69,7 +70,7 @@ def guard_connections(config: Config, limits: ConnectionLimits, metrics: Connect
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """The reason why the server ends a connection, and the response to send."""
+    """Why the server ends a connection (for the metrics), and the response to send."""
 
     cut: DisconnectReason
     status: int
@@ -89,7 +90,7 @@ class _RefusedHeadError(Exception):
 
 
 class ConnectionGuard:
-    """State shared by all connections of a process."""
+    """State that all connections of a port share."""
 
     def __init__(self, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
         self.limits = limits
@@ -99,9 +100,9 @@ class ConnectionGuard:
 
 
 class HttpConnection(UvicornHttp):
-    """Adds limits to uvicorn's protocol. `of_server` are the arguments that uvicorn passes to its own class.
+    """Uvicorn's protocol with limits. `of_server` are the arguments that uvicorn passes to a protocol class.
 
-    A TLS connection already has its `admission`.
+    `admission` is set for TLS connections, which are counted before the handshake.
     """
 
     def __init__(self, guard: ConnectionGuard, admission: Admission | None = None, **of_server: Any) -> None:
@@ -112,16 +113,16 @@ class HttpConnection(UvicornHttp):
         self._deadline: asyncio.TimerHandle | None = None
         self._problem: _Problem | None = None
         self._is_over = False
-        """Whether reading requests has stopped."""
+        """Whether further input is ignored."""
         self._has_bytes = False
-        """Whether data has arrived since the last response, or since the connection was made."""
+        """Whether data has arrived since the last response, or since the start of the connection."""
         self._in_message = self._in_body = False
         self._under_way = 0
-        """Number of requests whose headers have arrived and whose response has not been written."""
+        """Number of requests whose headers have arrived and whose responses are not complete."""
         self._head_bytes = 0
         """Size of the request line and of all headers and trailers of the current request."""
         self._unparsed_bytes = 0
-        """Number of bytes since the parser's last event, which are part of one long name or value."""
+        """Number of bytes since the parser's last event, such as those of an incomplete header."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._admission is None:
@@ -143,7 +144,7 @@ class HttpConnection(UvicornHttp):
         self._guard.unread.forget(self._output)
         if self._admission is not None:
             self._admission.leave()
-        # After an error, uvicorn would keep its idle timer, and thereby this object.
+        # If it received the error, uvicorn would not cancel its idle timer, which keeps this object alive.
         super().connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
@@ -176,7 +177,7 @@ class HttpConnection(UvicornHttp):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; also called for the trailers of a chunked body."""
+        """Count the size of a header, or of a trailer of a chunked body."""
         self._count(len(name) + len(value) + 4)
         super().on_header(name, value)
 
@@ -216,7 +217,7 @@ class HttpConnection(UvicornHttp):
             self._refuse(_TOO_LARGE)
 
     def _refuse(self, problem: _Problem) -> None:
-        """Stop parsing; `malformed` is called next."""
+        """Stop the parser by raising an error; uvicorn then calls `malformed`."""
         self._problem = problem
         raise _RefusedHeadError
 
@@ -241,7 +242,7 @@ class HttpConnection(UvicornHttp):
 
     def _end(self, problem: _Problem) -> None:
         if self._under_way:
-            # A response would appear within the response to an earlier request.
+            # A response would be inserted into the unfinished response to an earlier request.
             self._is_over = True
             self._disarm()
             self._output.cut_off(problem.cut)

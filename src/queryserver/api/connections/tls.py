@@ -1,7 +1,7 @@
-"""TLS for connections that are counted before the handshake.
+"""TLS connections that are counted before the handshake.
 
-The event loop's TLS server passes on a connection only after the handshake, so connections that never finish it would
-not be counted. It also keeps unread response bytes in its own buffers, where they would not be counted either.
+With asyncio's own TLS server, the protocol gets a connection only after the handshake, so connections that never finish
+the handshake would not be counted. Neither would unread response bytes, which that server keeps in its own buffers.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import Any
 from queryserver.api.connections.admission import Admission, Admissions
 
 _RECORD_BYTES = 16 * 1024
-"""Maximum size of a TLS record's content."""
+"""Maximum payload of a TLS record."""
 _WRITE_BYTES = 16 * _RECORD_BYTES
 
 
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
-    """TLS between an event loop transport and the protocol that `make_protocol` creates after the handshake.
+    """TLS layer between an asyncio transport and the protocol that `make_protocol` creates after the handshake.
 
-    `failed` is called when a connection ends without a handshake; connections whose handshake takes longer than
-    `handshake_s` are closed. Responses are encrypted when they are written, so all unsent bytes are in the underlying
-    transport. On close, close_notify is sent, and the client's close_notify is not awaited (RFC 8446 §6.1).
+    A connection is closed if its handshake takes longer than `handshake_s`; `failed` is called if a connection ends
+    before the handshake has finished. Responses are encrypted as they are written, so all unsent bytes are in the
+    buffer of the underlying transport. `close` sends close_notify without waiting for the client's (RFC 8446 §6.1).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
         self._protocol: asyncio.Protocol | None = None
-        """None before the handshake and after the connection ends."""
+        """None before the handshake and after the end of the connection."""
         self._is_closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -67,7 +67,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         try:
             if self._protocol is not None or self._complete_handshake():
                 self._pass_on()
-        except ssl.SSLError:  # not TLS, or an unsupported version: OpenSSL has an alert for the client
+        except ssl.SSLError:  # not TLS, or an unsupported version: send the alert that OpenSSL has prepared
             self._send()
             self._transport.close()
 
@@ -84,7 +84,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         return True
 
     def _pass_on(self) -> None:
-        """Pass on all decryptable data as one chunk, because the protocol may pause reading."""
+        """Decrypt all received data and pass it to the protocol in one call, because the protocol may pause reading."""
         pieces: list[bytes] = []
         has_ended = False
         with suppress(ssl.SSLWantReadError):
@@ -132,7 +132,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if self.is_closing():
             return
         self._is_closing = True
-        with suppress(ssl.SSLError):  # close_notify is prepared; the client's has not arrived
+        with suppress(ssl.SSLError):  # prepares close_notify, and raises because the client's has not arrived
             self._tls.unwrap()
         self._send()
         self._transport.close()

@@ -10,21 +10,22 @@ from queryserver.platform.metrics import DisconnectReason
 
 SLOWEST_BYTES_PER_S = 1024
 _SWEEP_S = 1.0
-# Above the limit on unsent bytes, connections younger than this are spared, since their speed is not known yet.
+# If the limit on unsent bytes is exceeded, connections measured for less time than this are spared, because their
+# speed is not known yet.
 _MIN_MEASURED_S = 1.0
 _RESPONSE_START = b"HTTP/1.1 "
 
 
 @dataclass(slots=True)
 class _Window:
-    """The start of the period over which a client's speed is measured, and the number of bytes read before."""
+    """When the measurement of a client's read speed began, and how many bytes the client had read by then."""
 
     began: float
     taken: int
 
 
 class UnreadResponses:
-    """Checks all connections of a process that have unsent bytes, once a second."""
+    """Checks all connections with unsent bytes at least once a second, and disconnects clients that read too slowly."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
@@ -35,7 +36,7 @@ class UnreadResponses:
         self._is_urgent = False
 
     def wrote(self, transport: "CountedTransport", size: int) -> None:
-        """Note that `size` bytes of a response have been passed to `transport`."""
+        """Record that `size` bytes of a response have been written to `transport`."""
         if transport not in self._windows:
             self._windows[transport] = _Window(time.monotonic(), transport.written_bytes() - size)
         self._unsent += size
@@ -46,7 +47,7 @@ class UnreadResponses:
             self._sweep_in(0)
 
     def forget(self, transport: "CountedTransport") -> None:
-        """Stop checking a connection, which has ended."""
+        """Stop checking a connection once it has ended."""
         self._windows.pop(transport, None)
 
     @property
@@ -84,10 +85,11 @@ class UnreadResponses:
         return False
 
     def _shed(self, now: float) -> None:
-        """Disconnect clients until the rest fits, first those that would need longest for their unsent bytes.
+        """Disconnect clients until the unsent bytes are within the limit, starting with the slowest to finish reading.
 
-        If clients were ordered by speed alone, many fast clients with much unsent data would cause the disconnection of
-        a slow client with little. Young connections are spared up to twice the limit.
+        They are ordered by the time that they need for their unsent bytes. If they were ordered by speed alone, many
+        fast clients with much unsent data would cause the disconnection of a slow client with little. Up to twice the
+        limit, clients measured for less than a second are spared.
         """
         is_severe = self._unsent > 2 * self._limits.unsent_bytes
         seconds_left = {
@@ -111,10 +113,10 @@ def _speed(transport: "CountedTransport", window: _Window, now: float) -> float:
 
 
 class CountedTransport:
-    """The transport of one connection for uvicorn; counts the written bytes.
+    """The transport that uvicorn writes to; counts the bytes written to one connection.
 
-    Response headers are written in one system call together with the body part that follows in the same event loop
-    iteration. Writes after the connection has ended are ignored, whereas the event loop's transports would raise.
+    Response headers are held back, so that the first part of the body is sent in the same system call if it is written
+    in the same event loop iteration. Writes to a closing connection are ignored; an asyncio transport would raise.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class CountedTransport:
         self._unread = unread
         self._cut = cut
         self._head: bytes | None = None
-        """Response headers that are not written yet."""
+        """Response headers that are held back."""
         self._written = 0
         self.get_extra_info = transport.get_extra_info
         self.is_closing = transport.is_closing

@@ -1,17 +1,17 @@
 """Isolates the undocumented parts of uvicorn that this service uses (ADR 80).
 
-Uvicorn's documented hook is the HTTP class (`http` of its `Config`); its own class has no documented
-hooks. This file uses these undocumented names:
+Uvicorn documents that the HTTP protocol class can be replaced (`http` in `Config`), but not how to extend its own
+class. This module uses these undocumented names:
 
-- `HttpToolsProtocol`: the class that `http="httptools"` selects. Writing our own server would take about 500 lines. Its
-  methods `on_url`, `on_header` and so on are called by httptools, which documents them.
-- `on_response_complete`: called at the end of each response, including the responses that uvicorn itself
-  sends, which applications do not see.
-- `send_400_response`: called for input that is not HTTP. Uvicorn's own response is text, ours is JSON.
+- `HttpToolsProtocol`: the class that `http="httptools"` selects. Our own class would take about 500 lines. Its methods
+  `on_url`, `on_header` and so on are callbacks that httptools documents.
+- `on_response_complete`: called at the end of each response, including those that uvicorn itself sends without the
+  application.
+- `send_400_response`: called for input that is not HTTP. Uvicorn responds in plain text, this service in JSON.
 - `timeout_keep_alive_task`, `timeout_keep_alive`, `timeout_keep_alive_handler`: the timer of idle connections. Uvicorn
-  starts it at the end of a response, but not when the rest of a request arrives after its response.
-- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: TLS starts after our own connection count (`tls.py`),
-  so the listener must not start it.
+  starts the timer at the end of a response, but not if the rest of the request arrives after the response.
+- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: connections are counted before TLS starts (`tls.py`), so
+  the listener must not start TLS.
 
 `tests/unit/api/connections/test_uvicorn_internals.py` fails if any of these names changes.
 """
@@ -26,16 +26,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class UvicornHttp(HttpToolsProtocol):
-    """Uvicorn's protocol with two events for subclasses."""
+    """Uvicorn's protocol with two hooks for subclasses: `response_ended` and `malformed`."""
 
     def response_ended(self) -> None:
-        """Called after a response has been written, and the next pipelined request, if any, has been started."""
+        """Called after a response has been written and the next pipelined request, if any, has been started."""
 
     def malformed(self, message: str) -> None:
-        """Called if the input is not valid HTTP, or a method `on_…` has raised an error. The subclass must respond."""
+        """Called if the input is not valid HTTP or an `on_…` callback has raised. The subclass must respond."""
 
     def await_next_request(self) -> None:
-        """Close the connection if no byte of another request arrives within the idle time."""
+        """Start the idle timer, which closes the connection unless another request begins in time."""
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
@@ -47,12 +47,15 @@ class UvicornHttp(HttpToolsProtocol):
 
 
 def load_without_tls(config: Config) -> ssl.SSLContext | None:
-    """Load `config`, and return its TLS context, so that the listener does not start TLS."""
+    """Load `config` and remove its TLS context, so that the listener does not start TLS. Return the context, if any."""
     config.load()
     context, config.ssl = config.ssl, None
     return context
 
 
 def use_protocol(config: Config, make: Callable[..., asyncio.Protocol]) -> None:
-    """Let `make` build each connection's protocol, from the arguments for uvicorn's class. `config` must be loaded."""
+    """Create each connection's protocol with `make`, which gets the arguments of uvicorn's protocol class.
+
+    `config` must be loaded.
+    """
     config.http_protocol_class = cast("type[asyncio.Protocol]", make)
