@@ -1,7 +1,7 @@
-"""A short version of the loader contract, for engines that take seconds per statement.
+"""A short version of the loader contract, for engines on which each statement takes seconds.
 
-Its tests are those of `LoadingContract`; the other engines' suites check the remaining rules, which all statement-based
-loaders share.
+It reuses the tests of `LoadingContract` that depend on the engine. The code for the remaining rules is shared by all
+statement-based loaders, and the other engines' suites test it.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from queryserver.engines.protocol import Engine, TableLoader, TableName
 
 
 class SlowLoadingContract(LoadingBasis):
-    """Inherited by one test class per slow adapter."""
+    """Inherited by one test class per slow engine."""
 
     test_values_of_all_types_arrive_as_they_are = LoadingContract.test_values_of_all_types_arrive_as_they_are
     test_columns_that_hold_nothing_but_null = LoadingContract.test_columns_that_hold_nothing_but_null
@@ -41,7 +41,7 @@ class SlowLoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_batches_that_raise_leave_nothing(self, engine: Engine, loader: TableLoader, target: TableName):
-        """One error stands for all kinds."""
+        """Covers a single error type; the full contract covers all of them."""
         whole = LoadingContract.test_batches_that_raise_leave_nothing
         await whole(self, engine, loader, target, RowsBroke("broke"))  # type: ignore[arg-type]
 
@@ -49,5 +49,5 @@ class SlowLoadingContract(LoadingBasis):
     @pytest.mark.importer(56)
     @pytest.mark.parametrize("state", ["loading", "appending"])
     async def test_a_cancel_leaves_nothing(self, engine: Engine, target: TableName, state: str):
-        """Only states in which the engine is working are tested."""
+        """Covers only states in which the engine is executing a statement."""
         await LoadingContract.test_a_cancel_leaves_nothing(self, engine, target, state)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Shared code of the Spark suites: which statements its Thrift server is running."""
+"""Shared code of the Spark suites: counts the statements that the Thrift server is running."""
 
 import httpx
 import pytest
@@ -8,14 +8,16 @@ from queryserver.engines.protocol import Engine
 
 
 class SparkBasis:
-    """Inherited before the contract."""
+    """Inherited, before the contract, by the Spark test classes."""
 
     @pytest.fixture(autouse=True)
     def _spark(self, spark_server: SparkAddress) -> None:
         self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
 
     async def running_statements(self, engine: Engine) -> int:
-        """Return how many statements with jobs Spark reports as running; a statement is a job group."""
+        """Return how many statements have a running job, according to Spark's REST API; each statement is one job
+        group.
+        """
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             (application,) = (await client.get(self.ui)).json()
             jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()

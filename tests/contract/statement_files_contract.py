@@ -1,4 +1,6 @@
-"""The contract of a statement's files over each store (Contract editor 4.7). See `StorageBasis` for the fixtures."""
+"""The contract of file access by statements, for each store (Contract editor 4.7). `StorageBasis` describes the
+fixtures.
+"""
 
 import asyncio
 
@@ -20,7 +22,7 @@ MIB = 1024 * 1024
 
 
 def shown(scheme: Scheme, path: str) -> str:
-    """Return the path as a statement writes it."""
+    """Return the path in the form in which statements write it."""
     text = str(StoragePath(scheme, path))
     return text if "://" in text else f"{scheme}://{ROOTS[scheme]}{path}"
 
@@ -32,7 +34,7 @@ class StatementFilesContract(StorageBasis):
 
     @pytest.fixture
     def top(self, file_system: FileSystem, base: str) -> str:
-        """Return the test's empty directory as statements write it."""
+        """Return the test's empty directory, in the form in which statements write it."""
         return shown(file_system.scheme, base)
 
     async def test_concurrent_range_reads_return_written_file(self, files: SessionFiles, top: str):
@@ -90,7 +92,7 @@ class StatementFilesContract(StorageBasis):
         for name in awkward:
             await put(storage, f"{base}/{name}", name.encode())
         async with files.acting(ALICE):
-            # Names with escaped dots are listed but cannot be written, as in all calls.
+            # Names with escaped dots can be listed but never written; this also holds for the storage API.
             found = {file.path: file for file in await files.glob(f"{top}/*")}
             assert sorted(found) == sorted(f"{top}/{name}" for name in awkward)
             for name in awkward:
@@ -163,14 +165,14 @@ class StatementFilesContract(StorageBasis):
 
 
 class OwnersOfFilesContract(StorageBasis):
-    """For stores in which users have home directories: `alice` closes hers to `bob`."""
+    """For stores that have home directories: `alice` denies `bob` access to hers."""
 
     @pytest.fixture
     def files(self, file_system: FileSystem) -> SessionFiles:
         return GivenFiles(file_system).session()
 
     async def close_to_others(self, storage: Storage, base: str) -> None:
-        """Close the directory to other users; does nothing where home directories are private by default."""
+        """Deny other users access to the directory. Does nothing where home directories are private by default."""
 
     @pytest.mark.item(95)
     async def test_statements_cannot_access_files_of_another_user(

@@ -1,4 +1,4 @@
-"""The base of the storage contract: the adapter's facts, and fixtures made from them."""
+"""The base class of the storage contract: the adapter's facts, and fixtures that depend on them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -18,24 +18,25 @@ USER = StorageUser("alice")
 
 
 class StorageBasis:
-    """Base of the adapters' test classes, which declare `facts`, `known_failures`, and the fixture `file_system`.
+    """Base class of the storage tests.
 
-    A Storage without a FileSystem provides the fixtures `storage`, `same_storage` and `traits` instead.
+    A subclass declares `facts`, `known_failures` and the fixture `file_system`. If the adapter has a Storage but no
+    FileSystem, the subclass provides the fixtures `storage`, `same_storage` and `traits` instead.
     """
 
     facts: ClassVar[StorageFacts]
     tested_with: ClassVar[str] = ""
-    """The peer of these tests for the support table, such as `Hadoop 3.4`."""
+    """The server that the tests connect to, as named in the support table, such as `Hadoop 3.4`."""
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     @pytest.fixture
     async def storage(self, file_system: FileSystem) -> Storage:
-        """Return the store as these tests' user sees it."""
+        """Return the store for the tests' user."""
         return file_system.as_user(USER)
 
     @pytest.fixture
     async def same_storage(self, file_system: FileSystem) -> Storage:
-        """Return the same store again, as another request of the same user gets it."""
+        """Return the store again, as another request of the same user would obtain it."""
         return file_system.as_user(USER)
 
     @pytest.fixture
@@ -44,7 +45,7 @@ class StorageBasis:
 
     @pytest.fixture
     async def base(self, storage: Storage) -> AsyncGenerator[str]:
-        """Yield an empty directory that only this test uses."""
+        """Yield an empty directory that no other test uses."""
         name = f"t {uuid4().hex[:12]}"
         path = f"{self.facts.place}/{name}" if self.facts.place else name
         await storage.mkdir(path)
@@ -53,7 +54,7 @@ class StorageBasis:
             await storage.delete(path, recursive=True)
 
     def assert_tidy(self, error: QueryServerError) -> None:
-        """Assert that the message is fit for end users (Contract storage 3.2)."""
+        """Assert that the message is suitable for end users (Contract storage 3.2)."""
         assert error.message.strip() == error.message != ""
         for word in ("Traceback", "Errno", "Exception", "http://", "https://", "0x", *self.facts.server_words):
             assert word not in error.message
@@ -65,7 +66,7 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
 
 
 async def failing_body(*pieces: bytes, error: BaseException) -> AsyncIterator[bytes]:
-    """Yield the chunks, then raise the error."""
+    """Yield the chunks and then raise the error."""
     for piece in pieces:
         yield piece
     raise error
@@ -84,7 +85,7 @@ async def batches(storage: Storage, path: str, **options: Any) -> list[Batch]:
 
 
 async def entries(storage: Storage, path: str) -> list[FileStatus]:
-    """Return all entries, sorted by name."""
+    """Return all entries of the directory, sorted by name."""
     found = [entry for batch in await batches(storage, path) for entry in batch.entries]
     return sorted(found, key=lambda entry: entry.name)
 

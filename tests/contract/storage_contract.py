@@ -1,8 +1,8 @@
-"""The contract of every store (files/protocol.py), as one suite.
+"""The contract of every storage adapter (files/protocol.py), as one test suite.
 
-A test class per adapter inherits `StorageContract` and the suites of its powers (storage_powers.py), declares its
-`facts` and provides the fixture `file_system`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or
-`never`) with a reason; a mark that no longer holds fails the test (conftest.py).
+Each adapter has a test class that inherits `StorageContract` and the suites of its optional powers (storage_powers.py),
+declares its `facts`, and provides the fixture `file_system`. Its `known_failures` map a test name to a mark (`notimpl`,
+`notyet` or `never`) with a reason; once a marked test passes, it fails the run (conftest.py).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -237,6 +237,8 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
             self.assert_tidy(told.value)
 
     async def test_declared_powers_match_inherited_suites(self, storage: Storage) -> None:
-        """Callers refuse undeclared operations before any call to the store (Contract storage 11)."""
+        """Callers refuse an operation that a store does not implement, before any call to the store (Contract storage
+        11).
+        """
         declared = {suite for protocol, suite in SUITES if isinstance(storage, protocol)}
         assert declared == {suite for _, suite in SUITES if isinstance(self, suite)}

@@ -1,4 +1,4 @@
-"""The contract for names that no path can hold (Contract storage 2.2.8), for stores that can have such names."""
+"""The contract for file names that no path can represent (Contract storage 2.2.8), for stores that can have them."""
 
 from collections.abc import Awaitable, Callable
 
@@ -15,11 +15,13 @@ Raw = Callable[[str], Awaitable[set[bytes]]]
 
 
 class EscapesContract(StorageBasis):
-    """`facts.unnameable` are names, relative to a directory, that other programs can give to files in the store."""
+    """Tests `facts.unnameable`: names, relative to a directory, that other programs can give to files in the store."""
 
     @pytest.fixture
     def plant(self) -> Plant:
-        """Return a function that creates a file below a directory as another program would; its content is its name."""
+        """Return a function that creates a file below a directory, as another program would. The file contains its own
+        name.
+        """
         raise NotImplementedError
 
     @pytest.fixture
@@ -29,7 +31,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.fixture
     async def tree(self, storage: Storage, base: str, plant: Plant) -> str:
-        """Create a directory with all of these files and one with an ordinary name."""
+        """Create a directory that contains a file for each of these names and a file with an ordinary name."""
         await put(storage, f"{base}/tree/plain", b"plain")
         for name in self.facts.unnameable:
             await plant(f"{base}/tree", name)
@@ -112,5 +114,5 @@ class EscapesContract(StorageBasis):
 
 
 async def files(storage: Storage, directory: str) -> list[FileStatus]:
-    """Return all files of a tree as listed."""
+    """Return all files that a walk of the directory lists."""
     return [entry async for _, entry in walk(storage, await storage.stat(directory)) if entry.is_file]

@@ -1,4 +1,4 @@
-"""What a storage adapter declares about itself for the contract suite."""
+"""The facts about a storage adapter that the contract suite needs."""
 
 from dataclasses import dataclass
 
@@ -19,33 +19,33 @@ AWKWARD_NAMES = (
     "\u2024\u2024",
     "x" * 200,
 )
-"""Names that every store must keep unchanged; the two dots are look-alikes (Contract storage 2.2.6)."""
+"""Names that every store must preserve exactly; the two dots are look-alike characters (Contract storage 2.2.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
-    """What the suite must know about a store."""
+    """The facts about a store that the suite needs."""
 
     name: str
-    """The store's name in the support table, such as `HDFS (WebHDFS)`."""
+    """The name in the support table, such as `HDFS (WebHDFS)`."""
     place: str = ""
-    """An existing directory in which the tests may create theirs: `bucket`, `user/alice`, `service/volume/bucket`."""
+    """An existing directory for the tests' own directories: `bucket`, `user/alice`, `service/volume/bucket`."""
     has_directories: bool = True
-    """Whether a directory is more than a name prefix; if so, a file cannot have entries below it."""
+    """Whether directories are real entries rather than name prefixes. If so, nothing can be created below a file."""
     reads_parts: bool = True
-    """Whether parts can be read before they are joined (`ReadableParts`)."""
+    """Whether the parts of an upload can be read before they are joined (`ReadableParts`)."""
     excludes_writers: bool = True
-    """Whether exactly one of several simultaneous writers of a new file succeeds."""
+    """Whether only one of several concurrent writers of a new file can succeed."""
     excludes_makers: bool = True
-    """Whether exactly one of several simultaneous mkdir calls for a directory succeeds."""
+    """Whether only one of several concurrent mkdir calls for the same directory can succeed."""
     awkward_names: tuple[str, ...] = AWKWARD_NAMES
     unnameable: tuple[bytes, ...] = ()
-    """File names, relative to a directory, that the store can have and no path can hold."""
+    """File names, relative to a directory, that the store permits but that no path can represent."""
     default_permissions: tuple[int, int] = (0o755, 0o644)
-    """The permissions of new directories and files."""
+    """The default permissions of new directories and of new files."""
     server_words: tuple[str, ...] = ()
-    """Words that must not appear in messages: addresses, server paths, implementation terms."""
+    """Words that no error message may contain: addresses, server paths, implementation terms."""
     owner_change: tuple[str, str] | None = None
-    """Owner and group that the tests' user may set; None if that takes a superuser."""
+    """An owner and a group that the tests' user may set; None if only a superuser may set them."""
     patience_s: float = 30
-    """How long a test waits for an event at most."""
+    """How long a test waits for an event, in seconds."""

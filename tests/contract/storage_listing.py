@@ -1,4 +1,4 @@
-"""The part of the storage contract about listings."""
+"""The part of the storage contract that tests directory listings."""
 
 from contextlib import aclosing
 
@@ -57,7 +57,7 @@ class ListingContract(StorageBasis):
         assert sorted(whole) == sorted(UNORDERED)
 
     async def _first(self, storage: Storage, path: str, cursor: str | None) -> Batch:
-        """Return the first batch and stop, as a page does."""
+        """Return the first batch and close the listing, as a page request does."""
         async with aclosing(storage.list_directory(path, cursor=cursor, batch_size=3)) as listing:
             return await anext(listing)
 

@@ -1,4 +1,4 @@
-"""The part of the storage contract about multipart files (Contract storage 9.2)."""
+"""The part of the storage contract that tests multipart uploads (Contract storage 9.2)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from queryserver.files.protocol import PartPlan, ReadableParts, Storage, Storage
 
 
 class PartsContract(StorageBasis):
-    """Part of StorageContract. Files have two and a half parts of the store's smallest size."""
+    """Part of StorageContract. The uploaded files are 2.5 times as large as the store's smallest part."""
 
     @pytest.fixture
     def whole(self, traits: StorageTraits) -> bytes:

@@ -1,4 +1,4 @@
-"""The contracts of optional powers, one suite per power. Inherited besides `StorageContract`."""
+"""The contracts of the optional powers, one suite each. Adapters inherit them in addition to `StorageContract`."""
 
 import pytest
 from tests.contract.storage_basis import StorageBasis, content, is_there, names, put
@@ -167,7 +167,7 @@ class SummaryContract(StorageBasis):
         await put(storage, f"{base}/a/file", b"12345")
         await storage.mkdir(f"{base}/a/empty")
         summary = await storage.content_summary(f"{base}/a")
-        # The directory count includes the directory itself.
+        # The number of directories includes the directory itself.
         assert (summary.directory_count, summary.file_count, summary.length_bytes) == (3, 2, 9)
         assert summary.space_consumed_bytes >= 9
         assert (summary.quota, summary.space_quota_bytes) == (-1, -1)
@@ -230,4 +230,4 @@ SUITES: tuple[tuple[type, type[StorageBasis]], ...] = (
     (ModeStorage, ModesContract),
     (OwnedStorage, OwnersContract),
 )
-"""Maps each Protocol to its suite."""
+"""The suite of each optional Protocol."""

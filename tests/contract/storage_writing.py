@@ -1,4 +1,4 @@
-"""The part of the storage contract about file content."""
+"""The part of the storage contract that tests reading and writing of files."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -207,7 +207,7 @@ class WritingContract(StorageBasis):
             with pytest.raises(asyncio.CancelledError):
                 await writing
         assert await names(storage, base) == []
-        # The name is available again.
+        # The canceled write has released the name.
         await put(storage, f"{base}/file")
 
     @pytest.mark.power("Files appear complete")

@@ -1,4 +1,4 @@
-"""Accounts of the object stores that tests start: on Azurite and on the Versity gateway."""
+"""Accounts on the object stores that the tests start: Azurite and the Versity gateway."""
 
 from typing import Any
 

@@ -1,41 +1,41 @@
-"""Shared code of the generated support tables: verdicts from test class marks, numbered reasons."""
+"""Shared code of the generated support tables: derives cells from test marks and numbers the footnotes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Proved = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""Maps a table row to its tests, and each test to the reasons for its known failures."""
+"""For each table row, its tests; for each test, the reasons for its known failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What one test class, or one module of plain tests, proves against a peer."""
+    """The marked tests of one class, or of one module of plain tests, and the server that they run on."""
 
     peer: str
     proved: Proved
 
     def verdict(self, row: str) -> str:
-        """Return `yes`, `part` or `no`, or an empty text if no test covers the row."""
+        """Return `yes`, `part` or `no`; an empty string if the row has no tests."""
         failing = [bool(reasons) for reasons in self.proved.get(row, {}).values()]
         if not failing:
             return ""
         return "no" if all(failing) else "part" if any(failing) else "yes"
 
     def reasons(self, row: str) -> Iterator[str]:
-        """Yield why tests of the row fail."""
+        """Yield the reasons for the known failures in a row."""
         for reasons in self.proved.get(row, {}).values():
             yield from reasons
 
 
 class Footnotes:
-    """Numbered reasons; equal reasons share a number."""
+    """Numbered reasons; identical reasons share a number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def mark(self, texts: Iterator[str]) -> str:
-        """Return the note numbers to append to a cell."""
+        """Return the references to footnotes that follow the content of a cell."""
         numbers = dict.fromkeys(self._number(text) for text in texts)
         return "".join(f" [{number}]" for number in numbers)
 
@@ -46,7 +46,7 @@ class Footnotes:
 
 
 def suite_of(tests: type, mark: str, known: Sequence[str]) -> Suite:
-    """Return what a class proves through its tests with `mark`, whose names must be among the `known` ones."""
+    """Collect the tests of a class that carry `mark`. Raises SystemExit for mark arguments that are not in `known`."""
     proved: dict[str, dict[str, tuple[str, ...]]] = {}
     for owner in tests.__mro__:
         whole = names_in(vars(owner).get("pytestmark", ()), mark, known)
@@ -60,7 +60,7 @@ def suite_of(tests: type, mark: str, known: Sequence[str]) -> Suite:
 
 
 def reasons_of(tests: type, name: str) -> Iterator[str]:
-    """Yield why a test is known to fail in the class."""
+    """Yield the reasons why a test of the class is known to fail."""
     for declared, mark in getattr(tests, "known_failures", {}).items():
         if declared.partition("[")[0] == name:
             reason = mark.args[0] if mark.args else mark.kwargs["reason"]
@@ -69,7 +69,7 @@ def reasons_of(tests: type, name: str) -> Iterator[str]:
 
 
 def names_in(marks: object, mark: str, known: Sequence[str]) -> list[str]:
-    """Return the table rows that marks of the given name declare."""
+    """Return the table rows that the marks called `mark` name. Raises SystemExit for rows that are not in `known`."""
     found = [one.args[0] for one in marks if one.name == mark]  # type: ignore[attr-defined]
     if unknown := set(found) - set(known):
         raise SystemExit(f"no rows of the table: {sorted(unknown)}")
@@ -77,12 +77,12 @@ def names_in(marks: object, mark: str, known: Sequence[str]) -> list[str]:
 
 
 def is_test(name: str) -> bool:
-    """Return whether pytest collects the name as a test."""
+    """Return whether pytest would collect a function of this name."""
     return name.startswith("test_")
 
 
 def rendered(rows: Sequence[Sequence[str]], notes: Footnotes) -> str:
-    """Render the table, whose first row is the header, and the notes below it."""
+    """Return the Markdown table, followed by its footnotes. The first row is the header."""
     head, *body = rows
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)]
     return "\n".join([*lines, "", *(f"{number}. {text}." for number, text in enumerate(notes.texts, 1))])

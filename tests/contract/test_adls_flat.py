@@ -1,4 +1,4 @@
-"""A flat Azure account on a real Azurite: faults, shared access signatures, folders."""
+"""A flat Azure account on a real Azurite: network faults, shared access signatures, folders."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ def account(azurite) -> AzureAccount:
 
 
 class TestFlatFaults(AzureFaults):
-    # Azurite reports missing permissions; the public service reports a failed login.
+    # For a wrong key, Azurite reports a missing permission, whereas Azure itself reports a failed authentication.
     of_a_wrong_key = PermissionDenied
 
     container = "flat-faults"
@@ -64,14 +64,14 @@ async def storage(account):
 
 @pytest.fixture
 async def calls(account):
-    """Yield direct blob calls, which write without folders like another program."""
+    """Yield low-level blob calls, which create no folder entries, like the writes of other programs."""
     client = AzureClient(account)
     yield BlobCalls(client)
     await client.close()
 
 
 def shared_access(*, permissions: str, ends_in: timedelta) -> SasToken:
-    """Return an account SAS ("Create an account SAS": service, resource types, permissions, expiry, version)."""
+    """Return an account SAS, signed as specified in "Create an account SAS"."""
     ends_at = (datetime.now(UTC) + ends_in).strftime("%Y-%m-%dT%H:%M:%SZ")
     version = "2020-08-04"
     text = f"{ACCOUNT}\n{permissions}\nb\nsco\n\n{ends_at}\n\nhttps,http\n{version}\n"
@@ -121,7 +121,7 @@ async def test_folder_with_distant_marker_and_entries_is_listed_once(storage):
     for size in (1, 2, 3, 1000):
         whole = await batches(storage, "flat/work", batch_size=size)
         assert sorted(entry.name for batch in whole for entry in batch.entries) == expected
-        # Each page is read again, starting at the previous cursor.
+        # Each page is fetched again, starting at the cursor of the previous page.
         for before, batch in itertools.pairwise(whole):
             again = await anext(storage.list_directory("flat/work", cursor=before.cursor, batch_size=size))
             assert again == batch

@@ -1,4 +1,4 @@
-"""A hierarchical Azure account on our stand-in: faults, application logins, interface guarantees."""
+"""A hierarchical Azure account on a stand-in server: network faults, application logins, guarantees of the protocol."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -188,7 +188,7 @@ async def test_file_is_replaced_even_if_service_may_not_set_owners(service, stor
     plan = PartPlan("con/file", 5, 5, 1)
     staging = await storage.begin_parts(plan)
     part = await storage.write_part(plan, staging, 0, body(b"newer"))
-    # The flush succeeds; setting permissions and owners is then refused.
+    # The flush succeeds, but the next call, which sets permissions and owner, is refused.
     entry = service.trees["con"].entries[f"._qs_upload_{staging}"]
     service.trees["con"].flush(f"._qs_upload_{staging}", 5)
     assert entry.content == b"newer"

@@ -1,4 +1,6 @@
-"""The Storage contract over Azure storage: a flat account on a real Azurite, a hierarchical one on a stand-in."""
+"""The Storage contract over Azure storage: a flat account on a real Azurite, a hierarchical account on a stand-in
+server.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -73,7 +75,7 @@ class TestFlatAccount(StorageContract, EscapesContract):
 
 
 class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):
-    """Runs on our own stand-in; these tests have never seen a real account's behavior."""
+    """Runs on our stand-in server; the behavior of a real account is untested."""
 
     facts = StorageFacts(
         "Azure storage, hierarchical",

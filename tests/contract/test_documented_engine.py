@@ -1,4 +1,4 @@
-"""The single-file engine in docs/engines.md fulfils the engine contract exactly as printed."""
+"""Checks that the single-file engine in docs/engines.md fulfils the engine contract exactly as printed."""
 
 import re
 import sys
@@ -52,7 +52,7 @@ FACTS = replace(
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """Import the page's module from a file."""
+    """Save the page's Python code to a file and import it."""
     (block,) = (
         text for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
         if "def build(" in text
@@ -69,7 +69,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def built(example: ModuleType, root: Path, **options: str) -> Engine:
-    """Build the engine from a connector's options, as the server does."""
+    """Build the engine from connector options, as the application does."""
     builder = EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": {"local_database_dir": root}}}))
     connector = Connector("shop", "sqlite", "pysqlite", "Shop", LIMITS, MappingProxyType(options))
     return example.build(connector, builder)

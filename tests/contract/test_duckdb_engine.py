@@ -1,4 +1,4 @@
-"""The engine contract over the adapter `duckdb`, with a file."""
+"""The engine contract over the `duckdb` adapter, with a database file."""
 
 import datetime as dt
 import subprocess
@@ -140,7 +140,7 @@ class TestDuckdbEngine(EngineContract):
 
 
 class TestDuckdbInMemory(TestDuckdbEngine):
-    """The same with a private in-memory database per session."""
+    """Runs the same tests with a private in-memory database per session."""
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_a_change_is_seen_by_the_next_session": pytest.mark.never(
@@ -157,7 +157,7 @@ class TestDuckdbInMemory(TestDuckdbEngine):
 
 @contextmanager
 def held_by_another_process(file: Path) -> Generator[None]:
-    """Hold the file's lock in another process."""
+    """Lock the database file from another process."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD_FILE, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:

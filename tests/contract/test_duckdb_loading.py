@@ -34,7 +34,7 @@ class TestDuckdbLoading(LoadingContract):
         await engine.close()
 
     async def test_read_only_database_refuses_new_table(self, engine: DuckdbEngine, tmp_path: Path) -> None:
-        """A process opens the file only once, so this test cannot hold both connectors open, as the suite does."""
+        """Open the two connectors one after the other, because a process can open a database file only once."""
         await engine.ping()
         await engine.close()
         reading, ledger = DuckdbEngine(path="facts.duckdb", root=tmp_path, read_only=True), MemoryLedger()

@@ -1,4 +1,4 @@
-"""DuckDB over a real S3 server: reads, writes, and orphaned files of a stopped write."""
+"""DuckDB over a real S3 server: reads, writes, and the orphaned files of a canceled write."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def store(s3_server: S3Address) -> AsyncIterator[S3FileSystem]:
 
 @pytest.fixture
 async def place(store: S3FileSystem, s3_server: S3Address) -> str:
-    """Create a bucket for the test."""
+    """Create a bucket for the test and return its URL."""
     bucket = f"duckdb-{uuid4().hex}"
     (s3_server.directory / bucket).mkdir()
     return f"s3a://{bucket}"
@@ -69,7 +69,7 @@ async def test_stopped_write_leaves_no_object_or_upload(
     session: EngineSession, store: S3FileSystem, place: str, s3_server: S3Address
 ) -> None:
     endless = f"COPY (SELECT range, hash(range) FROM range(1_000_000_000)) TO '{place}/big.csv'"
-    client = await store._connection._open_client()  # the driver exposes uploads, the store does not
+    client = await store._connection._open_client()  # only the driver, not the store, can list uploads
     async with operation(session, endless) as handle:
         while not (await client.list_multipart_uploads(Bucket=place[6:])).get("Uploads"):  # noqa: ASYNC110 no event
             await asyncio.sleep(0.05)

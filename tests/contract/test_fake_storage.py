@@ -1,4 +1,4 @@
-"""The Storage contract over the fakes, so that tests can rely on them."""
+"""The Storage contract over the fake stores that other tests use."""
 
 import pytest
 from tests.contract.storage_contract import StorageContract
@@ -37,7 +37,7 @@ class TestMemoryStorage(StorageContract):
 
 
 class TestFaultyStorage(TestMemoryStorage):
-    """Without injected failures, it behaves like the storage it wraps."""
+    """Runs the same tests through a FaultyStorage without injected failures."""
 
     facts = StorageFacts("memory", reads_parts=False)
 
@@ -79,7 +79,7 @@ class TestMemoryLikeS3(StorageContract):
 
 
 class TestFaultyFileSystem(TestMemoryLikeHdfs):
-    """The wrapper has the powers of the file system it wraps."""
+    """Checks that the wrapper has the optional powers of the wrapped file system."""
 
     @pytest.fixture
     def file_system(self):
@@ -87,7 +87,7 @@ class TestFaultyFileSystem(TestMemoryLikeHdfs):
 
 
 class TestFaultyLikeS3(TestMemoryLikeS3):
-    """The wrapper has no additional powers."""
+    """Checks that the wrapper adds no optional powers."""
 
     @pytest.fixture
     def file_system(self):

@@ -20,12 +20,12 @@ _KEY = "CONSTRAINT {table}_fk FOREIGN KEY (owner) REFERENCES {db}.owners (id) DI
 
 
 def _column(name: str, kind: str, comment: str = "", **facts: object) -> TableColumn:
-    """Return a column for which Hive reports nullability and key membership."""
+    """Return a column with the nullability and key membership that Hive reports."""
     return TableColumn(name, kind, comment, **{"nullable": True, "primary_key": False, **facts})
 
 
 def _insert(table: str, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Insert through SELECT, because Hive's VALUES accepts no array and map constructors."""
+    """Insert through SELECT, because array and map constructors are not allowed in Hive's VALUES."""
     selects = " UNION ALL ".join(f"SELECT {', '.join(row)}" for row in rows)
     return (f"INSERT INTO {table} {selects}",) if rows else ()
 
@@ -77,7 +77,7 @@ FACTS = CatalogFacts(
     drop_database=("DROP DATABASE {db} CASCADE",),
     quote=backquoted,
     odd_databases=(),
-    # Only a few names: each costs several jobs that take a second.
+    # Only a few names, because each one runs several jobs of about a second.
     odd_tables=("a`b;drop", 'x"y'),
     odd_columns=("o'brien a/b", 'x"y', "a`b;drop"),
     create_table=lambda table, columns: (
@@ -99,7 +99,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("hive")
 class TestHiveCatalog(CatalogContract):
-    """Hive's SHOW and DESCRIBE."""
+    """Covers the output of Hive's SHOW and DESCRIBE."""
 
     tested_with = "Hive 4.0.1 HiveServer2"
     catalog_facts = FACTS
@@ -123,7 +123,7 @@ class TestHiveCatalog(CatalogContract):
 
     @pytest.mark.item(60)
     async def test_tables_and_views_are_listed(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Without a transaction manager, Hive 4 creates external tables only."""
+        """Without a transaction manager, Hive 4 creates only external tables."""
         await self.make_table(engine, database, "items")
         await self.make_view(engine, database, "items_view", "items")
         assert {table.name: table.kind for table in await catalog.tables(database)} == {
@@ -133,7 +133,7 @@ class TestHiveCatalog(CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list contains names only: signatures would take a statement each."""
+        """The list contains only names, because each signature would need a statement of its own."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         found = await catalog.function(None, "abs")
@@ -142,7 +142,7 @@ class TestHiveCatalog(CatalogContract):
 
     @pytest.mark.item(65)
     async def test_database_comment_is_reported(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Hive has no statement to change it."""
+        """Hive cannot change a database comment, so the test creates the database again."""
         await self.execute(engine, [f"DROP DATABASE {database}", f"CREATE DATABASE {database} COMMENT 'Shop data'"])
         assert (await catalog.database(database)).comment == "Shop data"
 
@@ -150,7 +150,7 @@ class TestHiveCatalog(CatalogContract):
     async def test_description_includes_all_engine_metadata(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
-        """Hive escapes texts like Java source; they are returned unescaped."""
+        """Hive escapes strings as in Java source; the catalogue returns them unescaped."""
         columns = '(id int COMMENT \'Zoë "q" \\\\ back\\tslash\', `x"y` int)'
         told = "COMMENT 'it\\'s; a\\ntable' STORED AS ORC TBLPROPERTIES ('k'='v, x=y]')"
         await self.execute(engine, [f"CREATE EXTERNAL TABLE {database}.items {columns} {told}"])

@@ -33,7 +33,7 @@ from queryserver.formats.columns import ResultType as T
 
 
 def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:
-    # A UNION would be a Tez job of several seconds.
+    # A UNION would run as a Tez job of several seconds.
     sql = f"SELECT IF(i = 0, {expression}, NULL) AS a FROM (SELECT explode(array(0, 1)) AS i) t"
     return TypeFact(expression, sql, kind, native, value)
 
@@ -49,7 +49,7 @@ TYPES = (
     typed("CAST(12.5 AS decimal(10,2))", T.DECIMAL, "decimal(10,2)", Decimal("12.50")),
     typed("CAST(7 AS decimal(38,0))", T.DECIMAL, "decimal(38,0)", Decimal(7)),
     typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
-    # IF turns it into a string.
+    # IF converts a varchar to a string.
     TypeFact(
         "varchar(20)",
         "SELECT CAST(IF(i = 0, 'ab', NULL) AS varchar(20)) AS a FROM (SELECT explode(array(0, 1)) AS i) t",
@@ -67,7 +67,7 @@ TYPES = (
 )
 
 _NUMBERS = 100_000
-"""Rows in the integer table that the long results are made from."""
+"""The number of rows in the integer table from which the tests generate long results."""
 
 _FEW = 5_000
 _PIECE_BYTES = 100_000
@@ -77,8 +77,8 @@ _FAULTS_SLEEP_S = 10
 def _rows(count: int, block: int = _FEW, value: str = "{n}") -> str:
     """Return a query for `count` rows.
 
-    A fetch expands a whole row of its table, so no row expands to more than `block` rows. There is no outer query
-    around the LIMIT: that would be a Tez job, which finishes before the first row can be read.
+    A fetch expands each row of the table completely, so each row expands to at most `block` rows. The LIMIT has no
+    outer query, because that would run as a Tez job, which finishes before its first row can be read.
     """
     if count <= block:
         chosen = value.format(n="i")
@@ -100,7 +100,7 @@ def _wide_rows(count: int, width: int) -> str:
 
 
 FACTS = EngineFacts(
-    # No Tez job: in local mode, those delay the cancel until their task has finished.
+    # Avoid a Tez job: in local mode, Hive delays the cancel of a job until the current task has finished.
     slow_sql=_sleep(30),
     rows_sql=_rows,
     wide_rows_sql=_wide_rows,
@@ -110,7 +110,7 @@ FACTS = EngineFacts(
     misspelt_at=(2, 9),
     types=TYPES,
     changes=(
-        # Hive reports 0 for statements that change no rows.
+        # Hive reports 0 for statements that do not change rows.
         Change("CREATE TABLE {t} (n int, s string)", rows=0),
         Change("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')", rows=2),
         Change("SELECT * FROM {t}", has_result_set=True),
@@ -124,15 +124,15 @@ FACTS = EngineFacts(
     no_rows_sql="SELECT 1 AS a, 'x' AS b FROM (SELECT 1) t WHERE 1 = 0",
     fails_midway_sql=_rows(200_000, value="IF(assert_true({n} < 150000) IS NULL, {n}, 0)"),
     driver_words=("org.apache", "java.", "Traceback", "127.0.0.1", "\tat "),
-    # Hive compiles within ExecuteStatement; callers of our API do not wait for it.
+    # Hive compiles the statement within ExecuteStatement; API clients do not wait for that.
     submit_within_s=5.0,
-    # Hive takes 0.2 s for each.
+    # Each session takes Hive 0.2 s.
     many_sessions=60,
 )
 
 SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 STREAMED = {"hive.fetch.task.caching": "false"}
-"""Makes Hive produce the rows of jobless queries while they are read, instead of keeping them in memory."""
+"""Makes Hive produce the rows of a query without a job while they are read, instead of holding them in memory."""
 
 _LONG_RESULTS = frozenset(
     {
@@ -144,19 +144,19 @@ _LONG_RESULTS = frozenset(
         "test_memory_stays_flat_while_a_large_result_passes",
     }
 )
-"""Tests whose results exceed the server's memory."""
+"""Tests whose results do not fit in the server's memory."""
 
 
 @pytest.fixture(scope="module")
 def numbers(hive_server: ServerAddress) -> None:
-    """Create the integer table in one file, in order."""
+    """Create the integer table as one file in ascending order."""
     columns = f"SELECT posexplode(split(space({_NUMBERS - 1}), ' ')) AS (i, x)"
     run_statements(hive_server, HIVE, [f"CREATE TABLE IF NOT EXISTS numbers AS SELECT i FROM ({columns}) t"])
 
 
 @pytest.mark.engine("hive")
 class TestHive(ResumingContract, EngineContract):
-    """Hive in one JVM, with Tez in local mode."""
+    """Runs on Hive in one JVM, with Tez in local mode."""
 
     tested_with = "Hive 4.0.1"
     facts = FACTS
@@ -169,7 +169,7 @@ class TestHive(ResumingContract, EngineContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Ask the JVM how many HiveServer2 threads are running a statement."""
+        """Query the JVM for the number of HiveServer2 threads that are running a statement."""
         return await statements_at_work(self.port)
 
     @pytest.fixture
@@ -188,7 +188,7 @@ class TestHive(ResumingContract, EngineContract):
 
 @pytest.fixture(scope="class")
 async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
-    """Wait until Hive is idle: statements of lost clients continue, and other tests count running statements."""
+    """Wait until Hive is idle: statements of lost clients keep running, and other tests count running statements."""
     yield
     async with asyncio.timeout(2 * _FAULTS_SLEEP_S):
         while await statements_at_work(hive_server.port):  # noqa: ASYNC110 Hive sends no event
@@ -198,7 +198,7 @@ async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterwards")
 class TestHiveFaults(FaultsContract):
-    """A session survives its connection, but a call whose response is lost is not repeated."""
+    """A session outlives its connection, but the adapter does not repeat a call whose response was lost."""
 
     facts = replace(FACTS, slow_sql=_sleep(_FAULTS_SLEEP_S))
     tested_with = "Hive 4.0.1"
@@ -216,7 +216,7 @@ class TestHiveFaults(FaultsContract):
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterwards")
 class TestHiveBreaks(BreaksContract):
-    """Twenty seconds without a network."""
+    """The network fails for twenty seconds."""
 
     facts = FACTS
     tested_with = "Hive 4.0.1"
@@ -250,7 +250,7 @@ class TestHiveBreaks(BreaksContract):
     ids=["without a job", "of a job"],
 )
 async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAddress, sql: str, is_kept: bool) -> None:
-    """A jobless query that is read again loses rows: Hive continues with its LIMIT counter."""
+    """Reading a query without a job again would lose rows, because Hive does not reset its LIMIT counter."""
     async with fault_proxy(hive_server.host, hive_server.port) as proxy:
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
         given = list[object]()
@@ -276,10 +276,10 @@ async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAd
 
 @pytest.mark.engine("hive")
 async def test_cell_above_limit_is_refused_and_named(hive_server: ServerAddress) -> None:
-    """The limit is lower than usual, because a 60 MB cell is too large for a Hive of 1 GB, too."""
+    """The limit is lower than the default, since a cell of 60 MB is too large for a Hive server with 1 GB of memory."""
     address = Hs2Address((Member(hive_server.host, hive_server.port),), cell_max_bytes=1_000_000)
     engine = Hs2Engine(address, HIVE)
-    rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # not a constant, which Hive would evaluate at compile time
+    rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # not a constant, which Hive would compute at compile time
     async with engine.session(USER, NO_OPTIONS) as session:
         with raises_code("cell_too_large", match=r"row 1 of column b .* 1000000 bytes"):
             await run(session, f"SELECT i AS a, repeat('x', i) AS b FROM {rows}")
@@ -291,7 +291,7 @@ async def test_cell_above_limit_is_refused_and_named(hive_server: ServerAddress)
 @pytest.mark.engine("hive")
 @pytest.mark.capability("Abandoned statements are stopped")
 async def test_caller_leaving_during_session_opening_leaves_no_session(hive_server: ServerAddress) -> None:
-    """Hive takes about 50 ms to open a session, and keeps it when its connection is closed."""
+    """Hive takes about 50 ms to open a session, and keeps the session after its connection is closed."""
     engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),)), HIVE)
 
     async def visit() -> None:
@@ -311,20 +311,20 @@ async def test_caller_leaving_during_session_opening_leaves_no_session(hive_serv
 
 
 async def statements_at_work(port: int) -> int:
-    """Return how many statements the HiveServer2 that listens on `port` is running."""
+    """Return how many statements are running on the HiveServer2 that listens on `port`."""
     stacks = (await _asked_of_jvm(port, "Thread.print")).split("\n\n")
     return sum("SQLOperation.runQuery" in stack for stack in stacks)
 
 
 async def sessions_open(port: int) -> int:
-    """Return how many sessions the HiveServer2 that listens on `port` has in memory."""
+    """Return how many sessions the HiveServer2 that listens on `port` holds in memory."""
     histogram = await _asked_of_jvm(port, "GC.class_histogram")
     instances = re.findall(r"^ *\d+: +(\d+) +\d+ +[\w.]+\.HiveSessionImpl\b", histogram, re.MULTILINE)
     return sum(map(int, instances))
 
 
 async def _asked_of_jvm(port: int, question: str) -> str:
-    """Return the output of a jcmd command for the Java process that listens on `port`."""
+    """Return the output of a jcmd command, sent to the Java process that listens on `port`."""
     (pid,) = {
         one.pid
         for one in psutil.net_connections("tcp4")

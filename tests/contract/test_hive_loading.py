@@ -1,4 +1,4 @@
-"""The loader contract over Hive. Each INSERT is a job of several seconds."""
+"""The loader contract over Hive, where each INSERT runs as a job of several seconds."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -28,7 +28,7 @@ _SHORT_NAMES = {"hive.resultset.use.unique.column.names": "false"}
 
 @pytest.mark.engine("hive")
 class TestHiveLoading(SlowLoadingContract):
-    """HiveServer2 with Tez in local mode."""
+    """Runs on HiveServer2 with Tez in local mode."""
 
     loading_facts = FACTS
     tested_with = "Hive 4.0.1"
@@ -38,7 +38,7 @@ class TestHiveLoading(SlowLoadingContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Ask the JVM how many HiveServer2 threads are running a statement."""
+        """Query the JVM for the number of HiveServer2 threads that are running a statement."""
         return await statements_at_work(self.port)
 
     @pytest.fixture

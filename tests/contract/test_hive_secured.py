@@ -1,4 +1,4 @@
-"""Hive with TLS, password checks and doAs, and Hive without SASL, configured through administrator settings."""
+"""Hive with TLS, password checks and doAs, and Hive without SASL, both configured through administrator settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.engine("hive")
 ANA = User(id=2, username="ana")
 BOB = User(id=3, username="bob")
 WHO = "SELECT concat(current_user(), '/', logged_in_user())"
-"""Shows whose rights the statement has, and whom the session belongs to."""
+"""Returns the user whose permissions apply, and the user to whom the session belongs."""
 ROWS = 5_000
 WIDE = 2_000
-"""Characters per row: all rows together take several TLS frames and many reads."""
+"""The characters per row; the whole result takes several TLS frames and many reads."""
 
 
 def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
-    """Build an engine that uses the service's own login and does not impersonate callers."""
+    """Build an engine that logs in as the service and does not impersonate users."""
     settings: dict[str, str | int | bool] = {
         "server_host": "localhost",
         "server_port": server.port,
@@ -43,13 +43,13 @@ def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextM
 
 
 def nosasl(server: ServerAddress, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
-    """Build an engine for a server that trusts the names callers give."""
+    """Build an engine for a server that accepts any username without a login."""
     settings = {"server_host": server.host, "server_port": server.port, "auth_mechanism": "NOSASL"}
     return built("hiveserver2", dialect="hive", **(settings | changes))
 
 
 def with_password(password: str) -> SessionOptions:
-    """Return session options with Ana's login."""
+    """Return session options with the username `ana` and the password."""
     return SessionOptions(credentials=Credentials("ana", password))
 
 
@@ -57,7 +57,7 @@ def with_password(password: str) -> SessionOptions:
 async def engine(
     request: pytest.FixtureRequest, secured_hive_server: SecuredHive, nosasl_hive_server: ServerAddress
 ) -> AsyncGenerator[Engine]:
-    """Yield an engine for each of the two servers."""
+    """Yield an engine for each of the two servers in turn."""
     either = secured(secured_hive_server) if request.param == "TLS" else nosasl(nosasl_hive_server)
     async with either as engine:
         yield engine
@@ -165,7 +165,7 @@ async def test_ping_fails_with_wrong_service_password(secured_hive_server: Secur
 
 
 async def test_service_impersonates_its_callers(secured_hive_server: SecuredHive) -> None:
-    """Their sessions use the same connection one after the other."""
+    """The users' sessions share one connection, one after another."""
     async with secured(secured_hive_server, impersonation_enabled=True) as engine:
         for user in (BOB, ANA, BOB):
             assert await cell(engine, WHO, user=user) == f"{user.username}/{user.username}"

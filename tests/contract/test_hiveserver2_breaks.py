@@ -1,6 +1,6 @@
-"""A network break between us and a HiveServer2 that keeps sessions after their connection is gone, as Hive does.
+"""Network outages between the adapter and a HiveServer2 whose sessions outlive their connection, as in Hive.
 
-The peer is scripted and speaks the dialect impala.
+The peer is a scripted server that speaks the Impala dialect.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 
 DIALECTS = ("hive", "impala")
 TESTED_WITH = "scripted peer"
-"""The peer's name in the support table."""
+"""The server's name in the support table."""
 
 
 class TestBreaks(BreaksContract):
-    """The peer keeps at most 10,000 rows of a result, which is the client's fetch size."""
+    """The peer keeps at most 10,000 rows of a result, as many as the client fetches at once."""
 
     facts = FACTS
     tested_with = TESTED_WITH
@@ -63,8 +63,10 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 @pytest.mark.capability("A broken connection is reported in time")
 @pytest.mark.parametrize("rows", [9_000, 50_000])
 async def test_rows_of_interrupted_response_arrive_exactly_once_or_fail(peers: Peers, rows: int) -> None:
-    """The peer has advanced by then. It keeps 10,000 rows for a client that reads again; beyond them, it reports the
-    end."""
+    """By then, the peer's cursor has moved on.
+
+    The peer can return the last 10,000 rows again; a client that needs earlier rows gets an empty result.
+    """
     server, engine = peers
     server.service.batch_rows = 1_000
     async with engine.session(USER, NO_OPTIONS) as session:

@@ -1,6 +1,7 @@
-"""Sessions and statements on a misbehaving HiveServer2: the right error, in time.
+"""Sessions and statements on a misbehaving HiveServer2 fail with the right error, and in time.
 
-The peer is scripted and speaks the dialect impala; all three dialects share the client's transports and errors.
+The peer is a scripted server that speaks the Impala dialect; all three dialects share the client's transports and
+errors.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ from queryserver.errors.statements import (
 pytestmark = [pytest.mark.slow, pytest.mark.capability("A broken connection is reported in time")]
 DIALECTS = ("hive", "sparksql", "impala")
 TESTED_WITH = "scripted peer"
-"""The peer's name in the support table."""
+"""The server's name in the support table."""
 
 SLOW = "SELECT SLEEP(30000)"
 LIMITS = Limits(connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=60, retry_s=1.0, settle_s=0.05)
 MAX_S = 30.0
-"""Longer than a busy machine takes, shorter than each limit in LIMITS."""
+"""Enough even for a busy machine, but less than each timeout in LIMITS."""
 
 TRANSPORTS = ("sasl", "nosasl", "http")
 BROKEN = (Fault.GARBAGE, Fault.HALF, Fault.RESET, Fault.CLOSE, Fault.HANG)
@@ -48,7 +49,7 @@ Peers = tuple[ScriptedServer, Hs2Engine]
 async def scripted(
     transport: str, passwords: Passwords | None = None, limits: Limits = LIMITS
 ) -> AsyncGenerator[Peers]:
-    """Start a well-behaved peer, whose faults a test can set, and an engine for it."""
+    """Start a correctly behaving server, in which tests can inject faults, and an engine that connects to it."""
     async with ScriptedServer(transport, passwords or Passwords({})).serving() as server:
         engine = Hs2Engine(_address(server.port, transport, limits), IMPALA)
         try:
@@ -72,7 +73,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 
 def limits_with(fault: Fault, **short: float) -> Limits:
-    """Shorten the limits only for a call that is never answered."""
+    """Return shorter timeouts only if the fault is a call that is never answered."""
     return replace(LIMITS, **short) if fault is Fault.HANG else LIMITS
 
 
@@ -221,7 +222,7 @@ async def test_unanswered_close_is_not_awaited(transport: str, call: str) -> Non
 
 
 async def test_server_without_impala_calls_still_works(peers: Peers) -> None:
-    """An unknown call raises a TApplicationException; progress and log are then unknown, but the rows are available."""
+    """An unknown call raises TApplicationException; progress and log are then unavailable, but the rows can be read."""
     server, engine = peers
     server.service.lacks = frozenset({"GetExecSummary", "GetLog"})
     async with engine.session(USER, NO_OPTIONS) as session:

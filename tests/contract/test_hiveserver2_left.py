@@ -1,7 +1,7 @@
-"""Callers who leave at any moment leave nothing behind at HiveServer2, nor open connections.
+"""A caller that is canceled at any moment leaves no session or statement on HiveServer2, and no open connection.
 
-The peer is scripted and speaks the dialect impala. Where a test says so, it keeps sessions after their connection is
-gone, as Hive does.
+The peer is a scripted server that speaks the Impala dialect. In tests that set `keeps_sessions`, its sessions outlive
+their connection, as in Hive.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 pytestmark = pytest.mark.capability("Abandoned statements are stopped")
 
 TO_THE_END = replace(LIMITS, end_s=60)
-"""A long limit, because a session that is not closed in time is left to its server."""
+"""A long timeout, because a session that does not close in time remains on the server."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
 )
-"""A request that the peer answers with "no such session", without any effect."""
+"""A request that has no effect: the peer answers "no such session"."""
 
 
 @pytest.fixture(params=["sasl", "nosasl", "http"])
@@ -131,7 +131,7 @@ async def test_session_of_outdated_server_is_closed(peers: Peers) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("moments", range(12))
 async def test_caller_leaving_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
-    """Each moment is one event loop iteration, so the moments fall before, within and after the opening."""
+    """Each moment is one event loop iteration, so the cancels occur before, during and after the session opens."""
     async with scripted(transport, limits=TO_THE_END) as (server, engine):
 
         async def work() -> None:
@@ -148,7 +148,7 @@ async def test_caller_leaving_at_any_moment_leaves_nothing(transport: str, momen
 
 
 async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers) -> None:
-    """The error is not a cancellation, since the reader was not canceled."""
+    """The reader gets an error instead of a cancellation, since the reader itself was not canceled."""
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit("SELECT range AS n FROM range(5000000)")

@@ -1,4 +1,6 @@
-"""Each HiveServer2 transport over TLS, including HTTP: no real server binds HTTP to loopback."""
+"""Every HiveServer2 transport over TLS, with scripted servers, since no real server binds HTTP to the loopback
+interface.
+"""
 
 import ssl
 from collections.abc import AsyncGenerator
@@ -27,7 +29,10 @@ def authority() -> Authority:
 async def server(
     request: pytest.FixtureRequest, authority: Authority, tmp_path: Path
 ) -> AsyncGenerator[ScriptedServer]:
-    """Its certificate is for `localhost`, not for 127.0.0.1; it accepts `ana` with PASSWORD, or anybody with NOSASL."""
+    """Start a server whose certificate is valid for `localhost` but not for 127.0.0.1.
+
+    It accepts `ana` with PASSWORD, or any user with NOSASL.
+    """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*authority.certify("localhost").write(tmp_path))
     async with ScriptedServer(request.param, Passwords({"ana": PASSWORD}), tls=tls).serving() as server:
@@ -36,7 +41,7 @@ async def server(
 
 @asynccontextmanager
 async def engine_of(server: ScriptedServer, **changes: str | int | bool) -> AsyncGenerator[Engine]:
-    """Build the engine from settings; the caller must provide the authority."""
+    """Build the engine from settings; the caller must make the certificate authority trusted."""
     settings: dict[str, str | int | bool] = {
         "server_host": "localhost",
         "server_port": server.port,

@@ -1,4 +1,4 @@
-"""The Storage contract over HttpFS, the gateway of a real HDFS."""
+"""The Storage contract over HttpFS, the HTTP gateway of a real HDFS."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,7 +47,7 @@ class TestHttpFsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """Acts as `alice`, whom the service impersonates."""
+    """The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (HttpFS)",
@@ -103,7 +103,7 @@ async def test_unreplaceable_file_is_restored(file_system, base):
 
 
 async def test_delegation_tokens_name_the_caller(httpfs_gateway):
-    """Uses the gateway's simple login instead of a Kerberos ticket."""
+    """Uses simple authentication on the gateway instead of a Kerberos ticket."""
     address = WebHdfsAddress([f"{httpfs_gateway.url}/webhdfs/v1"], SERVICE_USER, uses_tokens=True)
     cluster = WebHdfsCluster(address, login=NoLogin())
     tokens = cluster.gateway._tokens
@@ -113,14 +113,14 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
         token = await tokens.get(user.name)
         assert token
     await cluster._renew(token)
-    # Another cluster member may have forgotten it.
+    # Another gateway instance may no longer accept the token.
     tokens._tokens.get("alice").text = token[:-8] + "AAAAAAAA"
     assert await cluster.tree(ALICE).request_value("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 
 
 class NoLogin(httpx.Auth):
-    """No login: the user name in the call suffices."""
+    """Adds no credentials, because the username in the request suffices."""
 
 
 @pytest.fixture
@@ -131,7 +131,10 @@ async def proxy(httpfs_gateway) -> AsyncGenerator[FaultProxy]:
 
 @pytest.fixture
 async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
-    """Proxy the gateway; data passes through the proxy too, since redirects use the address that the client called."""
+    """Put a fault proxy before the gateway.
+
+    Data also passes through the proxy, since redirects contain the address that the client called.
+    """
     url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
     timeouts = Timeouts(connect_s=2, silence_s=1, call_s=4)
     file_system = WebHdfsFileSystem(WebHdfsAddress([url], SERVICE_USER, timeouts=timeouts))
@@ -194,6 +197,6 @@ async def test_html_error_pages_are_reported_in_our_own_words(file_system, base)
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"12345")
     with pytest.raises(StorageError) as told:
-        # The range is beyond the end, which `read` never requests.
+        # The range starts after the end of the file; `read` never requests such a range.
         [piece async for piece in storage.tree.content(f"{base}/file", 99, 1)]
     assert told.value.message == "The store failed with status 500."

@@ -1,4 +1,4 @@
-"""The catalogue contract over the dialect impala, with metadata from a scripted peer."""
+"""The catalogue contract over the Impala dialect, with metadata from a scripted server."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -51,7 +51,7 @@ FACTS = CatalogFacts(
 
 
 class TestImpalaCatalog(ScriptedImpala, CatalogContract):
-    """The layouts of Impala's SHOW and DESCRIBE."""
+    """Covers the output of Impala's SHOW and DESCRIBE."""
 
     catalog_facts = FACTS
 

@@ -1,4 +1,6 @@
-"""The engine contract over the dialect impala, with a scripted peer, since no Impala server is published."""
+"""The engine contract over the Impala dialect. A scripted server replaces Impala, of which no server package is
+published.
+"""
 
 import datetime as dt
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -72,12 +74,12 @@ FACTS = EngineFacts(
 
 
 def address(port: int) -> Hs2Address:
-    """Return the scripted peer's address on loopback."""
+    """Return the address of the scripted server on the loopback interface."""
     return Hs2Address(members=(Member("127.0.0.1", port),), mechanism=Mechanism.NONE)
 
 
 class ScriptedImpala:
-    """Engines on the scripted peer; mixed into the suites' classes."""
+    """Provides engines on the scripted server; a mixin for the suites' test classes."""
 
     tested_with = "scripted peer"
     transport = "sasl"
@@ -85,7 +87,7 @@ class ScriptedImpala:
     @pytest.fixture(scope="class")
     @classmethod
     def peer(cls) -> Generator[ScriptedProcess]:
-        """Start one server for all tests of a class."""
+        """Start one server for all tests of the class."""
         with scripted_process(cls.transport) as peer:
             yield peer
 
@@ -103,12 +105,12 @@ class ScriptedImpala:
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        """Return how many queries the server's query page shows."""
+        """Return how many queries the server's query page lists."""
         return await self.peer_now.queries_in_flight()
 
 
 class TestImpala(ScriptedImpala, EngineContract):
-    """Over SASL PLAIN."""
+    """Connects through SASL PLAIN."""
 
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
@@ -120,7 +122,7 @@ class TestImpala(ScriptedImpala, EngineContract):
 
     @pytest.mark.item(51)
     async def test_progress_follows_execution_summary(self, session: EngineSession) -> None:
-        """One of two scan ranges is done while the peer sleeps."""
+        """One of the two scan ranges is complete while the server sleeps."""
         async with operation(session, "SELECT SLEEP(2000)") as handle:
             seen = {(await session.poll(handle, wait_s=0.2)).progress for _ in range(5)}
             assert 50 in seen

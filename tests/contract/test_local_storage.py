@@ -1,4 +1,4 @@
-"""The Storage contract over directories on this machine: the local root, and the service's own files."""
+"""The Storage contract over local directories: the local root, and the application's own files."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStora
 
 
 class LocalContract(StorageContract, RenamingContract, TrashContract, SummaryContract, ModesContract):
-    """The contract of the local root, for each kind of user."""
+    """The contract of the local root, for every kind of user."""
 
     tested_with = "a directory"
 
@@ -31,7 +31,7 @@ class LocalContract(StorageContract, RenamingContract, TrashContract, SummaryCon
         await file_system.as_user(USER).stat("user/alice")
         yield file_system
         await file_system.close()
-        # No file was left open, whatever was aborted.
+        # Even aborted operations leave no file open.
         assert not await asyncio.to_thread(open_below, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The catalogue cache in PostgreSQL, and its invalidation by changes to objects (ADR 19)."""
+"""The catalogue cache in PostgreSQL, and its invalidation when statements change objects (ADR 19)."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ ROOM = 1 << 20
 
 @pytest.fixture
 async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
-    """Open the cache on a separate test database."""
+    """Open the cache on a test database of its own."""
     async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ())
@@ -30,7 +30,7 @@ async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
 
 
 def key_of(asked: str) -> CacheKey:
-    """Return the key of Ana's query to one connector."""
+    """Return the cache key of a lookup by user 1 on the connector `shop`."""
     return CacheKey(1, "shop", hashlib.sha256(asked.encode()).digest())
 
 
@@ -56,7 +56,7 @@ async def test_value_looked_up_before_change_is_not_cached_after_it(answers: Met
 
 
 async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None:
-    """A statement that finishes at the engine after its reported completion is a second change."""
+    """If a statement finishes on the engine only after it was reported as finished, that counts as a second change."""
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
     between = await answers.find(key, max_age=AGE)

@@ -1,4 +1,7 @@
-"""MariaDB: length prefixes reveal cells and rows above the limit, which are refused; large chunks are split."""
+"""Cells and rows above the size limit are refused by their length prefix before they are read; large chunks are split.
+
+The server is a MariaDB.
+"""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""The engine contract over MariaDB, the wire-compatible peer of MySQL."""
+"""The engine contract over MariaDB, which uses the MySQL protocol."""
 
 import datetime as dt
 from decimal import Decimal
@@ -110,14 +110,14 @@ FACTS = EngineFacts(
 
 
 def engine_on(server: ServerAddress, *, read_only: bool = False) -> MysqlEngine:
-    """Return the engine under test."""
+    """Return the adapter's engine for the server's database `users`."""
     address = MysqlAddress(server.host, server.port, "users", server.user, server.password)
     return MysqlEngine(address, read_only=read_only)
 
 
 @pytest.mark.engine("mariadb")
 class TestMariadb(MariadbBasis, EngineContract):
-    """MariaDB as packaged by Debian."""
+    """Runs on the MariaDB packaged by Debian."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"

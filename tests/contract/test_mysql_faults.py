@@ -1,4 +1,4 @@
-"""MariaDB over a connection that breaks."""
+"""The MySQL adapter on MariaDB when the connection breaks."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from queryserver.engines.protocol import Engine
 
 @pytest.mark.engine("mariadb")
 class TestMariadbFaults(FaultsContract):
-    """The wire-compatible peer of MySQL."""
+    """Runs on MariaDB, which uses the MySQL protocol."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"

@@ -25,7 +25,7 @@ FACTS = LoadingFacts(
     database="other database",
     database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),
     values={
-        # The server shows six digits of a FLOAT and turns -0 into 0.
+        # The server prints a FLOAT with six digits and converts -0 to 0.
         BaseType.FLOAT32: (0.0, 1.5, -0.25, 1234.5),
         BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, 2.2250738585072014e-308, 123456789012345.67),
         BaseType.STRING: (*TEXTS, "nul\0here", "\x1a"),
@@ -44,7 +44,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("mariadb")
 class TestMariadbLoading(MariadbBasis, LoadingContract):
-    """MariaDB as packaged by Debian."""
+    """Runs on the MariaDB packaged by Debian."""
 
     loading_facts: ClassVar[LoadingFacts] = FACTS
     tested_with = "MariaDB 10.11"
@@ -74,7 +74,7 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
 
     async def test_load_on_connection_ended_by_server_leaves_nothing(self, engine: Engine, target: TableName) -> None:
         load, ledger = self.load_of(target), MemoryLedger()
-        # The loader gets this connection, because the engine has no other one yet.
+        # The loader will reuse this connection, because the engine has only this one.
         ((number,),) = await self.run(engine, "SELECT CONNECTION_ID()", target)
 
         async def batches() -> AsyncIterator[pa.RecordBatch]:
@@ -91,12 +91,12 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
 
 
 def escape(text: str) -> str:
-    """Quote the text as the driver does, if there is nothing to escape."""
+    """Quote a string as the driver does if no character needs an escape."""
     return f"'{text}'"
 
 
 def test_row_beyond_largest_packet_is_refused() -> None:
-    """Otherwise the server would only close the connection."""
+    """Without this check, the server would close the connection without an error."""
     writer = RowWriter(escape, max_row_bytes=1024 * 1024)
     assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')".encode()] * 3
     with pytest.raises(StatementRejected, match="max_allowed_packet"):

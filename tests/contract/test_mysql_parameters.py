@@ -1,4 +1,4 @@
-"""MariaDB binds statement values, and its binary rows equal its text rows."""
+"""Statement parameters on MariaDB, and the equality of rows in the binary and text protocols."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -38,7 +38,7 @@ def bound(statement: str, *values: object) -> BoundStatement:
 
 
 async def executions(session: EngineSession) -> int:
-    """Return how many statements with bound values the server has run in this session."""
+    """Return how many prepared statements the server has executed in this session."""
     return int((await run(session, "SHOW SESSION STATUS LIKE 'Com_stmt_execute'")).rows[0][1])
 
 
@@ -80,7 +80,7 @@ async def test_bound_value_has_the_type_of_its_literal(session: EngineSession, v
     mixed = "SELECT ? AS a UNION ALL SELECT 'xyz'"
     for sql in (f"SELECT {', '.join(columns)} FROM (SELECT 1 AS n) AS t", mixed):
         if sql == mixed and isinstance(value, float):
-            continue  # a literal keeps the digits it was written with
+            continue  # a literal keeps its own number of digits
         one = bound(sql, *[value] * sql.count("?"))
         literal = await run(session, one.render(MYSQL.write))
         answer = await run(session, one)
@@ -116,7 +116,7 @@ async def test_bound_value_has_the_type_of_its_literal(session: EngineSession, v
     ],
 )
 async def test_placeholder_behaves_like_its_literal(session: EngineSession, sql: str, values: list[Any]):
-    """MariaDB determines the types of a VALUES table before it knows the values."""
+    """MariaDB determines the column types of a VALUES table before it knows the parameter values."""
     await run(session, "CREATE OR REPLACE TABLE listed AS SELECT 'v2' AS a UNION SELECT 'v3zz'")
     answers = list[object]()
     one = bound(sql, *values)
@@ -132,7 +132,7 @@ async def test_placeholder_behaves_like_its_literal(session: EngineSession, sql:
 @pytest.mark.engine("mariadb")
 @pytest.mark.parametrize("value", [-1, None, True, "3", 2.0, typed("decimal", "2"), typed("binary", "Mw==")])
 async def test_limit_is_a_number_or_refused(session: EngineSession, value: object):
-    """MariaDB treats -1 in `LIMIT ?` as no limit."""
+    """MariaDB would interpret -1 in `LIMIT ?` as no limit."""
     await run(session, "CREATE OR REPLACE TABLE limited AS SELECT seq AS a, 'x' AS t FROM seq_1_to_40")
     for sql in ("DELETE FROM limited WHERE t = ? LIMIT ?", "SELECT a FROM limited WHERE t = ? LIMIT 3 OFFSET ?"):
         assert isinstance(await failure(session, bound(sql, "x", value)), StatementRejected)
@@ -391,7 +391,7 @@ async def test_server_keeps_no_prepared_statements(session: EngineSession, maria
         await run(session, bound("SELECT ? + 1", str(number)))
         await failure(session, bound("SELECT ? FROM no_such_table", str(number)))
         await run(session, bound("CREATE OR REPLACE VIEW viewed AS SELECT ? AS a", str(number)))
-    # The last prepared statement is closed with the next one.
+    # The driver closes a prepared statement when it prepares the next one.
     kept = await run(session, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")
     assert int(kept.rows[0][1]) == 0
 

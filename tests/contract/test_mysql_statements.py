@@ -1,4 +1,4 @@
-"""Specific to MySQL: databases, warnings, procedures, logins, and a result that cannot be stopped midway."""
+"""MySQL specifics: databases, warnings, procedures, logins, and a result that must be read to the end."""
 
 import asyncio
 import resource
@@ -161,7 +161,7 @@ async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, 
 
 @pytest.mark.item(34)
 async def test_pausing_reader_does_not_accumulate_rows(session):
-    """The driver itself would read the whole result of 400 MB while no row is consumed."""
+    """The driver alone would read the whole result of 400 MB into memory even if no row is consumed."""
     async with operation(session, "SELECT REPEAT('x', 2000) AS t FROM seq_1_to_200000") as handle:
         await ended(session, handle)
         batches = session.batches(handle)

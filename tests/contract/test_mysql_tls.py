@@ -1,4 +1,4 @@
-"""MariaDB with TLS: what each `ssl_mode` in a connector url accepts and refuses, in MySQL's terms."""
+"""MariaDB with TLS: what each `ssl_mode` in a connector URL accepts and refuses, as defined by MySQL."""
 
 import asyncio
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""The Storage contract over a real Ozone's gateway, and Ozone's own behavior."""
+"""The Storage contract over the HttpFS gateway of a real Ozone, and Ozone specifics."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
@@ -47,7 +47,7 @@ async def file_system(ozone_gateway: OzoneGateway) -> AsyncGenerator[OzoneFileSy
 class TestOzoneStorage(
     StorageContract, RenamingContract, ReplicationContract, SummaryContract, ModesContract, OwnersContract
 ):
-    """Acts as `alice`, whom the service impersonates."""
+    """The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="Ozone (HttpFS)",

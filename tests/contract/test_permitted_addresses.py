@@ -1,4 +1,6 @@
-"""Every adapter connects to an address that was checked, without resolving the name again (Contract platform 5.11)."""
+"""Every adapter connects to the address that was checked; it does not resolve the name again (Contract
+platform 5.11).
+"""
 
 import asyncio
 import socket
@@ -66,12 +68,12 @@ class World:
     asked: int = 0
 
     def begin(self, answers: Sequence[Sequence[str]]) -> None:
-        """Reset the counters and set the resolver's results."""
+        """Reset the counters and define the resolver's results."""
         self.answers, self.asked = list(answers), 0
         self.reached.clear()
 
     def resolve(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
-        """Replace the system's resolver; the last result is repeated."""
+        """Replace the system resolver; after the last result, repeat it."""
         if host != _NAME:
             return _system_resolver(host, port, *more, **options)
         addresses = self.answers[min(self.asked, len(self.answers) - 1)]
@@ -95,7 +97,7 @@ async def _listening(world: World, address: str) -> AsyncGenerator[None]:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
-    """Start a world for this test only."""
+    """Start the servers and replace the resolver for one test."""
     http_driver.register()
     world = World()
     async with _listening(world, _GOOD), _listening(world, _BAD):

@@ -105,7 +105,7 @@ class TestPhoenixCatalog(PhoenixBasis, CatalogContract):
         await engine.close()
 
     async def drop_database(self, engine: Engine, name: str) -> None:
-        """Drop views before their tables, because Phoenix drops only empty schemas."""
+        """Drop views before their tables, and then the schema, because Phoenix drops only empty schemas."""
         assert isinstance(engine, PhoenixEngine)
         async with engine.catalog(USER, NO_OPTIONS) as catalog:
             tables = sorted(await catalog.tables(name), key=lambda table: not table.kind.is_view)

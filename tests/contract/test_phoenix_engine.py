@@ -26,7 +26,7 @@ from queryserver.formats.columns import ResultType
 from queryserver.sql.parameters import ParameterType, read_parameters
 
 NUMBERS = 1024
-"""Rows in the integer table; longer sequences join it with itself, which keeps the order."""
+"""The number of rows in the integer table; a self-join yields longer sequences in the same order."""
 
 _TYPED = (
     ("BOOLEAN", "TRUE", ResultType.BOOLEAN, True),
@@ -99,7 +99,7 @@ _DECLARED = {
 }
 
 FACTS = EngineFacts(
-    # The limit makes the Query Server itself count what the region server sends.
+    # Because of the LIMIT, the Query Server itself counts the rows that the region server sends.
     slow_sql="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 20000000)",
     rows_sql=_rows,
     wide_rows_sql=_wide_rows,
@@ -121,7 +121,7 @@ FACTS = EngineFacts(
     duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
     no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
     fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
-    # Phoenix assigns no type to a lone placeholder, as in `SELECT ?`.
+    # Phoenix cannot infer the type of a placeholder that is a column of its own, as in `SELECT ?`.
     parameter_sql=lambda kind: f"UPSERT INTO qs.given (id, p_{kind}) VALUES (1, ?)",
     parameter_read_sql=lambda kind: f"SELECT p_{kind} FROM qs.given WHERE id = 1",
     number_sql=lambda expression: f"SELECT n FROM qs.n WHERE n = {expression}",
@@ -130,7 +130,10 @@ FACTS = EngineFacts(
 
 
 async def make_tables(url: str) -> None:
-    """Create schema QS: table N with the integers 0 to 1023, and table TYPED with a value and a NULL of every type."""
+    """Create the schema QS with two tables.
+
+    N holds the integers 0 to 1023, and TYPED holds a value and a NULL of every type.
+    """
     engine = PhoenixEngine(PhoenixAddress(url))
     columns = ", ".join(f"c{number} {native}" for number, (native, *_) in enumerate(_TYPED))
     values = ", ".join(literal for _, literal, *_ in _TYPED)
@@ -154,7 +157,7 @@ async def make_tables(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
-    """Phoenix with these tests' tables."""
+    """Yield a Phoenix that has these tests' tables."""
     asyncio.run(make_tables(phoenix_server.url))
     return phoenix_server
 
@@ -162,7 +165,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenix(PhoenixBasis, EngineContract):
-    """The Query Server, and HBase in one process."""
+    """Runs on the Query Server and on HBase in one process."""
 
     facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -186,7 +189,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
 
     @pytest.fixture
     async def hbase_at_rest(self) -> AsyncGenerator[None]:
-        """Wait until HBase is idle, before and after the test."""
+        """Wait until HBase runs no scan, before and after the test."""
         await self.no_scans(within_s=100)
         yield
         await self.no_scans(within_s=100)
@@ -195,7 +198,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.item(36)
     @pytest.mark.parametrize("after_s", [0, 0.003, 0.01, 0.02, 0.05, 0.1, 1])
     async def test_cancel_at_any_moment_stops_statement(self, engine: Engine, after_s: float) -> None:
-        """A statement that is merely closed before the server has started it would continue."""
+        """A statement that is only closed before the server has started it would still run."""
         async with engine.session(USER, SessionOptions(database="qs")) as session:
             async with operation(session, self.facts.slow_sql) as handle:
                 await asyncio.sleep(after_s)
@@ -217,8 +220,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
     async def test_hbase_aggregates_no_further_for_nobody(self, engine: Engine) -> None:
-        """The Query Server stops immediately; what one call has started in a region server continues until the call
-        returns."""
+        """The Query Server stops at once; a region server finishes the call that it is executing."""
         sql = "SELECT COUNT(*) FROM qs.n AS a, qs.n AS b, qs.n AS c WHERE c.n < 100"
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
@@ -228,7 +230,9 @@ class TestPhoenix(PhoenixBasis, EngineContract):
 
     @pytest.mark.capability("Parameters")
     async def test_bound_arrays_are_correct_in_columns_of_their_type(self, engine: Engine) -> None:
-        """In columns of another type the Query Server corrupts bound arrays: 64-bit elements in an INTEGER ARRAY."""
+        """The Query Server corrupts arrays bound to a column of another type, such as 64-bit elements in an INTEGER
+        ARRAY.
+        """
         given: tuple[tuple[str, list[Any], list[Any]], ...] = (
             ("INTEGER", [1, -2147483648], [1, -2147483648]),
             ("BIGINT", [7, 2**63 - 1, -(2**63)], [7, 2**63 - 1, -(2**63)]),
@@ -271,7 +275,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
                 async with operation(session, self.facts.slow_sql) as handle:
                     await started(session, handle)
                     await session.cancel(handle)
-                with pytest.raises(StatementRejected):  # it is a new connection now
+                with pytest.raises(StatementRejected):  # the server now sees a new connection
                     await run(session, change)
                 assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
         finally:

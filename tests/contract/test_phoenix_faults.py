@@ -1,4 +1,4 @@
-"""Phoenix over a connection that breaks, and a misbehaving Query Server."""
+"""Phoenix when the connection breaks or the Query Server misbehaves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -35,7 +35,7 @@ async def peer() -> AsyncGenerator[Peer]:
 
 
 class TestScriptedFaults(FaultsContract):
-    """The contract of broken connections, with a scripted peer behind the proxy."""
+    """The contract of broken connections, with a scripted server behind the proxy."""
 
     facts = replace(FACTS, slow_sql="SLOW", rows_sql=lambda count: f"ROWS {count}")
     tested_with = "scripted peer"
@@ -51,7 +51,7 @@ class TestScriptedFaults(FaultsContract):
 
 @pytest.fixture(scope="module")
 def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
-    """Phoenix with the engine tests' tables."""
+    """Yield a Phoenix that has the engine tests' tables."""
     asyncio.run(make_tables(phoenix_server.url))
     return phoenix_server
 
@@ -59,7 +59,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixFaults(PhoenixBasis, FaultsContract):
-    """The same with a real Query Server."""
+    """Runs the same tests with a real Query Server."""
 
     facts = FACTS
     limit_s = 40.0
@@ -76,7 +76,7 @@ class TestPhoenixFaults(PhoenixBasis, FaultsContract):
 
 
 class TestQueryServer:
-    """What a Query Server may do, without a proxy."""
+    """Unusual but permitted responses of a Query Server, without a proxy."""
 
     @pytest.fixture
     async def engine(self, peer: Peer) -> AsyncGenerator[PhoenixEngine]:
@@ -95,7 +95,7 @@ class TestQueryServer:
     async def test_idle_connection_is_kept_alive(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             before = peer.asked.count("ConnectionSync")
-            async with asyncio.timeout(10):  # the default is 20 s
+            async with asyncio.timeout(10):  # the default timeout is 20 s
                 await until(lambda: peer.asked.count("ConnectionSync") > before)
             peer.connections.clear()
 
@@ -136,7 +136,7 @@ class TestQueryServer:
             assert status.state is OperationState.RUNNING
 
     async def test_rows_after_stop_are_dropped(self, engine: Engine, peer: Peer) -> None:
-        """The peer responds to a stopped statement with a row, as Phoenix may with a partial count."""
+        """The server answers a canceled statement with a row, as Phoenix may do with a partial count."""
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             await session.cancel(handle)

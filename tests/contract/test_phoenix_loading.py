@@ -1,4 +1,4 @@
-"""The loader contract over a real Phoenix Query Server; each table has a key."""
+"""The loader contract over a real Phoenix Query Server; every table has a primary key."""
 
 import asyncio
 import datetime as dt
@@ -38,7 +38,7 @@ FACTS = LoadingFacts(
             BaseType.UINT64: (0, 2**63 - 1),
             BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45),
             BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67),
-            # Our Phoenix reader has millisecond precision; a separate test checks what Phoenix stores.
+            # Our Phoenix reader has millisecond precision; a separate test checks the stored precision.
             BaseType.DATETIME: tuple(
                 map(
                     dt.datetime.fromisoformat,
@@ -46,8 +46,8 @@ FACTS = LoadingFacts(
                 )
             ),
             BaseType.TIME: (dt.time(0), dt.time(10, 20, 30), dt.time(10, 20, 30, 40000), dt.time(23, 59, 59, 999000)),
-            BaseType.BINARY: (b"\x00\xff'\\\n\"",),  # it treats an empty binary value as an empty text
-            BaseType.STRING: tuple(text for text in TEXTS if text),  # it treats an empty text as NULL
+            BaseType.BINARY: (b"\x00\xff'\\\n\"",),  # Phoenix treats an empty binary value as an empty string
+            BaseType.STRING: tuple(text for text in TEXTS if text),  # Phoenix treats an empty string as NULL
         }
     ),
     refused=(
@@ -72,7 +72,7 @@ FACTS = LoadingFacts(
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixLoading(PhoenixBasis, LoadingContract):
-    """Each table's first column is its key, so that the suite finds no additional column."""
+    """The first column of each table is its key; otherwise, the loader would add a key column unknown to the suite."""
 
     loading_facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -94,7 +94,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         return super().column(name, kind, nullable=nullable and not is_key)
 
     async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
-        """The generated row numbers distinguish the rows."""
+        """The generated row numbers tell the rows apart."""
         load = self.load_of(target, self.column("only", STRING))
         assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
         assert await self.run(engine, 'SELECT "only", "row_id" FROM {t}', target) == [(None, 1), (None, 2)]
@@ -113,7 +113,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         assert rows == [(7, "a")] * 3 + [(None, "b")] * 2
 
     async def test_repeated_key_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Phoenix would silently keep the last of its rows."""
+        """Phoenix would silently keep only the last row with the key."""
         load = self.load_of(target)
         with pytest.raises(StatementRejected, match="more than once"):
             await self.load(loader, load, numbered(load, 1, 100), numbered(load, 50, 1))
@@ -128,9 +128,11 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_table_being_created_is_left_alone(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Phoenix may accept two simultaneous CREATE TABLE, so a sequence reserves the name."""
+        """Phoenix may accept two concurrent CREATE TABLE statements, so the loader first reserves the name with a
+        sequence.
+        """
         load, slot = self.load_of(target), int(time.time()) // 300
-        # The later sequence of a claim, created by a server whose clock is fast.
+        # The later one of a claim's sequences, as created by a server whose clock is ahead.
         taken = identifier(f"_qs_import_{target.name}_{slot + 1}")
         await self.run(engine, f"CREATE SEQUENCE {taken}", target)
         with pytest.raises(StatementRejected, match=r"being made by another import, or .* in ten minutes"):
@@ -146,7 +148,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
     async def test_stale_claims_are_dropped_by_next_import(
         self, engine: Engine, loader: TableLoader, target: TableName, database: str | None
     ):
-        """Claims that may still be held stay, as do those of tables whose names start alike."""
+        """The import keeps claims that may still be valid, and claims on tables whose names share a prefix."""
         place, slot = TableName(database, target.name), int(time.time()) // 300
         if database is not None:
             await self.run(engine, f"CREATE SCHEMA IF NOT EXISTS {identifier(database)}", target)

@@ -1,4 +1,4 @@
-"""The catalogue contract over PostgreSQL: always the newest release; release 15 on request."""
+"""The catalogue contract over PostgreSQL: the newest release always, and release 15 on request."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -125,7 +125,7 @@ FACTS = CatalogFacts(
 
 
 class PostgresqlCatalogContract(CatalogContract):
-    """The tests that apply to every release."""
+    """The catalogue tests for every PostgreSQL release."""
 
     adapter = PostgresqlEngine
     catalog_facts = FACTS
@@ -169,12 +169,12 @@ class PostgresqlCatalogContract(CatalogContract):
 
 
 class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
-    """The newest release."""
+    """Runs on the newest release."""
 
     async def test_inaccessible_objects_are_forbidden_and_not_listed(
         self, engine: Engine, users_dsn: str, tcp_open: EmbeddedPostgres, catalog: Catalog
     ) -> None:
-        """Item 1.5 of the contract: `engine_forbidden`."""
+        """Reports `engine_forbidden` (Contract editor 1.5)."""
         name = users_dsn.rpartition("/")[2]
         admin = tcp_open.admin_dsn().replace("/postgres?", f"/{name}?", 1)
         for sql in (
@@ -203,4 +203,4 @@ class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15Catalog(Release15Basis, PostgresqlCatalogContract):
-    """An older release."""
+    """Runs on an older release."""

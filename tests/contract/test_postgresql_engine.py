@@ -1,4 +1,4 @@
-"""The engine contract over PostgreSQL: always the newest release; release 15 on request."""
+"""The engine contract over PostgreSQL: the newest release always, and release 15 on request."""
 
 import datetime as dt
 from decimal import Decimal
@@ -122,7 +122,7 @@ FACTS = EngineFacts(
 
 
 class TestPostgresql(EmbeddedBasis, EngineContract):
-    """The newest release."""
+    """Runs on the newest release."""
 
     adapter = PostgresqlEngine
     facts = FACTS
@@ -130,7 +130,7 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15(Release15Basis, EngineContract):
-    """An older release, with its contributed extensions."""
+    """Runs on an older release with its contrib extensions."""
 
     adapter = PostgresqlEngine
     facts = FACTS

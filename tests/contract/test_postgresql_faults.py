@@ -1,4 +1,4 @@
-"""PostgreSQL over a connection that breaks."""
+"""The PostgreSQL adapter when the connection breaks."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from queryserver.engines.protocol import Engine
 
 
 class TestPostgresqlFaults(FaultsContract):
-    """The embedded release, reached over TCP."""
+    """Runs on the embedded release, over TCP."""
 
     facts = FACTS
     tested_with = "PostgreSQL 18 of the embedded default"
@@ -32,7 +32,9 @@ class TestPostgresqlFaults(FaultsContract):
 
     @pytest.fixture
     async def is_at_engine(self, users_dsn: str) -> AsyncGenerator[Callable[[], Awaitable[bool]]]:
-        """Two round trips lie between a statement's first sign and its start."""
+        """Query PostgreSQL itself, because a statement that counts as started still needs two round trips before it
+        runs.
+        """
         other = await asyncpg.connect(users_dsn)
 
         async def is_sleeping() -> bool:

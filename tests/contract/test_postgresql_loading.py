@@ -1,4 +1,4 @@
-"""The loader contract over PostgreSQL: always the newest release; release 15 on request."""
+"""The loader contract over PostgreSQL: the newest release always, and release 15 on request."""
 
 import asyncio
 import datetime as dt
@@ -35,7 +35,7 @@ FACTS = LoadingFacts(
 
 
 class ReadingBasis(LoadingContract):
-    """Adds a read-only connector to the same database."""
+    """Adds an engine with a read-only connector to the same database."""
 
     adapter = PostgresqlEngine
     loading_facts: ClassVar[LoadingFacts] = FACTS
@@ -48,7 +48,7 @@ class ReadingBasis(LoadingContract):
 
 
 class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
-    """The newest release."""
+    """Runs on the newest release."""
 
     async def test_reading_stops_after_refused_row(
         self, engine: Engine, loader: TableLoader, target: TableName
@@ -102,8 +102,9 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
     async def test_referenced_and_partitioned_tables_are_not_replaced(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
-        """Covers a partitioned table and a partition, whose rows would be lost, and tables referenced by views and
-        keys."""
+        """Covers a partitioned table and a partition, whose rows would be lost, and tables to which views and foreign
+        keys refer.
+        """
         load = self.load_of(target, replace=True)
         parent = "CREATE TABLE {} (n bigint PRIMARY KEY) PARTITION BY RANGE (n)"
         drop = "DROP TABLE {t}"
@@ -136,7 +137,7 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
     async def test_column_types_are_built_in_types(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
-        """Same-named types in the session's search path are ignored."""
+        """Types of the same names in the session's search path have no effect."""
         await self.run(engine, "CREATE DOMAIN public.text AS varchar(1)", target)
         await self.run(engine, "CREATE DOMAIN public.date AS varchar(1)", target)
         columns = [self.column(base.value, ColumnType(base)) for base in (BaseType.STRING, BaseType.DATE)]
@@ -150,4 +151,4 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15Loading(Release15Basis, ReadingBasis, LoadingContract):
-    """An older release."""
+    """Runs on an older release."""

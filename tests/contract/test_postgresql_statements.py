@@ -1,4 +1,4 @@
-"""Specific to PostgreSQL: transactions, notices, schemas, logins, and what the server does to a connection."""
+"""PostgreSQL specifics: transactions, notices, schemas, logins, and connections that the server ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -179,7 +179,7 @@ async def test_idle_connections_are_closed_after_timeout(address, users_dsn):
         async def is_gone() -> bool:
             return await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
 
-        async with asyncio.timeout(30):  # the default is 60 s
+        async with asyncio.timeout(30):  # the default timeout is 60 s
             await until(is_gone)
     finally:
         await watcher.close()
@@ -247,7 +247,7 @@ async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, 
 
 
 async def test_stopped_result_is_gone_from_server(engine, session):
-    """This holds even if no task is waiting for its rows."""
+    """The server discards a canceled result even if no task is waiting for its rows."""
     async with operation(session, "SELECT generate_series(1, 500000000)") as handle:
         await ended(session, handle)
         batches = session.batches(handle)

@@ -1,4 +1,4 @@
-"""PostgreSQL with TLS: what each `sslmode` in a connector url accepts and refuses, in libpq's terms."""
+"""PostgreSQL with TLS: what each `sslmode` in a connector URL accepts and refuses, as defined by libpq."""
 
 from collections.abc import AsyncGenerator
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""The ResultStore contract over real stores, opened from settings as a server does."""
+"""The ResultStore contract over real stores, opened from settings as the application does."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ def settings_of(place: ResultsPlace, data_dir: Path, **task_server: object) -> S
 
 
 class RemoteResults(ResultStoreContract):
-    """`place` is new for each test."""
+    """Runs on the fixture `place`, an empty location that is new for each test."""
 
     @pytest.fixture
     async def place(self) -> ResultsPlace:
@@ -94,7 +94,7 @@ class TestResultsInS3(RemoteResults):
         return await s3_results(s3_server)
 
     async def test_encryption_is_requested_from_store(self, place, tmp_path, s3_server):
-        """The gateway does not encrypt, so the test inspects the client's requests."""
+        """The gateway does not encrypt, so the test checks the client's requests."""
         setting = place.setting.replace('"region"', '"sse": "AES256", "region"')
         async with open_results(settings_of(ResultsPlace(setting), tmp_path)) as opened:
             connection = opened.store._storage._connection

@@ -1,4 +1,4 @@
-"""The ResultStore contract over memory and over segments, and the failures that only segment stores have."""
+"""The ResultStore contract over memory and over segment files, and failures specific to segment files."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -137,7 +137,7 @@ async def test_leaving_reader_does_not_cancel_shared_read(storage, results):
 
 @dataclass
 class SlowReads(FaultyStorage):
-    """Reads set `begun` and wait for `go`."""
+    """A store whose reads set `begun` and then wait for `go`."""
 
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,4 +1,4 @@
-"""How the S3 adapter handles responses that real test servers cannot produce."""
+"""The S3 adapter's handling of responses that real test servers do not send."""
 
 import asyncio
 
@@ -153,7 +153,7 @@ async def test_writes_carry_condition_and_signed_payload(storage, peer):
         await put(storage, "bucket/file", b"x")
     (sent,) = [asked for asked in peer.asked if asked.method == "PUT"]
     assert sent.headers["if-none-match"] == "*"
-    # The SHA-256 of the body lets the store detect a different one.
+    # The signed SHA-256 of the body allows the store to detect a different body.
     assert sent.headers["x-amz-content-sha256"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     assert "x-amz-content-sha256" in sent.headers["authorization"]
 
@@ -213,7 +213,7 @@ async def test_remaining_entries_are_reported(storage, peer):
 
 
 async def asked_with(peer, **settings) -> str:
-    """Return the authorization header that a new client sends."""
+    """Return the Authorization header that a client with these settings sends."""
     file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, timeout_s=5, **settings))
     peer.will_answer(listed("a"))
     assert await names(file_system.as_user(USER), "bucket") == ["a"]

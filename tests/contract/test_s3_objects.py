@@ -1,4 +1,4 @@
-"""Specific to S3, on a real server: key order, markers, multipart uploads, logins, outages."""
+"""S3 specifics on a real server: key order, markers, multipart uploads, logins, outages."""
 
 import asyncio
 import tracemalloc
@@ -40,7 +40,7 @@ PART = 5 * MIB
 
 
 class CountedStore:
-    """A store, its driver's client, and the calls that were sent."""
+    """A store that counts the calls of its driver's client."""
 
     def __init__(self, file_system: S3FileSystem, client) -> None:
         self.file_system = file_system
@@ -56,7 +56,7 @@ class CountedStore:
             action()
 
     async def uploads(self) -> list[str]:
-        """Return the keys of multipart uploads that were neither completed nor aborted."""
+        """Return the keys of all multipart uploads that were neither completed nor aborted."""
         return [
             upload["Key"] for upload in (await self.client.list_multipart_uploads(Bucket=BUCKET)).get("Uploads", ())
         ]
@@ -101,14 +101,14 @@ async def proxy(s3_server):
 
 @pytest.fixture
 async def proxied(s3_server, proxy):
-    """Yield the store behind a fault proxy."""
+    """Yield a store that connects through a fault proxy."""
     file_system, store = await counted(s3_server, endpoint=f"http://127.0.0.1:{proxy.port}", timeout_s=2.0)
     yield store
     await file_system.close()
 
 
 async def put_key(store: CountedStore, path: str, content: bytes = b"x") -> None:
-    """Store an object as another program would."""
+    """Store an object directly, as another program would."""
     await store.client.put_object(Bucket=BUCKET, Key=key_of(path), Body=content)
 
 
@@ -119,9 +119,6 @@ def key_of(path: str) -> str:
 async def pieces(count: int, size: int = MIB) -> AsyncIterator[bytes]:
     for number in range(count):
         yield bytes([number % 251]) * size
-
-
-# ------------------------------------------------------------------ directories
 
 
 @pytest.mark.storage(33, 34)
@@ -135,7 +132,7 @@ async def test_2300_keys_are_listed_in_order_a_thousand_per_call(store, base, s3
     assert [len(batch.entries) for batch in found] == [1000, 1000, 300]
     assert [entry.name for batch in found for entry in batch.entries] == [f"f{number:04d}" for number in range(2300)]
     assert store.calls == {"ListObjectsV2": 3}
-    # A cursor is valid in another process.
+    # A cursor remains valid in another process.
     file_system, other = await counted(s3_server)
     again = await batches(other.storage, f"{base}/many", cursor=found[0].cursor)
     await file_system.close()
@@ -160,7 +157,7 @@ async def test_whole_tree_is_listed_in_key_order(store, base, s3_server):
     assert len(files) == 1500
     assert files == sorted(files)
     assert f"{base}/empty" in {entry.path for entry in found if entry.is_directory}
-    # There is one call per thousand keys, however many folders contain them.
+    # The number of calls depends only on the number of keys: one per thousand.
     assert store.calls == {"ListObjectsV2": 2}
     assert not await is_there(store.storage, f"{base}/many")
 
@@ -213,9 +210,6 @@ async def test_marker_is_kept_once_for_last_entry(store, base):
     assert await names(store.storage, f"{base}/d") == []
 
 
-# ------------------------------------------------------------------ buckets
-
-
 @pytest.mark.storage(77)
 async def test_buckets_are_listed_and_deleted_only_when_empty(store, base):
     await store.storage.mkdir("second-bucket")
@@ -251,11 +245,8 @@ async def test_invalid_bucket_names_are_not_found(store):
     assert store.calls == {}
 
 
-# ------------------------------------------------------------------ uploads and copies
-
-
 class NoRecords:
-    """A recorder of unfinished writes and audit events that keeps nothing."""
+    """Accepts unfinished writes and audit events without recording them."""
 
     async def begin(self, write: object) -> None: ...
     async def end(self, write_id: object) -> None: ...
@@ -268,7 +259,9 @@ class NoRecords:
 
 
 async def test_upload_of_five_bytes_takes_six_calls(store, base):
-    """Directory, name and parent are checked once, not first by the rules and again by the store."""
+    """The directory, the name and the parent are checked only once, although both the upload rules and the store need
+    them.
+    """
     stores = Stores([store.file_system], PathReader((Scheme.S3A,)))
     rules, records, threads = UploadRules(stores, ExtensionRules()), NoRecords(), ThreadPoolExecutor(1)
     orphans = OrphanSweep(stores, records, records)  # type: ignore[arg-type]
@@ -348,7 +341,7 @@ async def test_parts_larger_than_memory_are_sent_in_several(store, base):
     assert store.calls["UploadPart"] == 4
     first = await store.storage.join_parts(plan, staging, parts, overwrite=False)
     assert await content(store.storage, plan.path) == whole
-    # Repeating the call, as after a lost response, neither creates a second file nor fails.
+    # A repeated call, as after a lost response, succeeds and creates no second file.
     assert await store.storage.join_parts(plan, staging, parts, overwrite=False) == first
 
 
@@ -388,7 +381,7 @@ async def test_store_copies_above_128_mib_in_parts(store, base):
 
 
 async def test_only_stale_uploads_of_the_same_file_are_swept(store, base):
-    """S3 does not report who started an upload: uploads of other keys may belong to another program."""
+    """S3 does not report who started an upload, so uploads of other keys might belong to another program."""
     others = [key_of(f"{base}/{name}") for name in ("left/below", "lefts", "other")]
     for key in (key_of(f"{base}/left"), *others):
         begun = await store.client.create_multipart_upload(Bucket=BUCKET, Key=key)
@@ -402,9 +395,6 @@ async def test_only_stale_uploads_of_the_same_file_are_swept(store, base):
     assert sorted(await store.uploads()) == others
     for name in ("left/below", "lefts", "other"):
         assert await store.storage.abort_unlisted_uploads(f"{base}/{name}", older_than_s=0) == 1
-
-
-# ------------------------------------------------------------------ logins, outages
 
 
 def calls_of(storage: S3Storage, path: str):

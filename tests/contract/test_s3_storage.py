@@ -1,4 +1,4 @@
-"""The Storage contract over a real S3 server, and what is specific to object stores."""
+"""The Storage contract over a real S3 server, and tests specific to object stores."""
 
 from contextlib import suppress
 from uuid import uuid4
@@ -19,7 +19,7 @@ BUCKET = "contract"
 
 @pytest.fixture(scope="module")
 async def shared_file_system(s3_server):
-    """Share one file system among all tests, because its client parses the whole API description."""
+    """Share one file system among all tests, because each new client parses the whole API description."""
     file_system = S3FileSystem(s3_options(s3_server))
     await file_system.as_user(USER).mkdir(BUCKET)
     yield file_system
@@ -38,7 +38,7 @@ async def flat_file_system(flat_s3_server):
 @pytest.mark.engine("s3")
 @pytest.mark.engine("azurite")
 class TestFlatS3(EscapesContract):
-    """The gateway over a flat account; over a directory, it cannot store keys that are not paths."""
+    """The gateway stores keys in a flat account; in a directory, it cannot store keys that are not valid file paths."""
 
     facts = StorageFacts(
         "S3",

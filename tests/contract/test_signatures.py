@@ -1,6 +1,7 @@
-"""Adapters have their Protocols' signatures, and the suites really ran over each adapter.
+"""Adapters have the signatures of their Protocols, and pytest collects the full contract for every adapter.
 
-Type checkers accept a changed default, and never check a class that is not passed where the Protocol is expected.
+Type checkers accept changed default values, and do not check a class that is never passed where the Protocol is
+expected.
 """
 
 import inspect
@@ -211,7 +212,7 @@ STORAGE_TESTS = {
     "test_s3_storage.py": ("TestS3",),
 }
 
-# Test classes that inherit the contract of broken connections, by file; a file without classes declares DIALECTS.
+# Test classes that inherit the contract of broken connections, by file; files without classes declare DIALECTS.
 FAULT_TESTS = {
     "test_hive_engine.py": ("TestHiveFaults",),
     "test_hiveserver2_faults.py": (),
@@ -233,8 +234,10 @@ def _is_member(member: object) -> bool:
 
 
 def shape(member: Any) -> tuple[str, ...]:
-    """Return the parameters' names, kinds and defaults, and whether the result is awaited. A property may be an
-    instance attribute."""
+    """Return the names, kinds and defaults of the parameters, and whether the result is awaited.
+
+    A property may be implemented as an instance attribute.
+    """
     if isinstance(member, property) or not callable(member):
         return ("property",)
     signature = inspect.signature(member, follow_wrapped=True)
@@ -286,7 +289,7 @@ def test_every_engine_has_a_registered_class_and_suite() -> None:
     ],
 )
 def test_every_suite_class_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
-    """Unregistered classes would be missing from the support table."""
+    """An unregistered class would be missing from the support table."""
     for file in TESTS.glob("test_*.py"):
         classes = re.findall(rf"^class (Test\w+)\(.*\b{contract}\b.*\):", file.read_text(), re.MULTILINE)
         assert set(classes) <= set(registered.get(file.name, ())), file.name
@@ -310,7 +313,7 @@ def test_suite_ran_over_every_adapter(
     at_least: int,
     registered: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """pytest itself collects the tests, because a renamed or shadowed test would otherwise vanish silently."""
+    """The test runs pytest's own collection, because renaming or shadowing a test would otherwise go unnoticed."""
     monkeypatch.setattr(request.config.option, "engine", "all")
     suite = {name for name, _ in inspect.getmembers(contract, inspect.isfunction) if name.startswith("test_")}
     assert len(suite) >= at_least

@@ -86,7 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("sparksql")
 class TestSparkCatalog(SparkBasis, CatalogContract):
-    """Spark's SHOW and DESCRIBE."""
+    """Covers the output of Spark's SHOW and DESCRIBE."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     catalog_facts = FACTS
@@ -94,7 +94,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
     @pytest.fixture
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
         engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
-        await self.running_statements(engine)  # Spark takes seconds for the first page
+        await self.running_statements(engine)  # Spark takes seconds to serve the first page
         yield engine
         await engine.close()
 
@@ -106,7 +106,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list contains names only: signatures would take a statement each."""
+        """The list contains only names, because each signature would need a statement of its own."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         assert "abs" in names
@@ -116,7 +116,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
 
     @pytest.mark.item(65)
     async def test_database_comment_is_reported(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Spark 3.5 accepts COMMENT ON DATABASE, but does not store the comment."""
+        """Spark 3.5 accepts COMMENT ON DATABASE but does not store the comment."""
         await self.execute(engine, [f"DROP DATABASE {database}", f"CREATE DATABASE {database} COMMENT 'Shop data'"])
         assert (await catalog.database(database)).comment == "Shop data"
 

@@ -1,4 +1,4 @@
-"""The engine contract over Spark SQL, through its Thrift server."""
+"""The engine contract over Spark SQL through Spark's Thrift server."""
 
 import datetime as dt
 import time
@@ -60,8 +60,8 @@ def _range(rows: int, size: int) -> str:
 
 
 FACTS = EngineFacts(
-    # One partition occupies one of the server's two cores. It is repartitioned because a query's last step runs while
-    # its rows are read, when the query counts as finished.
+    # A single partition, so that only one of the server's two cores is busy. The result is repartitioned because the
+    # last step of a query runs only while its rows are read, when the query already counts as finished.
     slow_sql=(
         "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ count(*) AS x"
         " FROM range(0, 40000000000, 1, 1) WHERE id % 7 = 1 AND sqrt(id) > 5)"
@@ -98,7 +98,7 @@ FACTS = EngineFacts(
 
 
 def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limits | None = None) -> Hs2Engine:
-    """Build an engine for which Spark returns rows as it produces them."""
+    """Build an engine that makes Spark return rows as soon as it produces them."""
     address = Hs2Address(
         (Member(server.host, port or server.port),),
         session_conf={"spark.sql.thriftServer.incrementalCollect": "true"},
@@ -109,7 +109,7 @@ def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limit
 
 @pytest.mark.engine("sparksql")
 class TestSpark(SparkBasis, EngineContract):
-    """Spark in one JVM, with two cores."""
+    """Runs on Spark in one JVM with two cores."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     facts = FACTS
@@ -129,7 +129,7 @@ class TestSpark(SparkBasis, EngineContract):
 
     @pytest.mark.item(25)
     async def test_statement_of_lost_client_has_unknown_outcome(self, engine: Engine) -> None:
-        """Spark ends sessions with their connection, so they cannot be resumed."""
+        """Spark closes a session together with its connection, so the statement cannot be resumed."""
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.slow_sql)
             await started(session, handle)
@@ -144,7 +144,7 @@ class TestSpark(SparkBasis, EngineContract):
 
 @pytest.mark.engine("sparksql")
 async def test_suddenly_wide_rows_are_read_and_cells_above_limit_refused(spark_server: SparkAddress) -> None:
-    """Spark holds each result completely here, so its rows can be read again in smaller batches."""
+    """In this configuration, Spark holds the complete result, so the rows can be read again in smaller batches."""
     width, count = 3_000_000, 520
     engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
     async with engine.session(USER, NO_OPTIONS) as session:

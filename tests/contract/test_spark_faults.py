@@ -1,4 +1,4 @@
-"""Spark over a connection that breaks."""
+"""The Spark adapter when the connection breaks."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,13 @@ from tests.engines.sparksql import SparkAddress
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.protocol import Engine
 
-# Spark delays GetOperationStatus by 5 s.
+# Spark holds back the response to GetOperationStatus for up to 5 s.
 LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 
 
 @pytest.mark.engine("sparksql")
 class TestSparkFaults(FaultsContract):
-    """Sessions and statements end with the connection that they were opened on."""
+    """Sessions and statements end with the connection on which they were opened."""
 
     facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"

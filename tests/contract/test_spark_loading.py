@@ -28,7 +28,7 @@ HIVE_FAMILY = LoadingFacts(
     many_rows=600,
     has_not_null=False,
 )
-"""Hive's file tables have no NOT NULL; the import itself rejects NULLs."""
+"""Hive's file tables do not support NOT NULL, so the import itself rejects NULLs."""
 
 FACTS = replace(
     HIVE_FAMILY,
@@ -40,7 +40,7 @@ FACTS = replace(
 
 @pytest.mark.engine("sparksql")
 class TestSparkLoading(SparkBasis, SlowLoadingContract):
-    """Spark's Thrift server."""
+    """Runs on Spark's Thrift server."""
 
     loading_facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"

@@ -1,4 +1,4 @@
-"""The catalogue contract over SQLAlchemy's Inspector; PyMySQL and MariaDB stand for the other dialects."""
+"""The catalogue contract over SQLAlchemy's Inspector, with PyMySQL and MariaDB as the example of a dialect."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FACTS = replace(
         TypeText("LONGBLOB", "LONGBLOB"),
     ),
     tables=(),
-    # SQLAlchemy parses MySQL's columns from SHOW CREATE TABLE, and leaves doubled backticks doubled.
+    # SQLAlchemy parses MySQL columns from SHOW CREATE TABLE and does not unescape doubled backticks.
     odd_columns=tuple(name for name in ODD_NAMES if "`" not in name),
     comment_database=(),
     analyzes_tables=False,

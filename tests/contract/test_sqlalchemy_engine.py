@@ -1,4 +1,4 @@
-"""The engine contract over the engine for any SQLAlchemy dialect; PyMySQL and MariaDB stand for the others."""
+"""The engine contract over the generic SQLAlchemy engine, with PyMySQL and MariaDB as the example of a dialect."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping
@@ -61,14 +61,14 @@ FACTS = replace(
 
 
 def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -> SqlalchemyEngine:
-    """Return the engine under test; `port` may be a proxy's port."""
+    """Return the adapter's engine; `port` may be the port of a proxy."""
     url = sa.URL.create("mysql+pymysql", server.user, server.password, server.host, port or server.port, "users")
     return SqlalchemyEngine(SqlalchemyAddress(url, connect_timeout_s=2), dialect="mysql", **options)
 
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
-    """The driver PyMySQL does not use asyncio, buffers by default, and cannot cancel."""
+    """PyMySQL is synchronous, buffers whole results by default, and cannot cancel statements."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
@@ -102,7 +102,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyFaults(FaultsContract):
-    """The same over a connection that breaks."""
+    """The contract of broken connections with the same engine."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"

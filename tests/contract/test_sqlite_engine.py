@@ -1,4 +1,4 @@
-"""The engine contract over the adapter `sqlite`, with a file."""
+"""The engine contract over the `sqlite` adapter, with a database file."""
 
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT {
 
 
 def declared(native: str, kind: T, value: object, *, literal: str) -> TypeFact:
-    """Return a fact about a column of the declared type with a value and a NULL."""
+    """Return a TypeFact for a table column with this declared type."""
     setup = (
         "DROP TABLE IF EXISTS typed",
         f"CREATE TEMP TABLE typed (c {native})",
@@ -121,7 +121,7 @@ class TestSqliteEngine(EngineContract):
 
 
 class TestSqliteInMemory(TestSqliteEngine):
-    """The same with a private in-memory database per session."""
+    """Runs the same tests with a private in-memory database per session."""
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_a_change_is_seen_by_the_next_session": pytest.mark.never(

@@ -20,7 +20,7 @@ FACTS = LoadingFacts(
     quoted=identifier,
     passing_database="temp",
     values={
-        # SQLite stores -0.0 as 0 (its file format stores whole numbers as integers), and has no NaN.
+        # SQLite stores -0.0 as 0 (its file format stores whole numbers as integers) and has no NaN.
         BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45, INF, -INF),
         BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67, INF, -INF),
     },
@@ -51,7 +51,7 @@ class TestSqliteLoading(LoadingContract):
         return engine.busy
 
     async def test_virtual_table_is_not_replaced(self, engine: Engine, loader: TableLoader, target: TableName) -> None:
-        """It has shadow tables, and an index that no import can recreate."""
+        """A virtual table has shadow tables and an index that an import cannot recreate."""
         await self.run(engine, "CREATE VIRTUAL TABLE {t} USING fts5(s)", target)
         load = self.load_of(target, replace=True)
         with pytest.raises(StatementRejected, match="only a plain table"):

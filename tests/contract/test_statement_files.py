@@ -1,4 +1,4 @@
-"""Files in statements over the local root, and over HDFS, Ozone, S3 and Azure where they can be started."""
+"""File access by statements on the local root, and on HDFS, Ozone, S3 and Azure where these servers are available."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lease contract over PostgreSQL, and over the in-memory keeper that service tests use."""
+"""The lease contract over PostgreSQL and over the in-memory implementation that service tests use."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ _numbers = count(1)
 
 
 class MemoryDesk(LeaseDesk):
-    """Keeps leases in memory."""
+    """Provides MemoryLeases to the contract."""
 
     def __init__(self) -> None:
         self.leases: MemoryLeases = MemoryLeases()
@@ -69,7 +69,7 @@ class MemoryDesk(LeaseDesk):
 
 
 class DatabaseDesk(LeaseDesk):
-    """Keeps leases in PostgreSQL."""
+    """Provides leases in PostgreSQL to the contract."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
@@ -97,7 +97,7 @@ class DatabaseDesk(LeaseDesk):
         keeps_session: bool = False,
         first_line: bool = False,
     ) -> Lease:
-        """Add a statement; its log contains the line written with the record only if `first_line`."""
+        """Add a statement. Its first log line is recorded only if `first_line` is set."""
         number = next(_numbers)
         guids = f"g{number}", f"s{number}"
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
@@ -139,7 +139,7 @@ class DatabaseDesk(LeaseDesk):
 
 
 def sealer_of(secret: str) -> AesSealer:
-    """Return a sealer that has only the given key."""
+    """Return a sealer whose only key is derived from `secret`."""
     return AesSealer(Keyring(SecretKey.derive(SecretStr(secret))))
 
 
@@ -196,7 +196,7 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.taken() == [part]
         (claimed,) = (await desk.orphans(ignore_leases=True)).values()
         assert claimed.operation_id == operation
-        # Only the statement itself takes a slot of its session and user.
+        # The script operation occupies no slot of the session and user; only its current statement does.
         await desk.leases.expire_all()
         assert await desk.taken(slots=SlotLimits(1, 1)) == [part]
 
@@ -217,7 +217,7 @@ class TestDatabaseLeases(LeasesContract):
         )
         seen = await desk.look(operation)
         assert (seen.state, seen.lines[1:]) == (StatementState.FAILED, ["one", "two"])
-        # An owner that lost its lease records neither an outcome nor a next statement.
+        # An owner that has lost its lease can record neither an outcome nor the next statement.
         late = await desk.leases.finish_part(
             lease,
             SUCCESS,
@@ -235,7 +235,7 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(operation)
         next_statement = self._statement(desk, operation_id=operation, owner=ME)
-        # The statement finished before the cancel reached it.
+        # The statement finished before the cancel request reached it.
         end = await desk.leases.finish_part(
             lease, SUCCESS, retention=LEASE, lines=[], start_line=None, next_statement=next_statement
         )
@@ -253,7 +253,7 @@ class TestDatabaseLeases(LeasesContract):
             assert await desk.finish(claimed.lease, SUCCESS)
 
     async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
-        """Add a script operation and its first statement, which has no owner."""
+        """Add a script operation and its first statement, which has no owner yet."""
         operation = self._statement(desk, is_script=True, runs_all=True, owner="script")
         part = self._statement(desk, operation_id=operation.id, owner=None, in_history=False)
         await desk.records.record(operation, part)
@@ -333,7 +333,7 @@ class TestDatabaseLeases(LeasesContract):
             await desk.database.execute("UPDATE statements SET engine_handle = '7 handle'")
         with capture_logs() as logs:
             assert await desk.resumptions() == {lease.statement_id: None}
-        # Other events, such as a slow query, may be logged too.
+        # Other events, such as a slow query, may also be logged.
         assert [line["event"] for line in logs].count("checkpoint of a statement cannot be read") == 1
         assert "handle" not in str(logs)
 

@@ -1,4 +1,6 @@
-"""The contract of a statement queue, in one process and across workers that Valkey wakes (Contract platform 10.2)."""
+"""The contract of the statement queue, in one process and across workers notified through Valkey (Contract platform
+10.2).
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -21,14 +23,14 @@ pytestmark = pytest.mark.platform(102)
 
 
 class NoNotices:
-    """Implements `platform.database.Notices` without reaching any process: sweeps and the broker suffice."""
+    """Implements `platform.database.Notices` without notifying any process, because sweeps and the broker suffice."""
 
     async def publish(self, kind: str, subject: str) -> None:
         return None
 
 
 class Desk:
-    """A server that records statements, and the processes that run them."""
+    """A server that records statements, and the runners that execute them."""
 
     def __init__(self, fleet: Fleet, dispatcher: StatementDispatcher, runners: list[Runner]) -> None:
         self.fleet = fleet
@@ -36,7 +38,7 @@ class Desk:
         self.runners = runners
 
     async def submit(self, statement: str, *, user: int = 1) -> Entry:
-        """Submit a statement as execute does."""
+        """Submit a statement as the execute call does."""
         owner = await self.dispatcher.owner_for(None, session_owner=None)
         assignment = self.fleet.leases.add(statement, owner=owner, user_id=user)
         if owner is None:
@@ -47,7 +49,7 @@ class Desk:
 
 
 class QueueContract(ABC):
-    """The contract, with two slots per user and four in total."""
+    """The contract; the tests run with two slots per user and four slots in total."""
 
     @pytest.fixture
     @abstractmethod
@@ -78,14 +80,14 @@ class QueueContract(ABC):
         assert sum(one.sent for one in many) == 2
 
     async def cancel(self, desk: Desk, entry: Entry) -> None:
-        """Cancel as a caller does; the notice reaches every process."""
+        """Cancel as an API call does; every process receives the notice."""
         statement_id = entry.assignment.lease.statement_id
         desk.fleet.leases.ask_to_cancel(statement_id)
         for runner in desk.runners:
             runner.statements.cancel(statement_id)
 
     async def ended(self, desk: Desk, statement: str, *, user: int) -> "asyncio.Task[StatementState]":
-        """Submit the statement and return a task for its terminal state."""
+        """Submit the statement and return a task that waits for its terminal state."""
         entry = await desk.submit(statement, user=user)
 
         async def end() -> StatementState:
@@ -147,7 +149,7 @@ class TestOverWorkers(QueueContract):
 
 @asynccontextmanager
 async def over_workers(settings: TaskServerSettings, *, workers: int) -> AsyncIterator[Desk]:
-    """Start a server and workers with two slots each, all on one broker."""
+    """Start a server and workers with two slots each, all connected to the same broker."""
     fleet = Fleet()
     async with AsyncExitStack() as stack:
         broker = await _broker(stack, settings)

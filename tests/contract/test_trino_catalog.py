@@ -19,7 +19,7 @@ from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.errors.statements import StatementRejected
 
 ODD = tuple(name.lower() for name in ODD_NAMES)
-"""Trino also folds quoted names."""
+"""Trino folds even quoted names to lower case."""
 
 
 def _column(name: str, kind: str, comment: str = "") -> TableColumn:
@@ -86,13 +86,13 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoCatalog(TrinoBasis, CatalogContract):
-    """The memory connector keeps no column statistics and cannot analyze."""
+    """The memory connector stores no column statistics and does not support ANALYZE."""
 
     catalog_facts = FACTS
     tested_with = "Trino 476"
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
-        """Trino accepts the statements; the resulting error is the connector's own."""
+        """Trino accepts the statements, but the memory connector raises an error."""
         for column in (None, *(column.name for column in table.columns)):
             with pytest.raises(StatementRejected, match="analyze"):
                 await self.execute(engine, [catalog.analyze_statement(table, column)])

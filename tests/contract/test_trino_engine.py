@@ -17,8 +17,6 @@ from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.formats.columns import ResultType
 
-"""Distinguishes this run's statements from others on the same coordinator."""
-
 
 def _typed(name: str, expression: str, kind: ResultType, native_type: str, value: object) -> TypeFact:
     sql = f"SELECT if(n = 1, {expression}) AS a FROM (VALUES 1, 2) v(n) ORDER BY n"
@@ -109,7 +107,7 @@ FACTS = EngineFacts(
 
 @pytest.mark.engine("trino")
 class TestTrino(TrinoBasis, EngineContract, ResumingContract):
-    """A single node."""
+    """Runs on a single node."""
 
     facts = FACTS
     tested_with = "Trino 476"

@@ -1,4 +1,4 @@
-"""Trino over a connection that breaks, and a misbehaving coordinator."""
+"""Trino when the connection breaks or the coordinator misbehaves."""
 
 from collections.abc import AsyncGenerator, Callable
 
@@ -18,7 +18,9 @@ SHORT = TrinoTimeouts(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open
 
 @pytest.mark.engine("trino")
 class TestTrinoFaults(FaultsContract):
-    """A real coordinator: lost responses are requested again, since the statement survives."""
+    """Runs on a real coordinator. The adapter repeats a request whose response was lost, since the statement still
+    runs.
+    """
 
     facts = FACTS
     tested_with = "Trino 476"
@@ -26,8 +28,9 @@ class TestTrinoFaults(FaultsContract):
 
     @pytest.fixture(autouse=True)
     async def _ends_what_is_left(self, trino_server: HttpAddress) -> AsyncGenerator[None]:
-        """End statements that could not be stopped over a broken connection; they would run for minutes beside other
-        tests."""
+        """Kill statements that could not be canceled over the broken connection; they would run for minutes during
+        other tests.
+        """
         yield
         async with httpx.AsyncClient(
             base_url=trino_server.url, headers={"X-Trino-User": "tests"}, timeout=30

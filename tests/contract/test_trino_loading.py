@@ -41,7 +41,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoLoading(TrinoBasis, LoadingContract):
-    """A single node with the memory connector."""
+    """Runs on a single node with the memory connector."""
 
     loading_facts = FACTS
     tested_with = "Trino 476"

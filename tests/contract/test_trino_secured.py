@@ -1,4 +1,4 @@
-"""Trino with HTTPS, password and token logins, configured through administrator settings."""
+"""Trino with HTTPS and with password and token logins, configured through administrator settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -31,7 +31,7 @@ SLOW = "SELECT count(*) FROM tpch.sf1000.lineitem WHERE comment LIKE '%no such w
 
 
 def settings_of(server: SecuredAddress, **changes: str | bool) -> dict[str, str | bool]:
-    """Return settings with the service's own password login."""
+    """Return settings with the service's password login."""
     return {
         "url": server.url,
         "catalog": "memory",
@@ -45,12 +45,12 @@ def settings_of(server: SecuredAddress, **changes: str | bool) -> dict[str, str 
 
 
 def by_token(server: SecuredAddress) -> dict[str, str | bool]:
-    """Return settings with which every caller uses their own token."""
+    """Return settings with which each user logs in with a token of their own."""
     return settings_of(server, auth_mechanism="JWT", username="", password="")
 
 
 def with_password(password: str) -> SessionOptions:
-    """Return session options with Ana's login."""
+    """Return session options with the username `ana` and the password."""
     return SessionOptions(credentials=Credentials("ana", password))
 
 
@@ -142,7 +142,7 @@ async def test_server_without_tls_is_reported(secured_trino_server: SecuredAddre
 
 @pytest.fixture
 async def plain_port() -> AsyncGenerator[int]:
-    """Yield the port of a server that speaks HTTP without TLS."""
+    """Yield the port of a server that does not support TLS."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -260,7 +260,7 @@ async def test_session_switches_user_by_statement(secured_trino_server: SecuredA
 
 
 def assert_no_secret_in(text: str) -> None:
-    """Assert that the text stored for a running statement contains no login."""
+    """Assert that the string stored for a running statement contains no credentials."""
     for secret in (*PASSWORDS.values(), "Basic ", "Bearer "):
         assert secret not in text
 

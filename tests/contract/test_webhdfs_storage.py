@@ -1,4 +1,4 @@
-"""The Storage contract over WebHDFS of a real HDFS, and what only HDFS does."""
+"""The Storage contract over WebHDFS on a real HDFS, and HDFS specifics."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ class TestWebHdfsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """Acts as `alice`, whom the service impersonates."""
+    """The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (WebHDFS)",
@@ -176,7 +176,7 @@ async def test_parts_are_joined_without_reading_and_join_can_be_resumed(storage,
     staging = await storage.begin_parts(plan)
     parts = [await storage.write_part(plan, staging, number, body(b"abcd"[: 10 - 4 * number])) for number in range(3)]
     directory = f"{base}/._qs_parts_{staging}"
-    # As left by a process that died between two CONCAT calls.
+    # This is the state that a process leaves if it dies between two CONCAT calls.
     await storage.tree.upload(f"{directory}/joined", body(), _new_file())
     await storage.tree.concat(f"{directory}/joined", [f"{directory}/{parts[0].receipt}"])
     status = await storage.join_parts(plan, staging, parts, overwrite=False)

@@ -1,4 +1,4 @@
-"""`ProcessWorkbooks` over real workbooks in all formats, and over hostile ones."""
+"""`ProcessWorkbooks` on real workbooks of all formats and on malicious ones."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ from queryserver.workbooks import frames
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 WITHIN_S = 60
-"""How long a hostile workbook may take (Contract importer 15, item 49)."""
+"""How long a malicious workbook may be processed, in seconds (Contract importer 15, item 49)."""
 
 VALUES = [
     (1, None, "1", CellKind.INTEGER),
@@ -124,7 +124,7 @@ async def test_xls_may_count_days_from_1904(workbooks, tmp_path):
 
 
 async def test_xls_rows_may_be_packed(workbooks, tmp_path):
-    """Adjacent cells with integers or hundredths share a record (MULRK)."""
+    """Adjacent cells that contain integers or hundredths share one record (MULRK)."""
     book = xlwt.Workbook()
     sheet = book.add_sheet("A")
     style = xlwt.easyxf(num_format_str="yyyy-mm-dd hh:mm")
@@ -138,7 +138,7 @@ async def test_xls_rows_may_be_packed(workbooks, tmp_path):
 @pytest.mark.importer(15)
 async def test_password_protected_xls_is_reported(workbooks, tmp_path):
     whole = bytearray(write_xls(tmp_path / "a").read_bytes())
-    # The record after the first becomes FILEPASS (MS-XLS 2.4.117).
+    # Replaces the type of the second record with FILEPASS (MS-XLS 2.4.117).
     place = 512 + 4 + int.from_bytes(whole[514:516], "little")
     whole[place : place + 2] = b"\x2f\x00"
     (tmp_path / "a").write_bytes(whole)
@@ -204,7 +204,10 @@ async def test_unsupported_file_kind_is_not_supported(workbooks, tmp_path):
 
 
 async def all_answers(workbooks: ProcessWorkbooks, path: Path) -> None:
-    """Read the sheet names and all rows of the first sheet, which starts with the same check as the first rows."""
+    """Read the sheet names and all rows of the first sheet.
+
+    This covers the checks before the first rows, which are the same as before all rows.
+    """
     (sheet, *_) = await workbooks.sheet_names(path)
     async with aclosing(workbooks.rows(path, sheet)) as portions:
         async for _ in portions:
@@ -219,7 +222,10 @@ CELL = "<c><v>1</v></c>"
 
 
 def package(**changes: str | bytes | None):
-    """Return a writer of a workbook with changed parts; `_` stands for `/` in part names, and None omits a part."""
+    """Return a function that writes a workbook with changed parts.
+
+    In part names, `_` stands for `/`; None omits a part.
+    """
 
     def write(path: Path) -> Path:
         parts = workbook_parts({"A": column_xml([CELL, '<c t="s"><v>0</v></c>'])}, strings=["<t>a</t>"], formats=[14])
@@ -239,7 +245,7 @@ def ratio_bomb(path: Path) -> Path:
 
 
 def lying_sizes(path: Path) -> Path:
-    """Write a sheet that declares a thousand bytes but has 40 million."""
+    """Write a sheet that declares a thousand bytes but contains 40 million."""
     ratio_bomb(path)
     whole = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as made:
@@ -256,7 +262,7 @@ def twenty_thousand_entries(path: Path) -> Path:
 
 
 def repeated_strings(path: Path) -> Path:
-    """Write 5,000 cells, each holding a text of 32,000 characters as its own."""
+    """Write 5,000 cells that all refer to the same string of 32,000 characters."""
     row = "<row>" + '<c t="s"><v>0</v></c>' * 100 + "</row>"
     parts = workbook_parts({"A": sheet_xml(row * 50)}, strings=[f"<t>{'x' * 32_000}</t>"])
     return write_package(path, parts)
@@ -304,7 +310,7 @@ async def test_zip_bomb_is_too_complex(workbooks, tmp_path, subtests: pytest.Sub
 
 @pytest.mark.importer(61)
 async def test_range_exceeding_memory_is_too_complex(workbooks, tmp_path):
-    """Two cells lie in opposite corners of a sheet: calamine allocates all cells between them."""
+    """Two cells are in opposite corners of a sheet, and calamine allocates all cells in between."""
     rows = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="BXZ1048576"><v>1</v></c></row>'
     path = write_package(tmp_path / "a", workbook_parts({"A": sheet_xml(rows)}))
     with raises_code("file_too_complex"):
@@ -365,7 +371,7 @@ async def test_encrypted_workbook_is_reported(workbooks, tmp_path):
 async def test_text_shared_by_many_cells_is_streamed_in_chunks(workbooks, tmp_path):
     path = await asyncio.to_thread(repeated_strings, tmp_path / "a")
     found = await workbooks.first_rows(path, "A", limit=200)
-    # Each row has 3.2 million characters, and a sample stops after the row that reaches 8 MiB.
+    # Each row has 3.2 million characters, and a sample ends with the row that reaches 8 MiB.
     assert (len(found.rows), found.is_whole) == (3, False)
     seen = 0
     async with aclosing(workbooks.rows(path, "A")) as portions:
@@ -388,7 +394,7 @@ async def test_external_links_are_not_followed(workbooks, tmp_path):
 def workers() -> set[int]:
     found = set[int]()
     for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # the worker may exit in between
+        with suppress(psutil.NoSuchProcess):  # the worker may exit at this moment
             if "queryserver.workbooks.worker" in str(child.cmdline()):
                 found.add(child.pid)
     return found
@@ -405,7 +411,7 @@ async def test_leaving_reader_ends_worker(workbooks, tmp_path):
 
 async def test_canceled_call_ends_worker(workbooks, tmp_path):
     path = tmp_path / "a"
-    os.mkfifo(path)  # nothing writes to the pipe, so the worker never ends by itself
+    os.mkfifo(path)  # no process writes to the pipe, so the worker waits forever
     call = asyncio.create_task(workbooks.first_rows(path, "A", limit=50))
     try:
         await until(workers)
@@ -414,7 +420,7 @@ async def test_canceled_call_ends_worker(workbooks, tmp_path):
         assert call.cancelled()
         assert not workers()
     finally:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # end a worker that still waits
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # ends a worker that is still waiting
 
 
 AVRO = (Path(__file__).parents[1] / "unit" / "formats" / "avro" / "null.avro").read_bytes()

@@ -1,4 +1,4 @@
-"""What a connector url's TLS settings accept and refuse, on every SQL server."""
+"""What the TLS settings in connector URLs accept and refuse, for every SQL server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 
 class TlsContract(ABC):
-    """Inherited by a class that provides the attributes below and four fixtures.
+    """Inherited by test classes that provide the attributes below and four fixtures.
 
-    `server` has a certificate of `authority` for `localhost`, not for 127.0.0.1, and admits the user `private` only
-    over TLS; `plain_server` has no TLS. `verifying` lists the modes that check the authority, `requiring` the modes
-    that insist on TLS.
+    `server` has a certificate from `authority` for `localhost` but not for 127.0.0.1, and accepts the user `private`
+    only over TLS; `plain_server` does not support TLS. `verifying` lists the modes that verify the certificate
+    authority, and `requiring` lists the modes that require TLS.
     """
 
     engine_name: ClassVar[str]
     without_tls: ClassVar[str]
     strictest: ClassVar[str]
-    """The mode that never uses TLS, and the mode that also checks the name."""
+    """`without_tls` is the mode that never uses TLS; `strictest` is the mode that also verifies the host name."""
     slow_sql: ClassVar[str]
     password: ClassVar[str]
-    """The password of `private`."""
+    """The password of the user `private`."""
     refused_without_tls: ClassVar[str]
     refused_password: ClassVar[str]
-    """The server's own words."""
+    """The server's error message for a wrong password."""
 
     @abstractmethod
     def url(self, server: ServerAddress, mode: str, host: str = "localhost", password: str = "") -> str:
-        """Return a connector url for `private`, with its own password by default."""
+        """Return a connector URL for the user `private`; an empty `password` stands for the correct one."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -45,7 +45,7 @@ class TlsContract(ABC):
 
     @pytest.fixture
     def trusted(self, authority: Authority, trust: Callable[[str], None]) -> None:
-        """Add the authority to the system's, because urls name no files."""
+        """Add the authority to the system's trusted ones, because connector URLs cannot name certificate files."""
         trust(authority.certificate)
 
     @pytest.mark.usefixtures("trusted")

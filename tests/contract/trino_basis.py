@@ -1,4 +1,4 @@
-"""Shared code of the Trino suites: the address, and which statements the coordinator is running."""
+"""Shared code of the Trino suites: the server address and the number of running statements."""
 
 from typing import Any
 from uuid import uuid4
@@ -14,15 +14,15 @@ SOURCE = f"tests-{uuid4().hex[:8]}"
 
 
 def address_of(server: HttpAddress, **changes: Any) -> TrinoAddress:
-    """Return the address of the server's memory catalogue."""
+    """Return the address of the server's `memory` catalog."""
     return TrinoAddress(server.url, "memory", "default", source=SOURCE, **changes)
 
 
 class TrinoBasis:
-    """Inherited before the contract."""
+    """Inherited, before the contract, by the Trino test classes."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Return how many of this run's statements have not finished, from the coordinator's own list."""
+        """Return how many statements of this test run have not finished, according to the coordinator."""
         sql = (
             "SELECT count(*) FROM system.runtime.queries"
             f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
