@@ -1,1 +1,1 @@
-"""Submits and runs statements: status, result pages, downloads, cancellation, history, engine sessions."""
+"""Runs statements and serves their status, results, downloads, cancellation, history and engine sessions."""

@@ -1,4 +1,4 @@
-"""Builds the statement services from the settings, or only the records and results that commands need."""
+"""Builds all statement services, or opens only the stored records and results, as administrative commands need."""
 
 import os
 import secrets
@@ -52,7 +52,10 @@ log = structlog.get_logger(__name__)
 
 
 def statement_ends(settings: Settings) -> EndListener:
-    """Return a function that writes an audit event for each end, and a log line if audit events have their own file."""
+    """Return a listener that records each statement's end as an audit event.
+
+    It also writes a log line if audit events go to their own file.
+    """
     audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
     def record(end: StatementEnd) -> None:
@@ -77,7 +80,7 @@ def statement_ends(settings: Settings) -> EndListener:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecords:
-    """The open service database and result store, with the services that commands need."""
+    """The open service database and result store, with the services that administrative commands need."""
 
     dsn: str = field(repr=False)
     database: Database
@@ -90,7 +93,7 @@ class StoredRecords:
 
 @asynccontextmanager
 async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> AsyncGenerator[StoredRecords]:
-    """Open the records and results; close them on exit.
+    """Open the service database and the result store, and close both on exit.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -122,7 +125,7 @@ async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> Asy
 
 @dataclass(frozen=True, slots=True)
 class StatementServices:
-    """The services for calls about statements, results and engine sessions."""
+    """The services behind API calls that concern statements, results and engine sessions."""
 
     access: StatementAccess
     submissions: Submissions
@@ -147,7 +150,7 @@ class StatementServices:
 
 @dataclass(frozen=True, slots=True)
 class SharedResources:
-    """Resources that statements share with the rest of the process."""
+    """Resources that the statement services share with the rest of the process."""
 
     notices: Notices
     streams: Streams
@@ -155,7 +158,7 @@ class SharedResources:
     rendering: ByteBudget
     computations: ComputationExecutor
     files: StatementFileAccess
-    """Access to files for statements that read or write them."""
+    """Access to storage files for statements that read or write them."""
     metrics: Metrics
 
 
@@ -168,7 +171,7 @@ class FleetMember:
 
     @property
     def intake(self) -> Intake:
-        """The new statements that this process runs."""
+        """Which new statements this process runs."""
         if self.role is Role.WORKER:
             return Intake.QUEUED
         return Intake.OWN if self.broker is None else Intake.BOUND
@@ -233,7 +236,7 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # While the broker is reachable, its messages replace the notifications, which are slower.
+            # While the broker is reachable, its messages announce ends. They are faster than database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 
@@ -275,7 +278,8 @@ class StatementBuilder:
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         return Runner(
-            # Unique among all processes that ever ran, so that processes never mistake another's lease for their own.
+            # The random suffix makes the name unique for all time. A reused PID must not be mistaken for the owner of
+            # an old lease.
             RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,
@@ -352,13 +356,16 @@ class StatementBuilder:
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
-    """Open only the administration, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open only the statement administration, for administrative commands.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
     async with open_service_database(settings) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)
 
         async def notify_cancel(statement_id: UUID, _owner: str | None) -> None:
-            await notices.publish(CANCEL, str(statement_id))  # every server process receives the notice
+            await notices.publish(CANCEL, str(statement_id))  # every server process receives this notice
 
         try:
             yield StatementAdministration(database, records, notify_cancel)

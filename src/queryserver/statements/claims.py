@@ -1,4 +1,4 @@
-"""Claims statements for this process: announced ones, orphans, and the next ones of its scripts."""
+"""Claims statements for this process: announced statements, orphans, and the next statements of its scripts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ _RETRIED = "The server that ran this statement is gone. It only reads, and is ru
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class StatementClaims:
-    """Claims statements, and starts each one or records its end.
+    """Claims statements, then either starts each statement or records its end.
 
-    A statement that may have reached an engine is sent again only if `_may_run_again` allows it.
+    A statement that may already have reached an engine is sent again only if `_may_run_again` allows it.
     """
 
     instance: RunnerInstance
@@ -47,10 +47,10 @@ class StatementClaims:
     metrics: Metrics
     broker: Broker | None
     import_lost: Callable[[], None] | None
-    """Called when an import has ended because its process was lost."""
+    """Called after an import has ended because the process that ran it was lost."""
 
     async def claim(self, statement_id: UUID) -> bool:
-        """Claim and start an announced statement; False if another process must run it."""
+        """Claim and start an announced statement. Return False if another process must run it."""
         if self.instance.is_draining:
             return False
         lease, owner = self.editor.lease_timeout, self.instance.owner
@@ -60,7 +60,10 @@ class StatementClaims:
         return bool(assignments)
 
     async def claim_orphans(self, *, take_over_all: bool = False) -> None:
-        """Claim and start statements without a live owner; with `take_over_all`, all other processes' statements."""
+        """Claim and start statements without a live owner.
+
+        If `take_over_all` is set, also take over statements that other processes own.
+        """
         lease, owner = self.editor.lease_timeout, self.instance.owner
         for assignment in await self.leases.claim_orphans(
             owner=owner, lease=lease, within=self._scope(), ignore_leases=take_over_all
@@ -68,9 +71,9 @@ class StatementClaims:
             await self.start(assignment)
 
     def _scope(self) -> ClaimScope:
-        """Return the statements to claim.
+        """Return which statements this process may claim.
 
-        Open sessions run their statements even if their connector was changed or deleted.
+        A statement whose session is open here can be claimed even if its connector was changed or deleted.
         """
         match self.instance.intake:
             case Intake.OWN:
@@ -82,9 +85,10 @@ class StatementClaims:
         return ClaimScope(connectors, self.sessions.ids(), resumes=self.instance.intake is not Intake.BOUND)
 
     async def start(self, assignment: Assignment, previous: Execution | None = None) -> None:
-        """Run a claimed statement, or record its end.
+        """Run a claimed statement, or record its end if it must not or cannot run.
 
-        With `previous`, the statement continues a script that runs here, and is started even during a shutdown.
+        `previous` is the execution of the script's preceding statement. If set, the statement starts even during a
+        shutdown.
         """
         user = await self.users.user(assignment.user_id)
         if user is not None and assignment.api_token is not None:
@@ -111,7 +115,7 @@ class StatementClaims:
             await self.leases.release(assignment.lease)
 
     async def _retry(self, assignment: Assignment, connector: Connector | None) -> bool:
-        """Queue the statement again if it may run again; False if its end must be recorded."""
+        """Requeue a sent statement if it may run again. Return False if its end must be recorded instead."""
         lease = assignment.lease
         if connector is None or not _may_run_again(assignment, connector):
             return False
@@ -135,7 +139,7 @@ class StatementClaims:
             self.import_lost()
 
     async def continue_script(self, execution: Execution) -> None:
-        """Start the next statement of the script, or close the session of a script that has ended."""
+        """Start the script's next statement. If the script has ended, close its session."""
         assignment, next_statement = execution.assignment, execution.next_statement
         has_own_session = assignment.keeps_session and not (
             assignment.in_named_session or self.running.is_shared(assignment)
@@ -146,7 +150,7 @@ class StatementClaims:
                 await self.start(next_statement, execution)
                 if self.running.runs(next_statement.lease.statement_id):
                     return
-        except Exception as error:  # last resort of a task: the lease expires, and the statement is claimed again
+        except Exception as error:  # last resort of a task: the lease expires and another claim follows
             log.warning("script not continued", operation_id=str(assignment.lease.operation_id), exc_info=error)
             closes = False
         await self.sessions.end_script(
@@ -155,10 +159,10 @@ class StatementClaims:
 
 
 def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
-    """Return whether a sent statement that cannot be resumed runs once more (Contract editor 3.3 rule 3).
+    """Return whether a sent statement that cannot be resumed may run once more (Contract editor 3.3 rule 3).
 
-    A statement of a script or named session does not, because the state of the session is lost. A statement with stored
-    rows does not, because a client may have read them.
+    A statement of a script or named session may not, because the session state is lost. A statement with stored rows
+    may not, because a client may already have read them.
     """
     is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
     is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried

@@ -1,4 +1,4 @@
-"""Reads whole results for downloads from the result store, as often as requested (Contract editor 8.2)."""
+"""Reads complete stored results for downloads. A result can be downloaded repeatedly (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -46,7 +46,7 @@ class StoredRows:
         return self.reader.schemas(self.status.id, self.status.rows)
 
     def packed(self) -> AsyncGenerator[PackedRows]:
-        """Yield the segments as they are stored."""
+        """Yield the segments in their stored form."""
         return self.reader.packed(self.status.id, self.status.rows)
 
 
@@ -60,23 +60,26 @@ class _CachedStream:
 
 
 class Downloads:
-    """Opens results for downloads, checks rights, and writes audit events."""
+    """Opens results for downloads, checks the download permission, and writes audit events."""
 
     def __init__(self, access: StatementAccess, reader: ResultReader, *, enabled: bool) -> None:
         self._access = access
         self._reader = reader
         self._enabled = enabled
         self.sizes = LruCache[str, int](4096)
-        """Sizes of completely generated files, in bytes by entity tag."""
+        """File sizes in bytes by entity tag, recorded once a file was generated completely."""
         self._streams = LruCache[UUID, _CachedStream](_STREAM_CACHE_BYTES, weigh=lambda stream: stream.weight)
 
     async def open(
         self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
     ) -> StoredRows:
-        """Open the rows of a user's operation; for a script, of one statement, by default the last with a result.
+        """Open the result of a user's operation.
 
-        Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result and,
-        unless `allow_truncated`, if a limit other than the caller's own truncated the result.
+        For a script, open the result of the statement `statement_id`, or by default of the last statement that has
+        one.
+
+        Raises download_disabled, OperationNotFound, PermissionDenied. Raises DownloadRefused if there is no result, or
+        if a limit that the caller did not set truncated the result and `allow_truncated` is not set.
         """
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
@@ -101,10 +104,10 @@ class Downloads:
             return StoredRows(status, record.columns or (), self._reader)
 
     async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
-        """Return the stored rows as one Arrow stream; None if they must be converted. Failures are audit events.
+        """Return the stored rows as one Arrow stream, or None if they must be converted. Audits failures.
 
-        The stream is cached, because clients request one part after the other, and building it reads the schema of each
-        segment.
+        The stream is cached: clients request its byte ranges one after another, and building the stream reads the
+        schema of every segment.
         """
         cached = self._streams.get(rows.status.id)
         if cached is None:
@@ -114,7 +117,7 @@ class Downloads:
         return cached.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the chunks of the file. The first chunk writes an audit event, and a later failure writes another."""
+        """Yield the chunks of the file. Audits the download at the first chunk, and again if a later chunk fails."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
             with AUDIT.failures(user.username, _OPERATION, facts=facts):
@@ -126,9 +129,9 @@ class Downloads:
                     yield piece
 
     async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
-        """Return the size of the file with this tag; if unknown, generates the file to measure it.
+        """Return the size in bytes of the file with this entity tag.
 
-        Failures are audit events.
+        If the size is not known, generate the file to measure it. Audits failures.
         """
         async with aclosing(pieces):
             size = self.sizes.get(tag)
@@ -141,7 +144,10 @@ class Downloads:
             return size
 
     def require(self, user: User, status: StatementStatus) -> None:
-        """Raise download_disabled, OperationNotFound, PermissionDenied if the user may not continue a download."""
+        """Check that the user may continue a download.
+
+        Raises download_disabled, OperationNotFound, PermissionDenied.
+        """
         self._require_right(user)
         self._access.require_owner(user, status)
 

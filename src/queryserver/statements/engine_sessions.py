@@ -1,4 +1,4 @@
-"""Finds or opens a statement's engine session, or reattaches to its operation (Contract editor 9)."""
+"""Finds or opens the engine session of a statement, or reattaches to a running operation (Contract editor 9)."""
 
 import asyncio
 import sys
@@ -32,14 +32,14 @@ from queryserver.statements.session_repository import SessionRecord, SessionReco
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
-"""Opens an import session, in place of an engine session."""
+"""Opens the session of an import, which replaces an engine session."""
 
 _NOT_RESUMABLE = "Results have expired: no server can go on with this statement."
 
 
 @dataclass(eq=False, kw_only=True)
 class SessionOpener:
-    """Finds and opens engine sessions for the statements of this process."""
+    """Finds and opens engine sessions for statements that run in this process."""
 
     owner: str
     sessions: OpenSessions
@@ -52,22 +52,23 @@ class SessionOpener:
     max_named: int
     imports: ImportOpener | None = None
     external_data: ExternalData = NO_EXTERNAL_DATA
-    # A lock exists only while a task holds the lock or waits for it.
+    # Entries are weak: a lock exists only while a task holds it or waits for it.
     _opening_locks: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     def __post_init__(self) -> None:
         self._shares = SessionShares(self.sessions, per_connector=self.max_named)
-        # Limits the statements and scripts that open a lasting session: each uses a connection even while it waits.
+        # Limits how many statements and scripts open a lasting session, because each uses a connection even while it
+        # waits.
         self._opening_slots = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """Open or find the session for one statement, within the limits.
+        """Find or open the session for one statement, within the connector and user limits.
 
-        Raises SessionLost if its named session was lost.
+        Raises SessionLost if the statement needs an existing session that was lost.
         """
         open_session = self.sessions.get(assignment.session_id)
-        # An open session keeps its original options, even if a change has made its connector unusable.
+        # An open session stays usable even if a change has made its connector unusable.
         connector = (self.connectors.known if open_session else self.connectors.find)(assignment.connector)
         if connector is None:
             raise errors.SessionLost(f"The connector {assignment.connector} is no longer configured.")
@@ -80,7 +81,8 @@ class SessionOpener:
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 yield await stack.enter_async_context(self.imports(assignment, user, engine, options))
                 return
-            # Lost sessions are never replaced silently, because the effects of USE and SET would be lost.
+            # A lost session is never replaced silently: the effects of earlier USE and SET statements would be
+            # missing.
             if open_session is None and (assignment.in_named_session or assignment.needs_session):
                 raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if open_session is None and assignment.keeps_session:
@@ -109,7 +111,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def reattach(self, assignment: Assignment, user: User) -> AsyncGenerator[AttachedOperation]:
-        """Reattach to the operation that another runner left at the engine, within the limits of its connector.
+        """Reattach to the operation that another runner left on the engine, within the connector limits.
 
         Raises OutcomeUnknown if the engine cannot resume the operation, EngineUnavailable.
         """
@@ -133,9 +135,10 @@ class SessionOpener:
     async def open_named(
         self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
-        """Open and record the session of create_session; False if the user already has `max_open`.
+        """Open and record a session for create_session. Return False if the user already has `max_open` sessions.
 
-        Raises too_many_sessions beyond the user's share, engine errors, DatabaseUnavailable; then no session is open.
+        Raises too_many_sessions beyond the user's share, engine errors, DatabaseUnavailable. No session stays open on
+        an error.
         """
         with self._shares.opening(connector.key, user.id, max_open=max_open):
             return await self._open(record, connector, user, options, max_open=max_open)
@@ -143,16 +146,16 @@ class SessionOpener:
     async def _script_session(
         self, assignment: Assignment, connector: Connector, user: User, stack: AsyncExitStack
     ) -> OpenSession | None:
-        """Open or find a script's session, recorded so that the next statement is sent to this process.
+        """Find or open a script's session, and record it so that the next statement is routed to this process.
 
-        If several calls continue the script concurrently, the first opens the session and the others share it.
+        If several calls continue the script concurrently, the first one opens the session and the others share it.
         """
         async with self._opening_locks.setdefault(assignment.session_id, asyncio.Lock()):
             session = self.sessions.get(assignment.session_id)
             if session is not None:
                 return session
             script, slot_stack = assignment.lease.operation_id, AsyncExitStack()
-            # A script's session stays open for all its statements, and holds its slot for the same time.
+            # The session stays open, and keeps its slot, until the script ends.
             slot = self._opening_slots.slot(connector.key, user.id)
             await (stack if script is None else slot_stack).enter_async_context(slot)
             stack.push_async_callback(self._release_slot, slot_stack, assignment.session_id)
@@ -177,7 +180,7 @@ class SessionOpener:
             return self.sessions.get(record.id)
 
     async def _release_slot(self, slot: AsyncExitStack, session_id: int) -> None:
-        """Release the slot of a script whose session was not opened."""
+        """Release the slot of a script unless its session was opened and now owns the slot."""
         session = self.sessions.get(session_id)
         if session is None or session.slot is not slot:
             await slot.aclose()
@@ -219,5 +222,5 @@ class SessionOpener:
 
 
 def _operation_id(assignment: Assignment) -> str:
-    """Return the operation id that clients use; for a statement of a script, the id of the script's operation."""
+    """Return the operation id that clients use. For a statement of a script, this is the script's operation."""
     return str(assignment.lease.operation_id or assignment.lease.statement_id)

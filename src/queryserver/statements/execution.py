@@ -56,26 +56,26 @@ from queryserver.statements.states import StatementState, Truncation
 
 log = structlog.get_logger(__name__)
 
-# A statement that ends within this time never enters the state `running`.
+# A statement that ends within this time goes directly from `waiting` to its terminal state.
 _QUICK_STATEMENT_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-# Once a statement has run this long, each page is stored before the next one is fetched, so that another runner can
-# resume after that page. Before this time, small results stay in the record, and pages share a segment.
+# After this time, each page is stored before the next one is fetched, so that another runner can resume after any
+# page. Before, small results stay in the statement record, and several pages share a segment.
 _STORE_EACH_PAGE_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
-"""A session and one of its operations, which another runner left at the engine."""
+"""A session and the operation in it that another runner left on the engine."""
 
 
 @dataclass(eq=False, repr=False)
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the event loop.
 
-    `open_session` opens the engine session of the statement, or waits for its turn in it; `reattach` finds the
-    operation that another runner left at the engine. `before_end` runs before any user can see that the statement has
+    `open_session` opens the statement's engine session or waits until the statement may use it. `reattach` finds the
+    operation that another runner left on the engine. `before_end` runs before any user can see that the statement has
     ended.
     """
 
@@ -90,7 +90,7 @@ class Execution:
     metrics: Metrics = NO_METRICS
     script: ScriptRun | None = None
     previous_log: StatementLog | None = None
-    """The log of the script's previous statement, which this statement continues."""
+    """The log of the script's previous statement, which this statement appends to."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _stop_message: str = field(default="", init=False)
@@ -99,12 +99,12 @@ class Execution:
     _handle: OperationHandle | None = field(default=None, init=False)
     _polling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _token: str | None = field(default=None, init=False)
-    """The position from which another runner can resume after all stored rows and log lines."""
+    """The position from which another runner can resume. It covers exactly the stored rows and log lines."""
     _is_reading: bool = field(default=False, init=False)
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
     _bound: BoundStatement | None = field(default=None, init=False)
-    """The statement with its parameter values, if it has any."""
+    """The statement with its parameter values. None if it has no parameters."""
 
     def __post_init__(self) -> None:
         self._record = RunRecord(
@@ -119,34 +119,34 @@ class Execution:
         )
         self.log = self._record.log
         self.was_sent = self.assignment.sent
-        """Whether the engine has, or may have, received the statement."""
+        """Whether the engine has received, or may have received, the statement."""
         self._accepted = self.assignment.resumption is not None
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
     @property
     def is_settled(self) -> bool:
-        """Whether the end was recorded or left to another runner."""
+        """Whether the end was recorded, or recording it was left to another runner."""
         return self._record.is_settled
 
     @property
     def next_statement(self) -> Assignment | None:
-        """The next statement of the script, recorded with the end of this one."""
+        """The script's next statement, which was recorded together with the end of this one."""
         return self._record.next_statement
 
     def stop(self, message: str) -> None:
-        """Request a cancel; the statement becomes `canceled` once the engine has confirmed it."""
+        """Request cancellation. The statement becomes `canceled` once the engine has confirmed it."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
 
     def abandon(self) -> None:
-        """Stop work on a statement that was released before it was sent; nothing more is written."""
+        """Stop working on a statement that was released to another runner. Nothing more is recorded."""
         self._record.is_settled = True
         self.stop("")
 
     def detach(self) -> bool:
-        """Leave the statement running at the engine for another runner; False if that is not possible."""
+        """Leave the statement running on the engine for another runner. Return False if that is not possible."""
         if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
             return False
         if self._bound is not None and self._bound.rows:
@@ -157,26 +157,26 @@ class Execution:
         return True
 
     async def give_up(self) -> None:
-        """Record the end without confirmation by the engine, because this process is stopping. Never raises."""
+        """Record the end without the engine's confirmation, because this process is stopping. Never raises."""
         message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):
             await self._record.finish(outcome, engine_is_done=False)
 
     async def run(self) -> None:
-        """Run the statement until its terminal state is recorded, or the lease is lost."""
+        """Run the statement until its terminal state is recorded or the lease is lost."""
         try:
             outcome = await self._run_supervised()
             if not self._record.is_settled:
                 await self._finish_or_fail(outcome)
         except (LeaseLost, DatabaseUnavailable) as error:
-            # Another runner has the statement, the statement was canceled before it was sent, or a sweep will claim it.
+            # Another runner owns the statement, it was canceled before it was sent, or a sweep will claim it.
             if isinstance(error, LeaseLost) and self._stopping is None:
                 self.metrics.leases_lost.inc()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _run_supervised(self) -> Outcome:
-        """Run the work, and stop it on request or at its deadline; returns the outcome."""
+        """Run the statement, and stop it on request or at its deadline. Return the outcome."""
         if self._seconds_left() == 0:
             self._stopping = self._stopping or StatementState.TIMED_OUT
         if self._stopping is not None and not self._accepted:
@@ -202,7 +202,7 @@ class Execution:
                 await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Cancel at the engine until the engine confirms; else cancel the task, which closes the session."""
+        """Cancel on the engine until it confirms. If it never does, cancel the task, which closes the session."""
         wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
@@ -211,7 +211,7 @@ class Execution:
             if (await asyncio.wait({work}, timeout=wait_s))[0]:
                 return
             if self._stopping is StatementState.TIMED_OUT:
-                # Clients see the end promptly, while canceling at the engine continues (Contract editor 3.3).
+                # Clients see the end promptly while cancellation on the engine continues (Contract editor 3.3).
                 await self._record.finish(self._stopped(), engine_is_done=False)
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
@@ -223,7 +223,7 @@ class Execution:
             try:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
-                # The statement is sent again once, in a new session, if the engine rejected it before it ran.
+                # If the engine rejected the statement before it ran, it is sent once more, in a new session.
                 assignment = self.assignment
                 if (
                     assignment.in_named_session
@@ -239,7 +239,7 @@ class Execution:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except (InsufficientStorage, TooManyRequests) as error:  # raised by the engine; the message says when to retry
+        except (InsufficientStorage, TooManyRequests) as error:  # from the engine; the message states when to retry
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
@@ -254,7 +254,7 @@ class Execution:
         await self._bind()
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
-                # A cancel is requested, or the lease is lost; this outcome is not recorded.
+                # A cancel was requested, or the lease was lost. In both cases, this outcome is not recorded.
                 self.stop("")
                 return self._stopped()
             self.was_sent = True
@@ -268,13 +268,14 @@ class Execution:
                 return await self._follow(session, handle)
 
     async def _run_for_each_row(self, session: EngineSession, statement: BoundStatement) -> Outcome:
-        """Run the statement for each row of values in order, for engines that take one row at a time."""
+        """Run the statement once per row of parameter values, in order, on an engine that takes one row at a time."""
         modified: int | None = None
         for number, row in enumerate(statement.rows):
             statement.row = number
             handle = await session.submit(row)
             self._accepted = True
-            # No token is stored, since another runner could resume only this row, and would lose the remaining rows.
+            # No token is stored. Another runner could only resume the current row, and the remaining rows would be
+            # lost.
             async with self._operation(session, handle):
                 status = await session.poll(handle, wait_s=_QUICK_STATEMENT_S)
                 while not status.state.is_terminal:
@@ -290,14 +291,14 @@ class Execution:
         return outcome
 
     async def _resume(self) -> Outcome:
-        """Resume the operation that another runner left; retries an unreachable engine for 30 seconds."""
+        """Resume the operation that another runner left. Retries for 30 seconds while the engine is unreachable."""
         self.log.add("Another server goes on with this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
                 async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     if self._bound is not None and isinstance(session, LiteralSession):
-                        session.written(self._bound)  # so that `mask_values` can mask the values
+                        session.written(self._bound)  # lets `mask_values` mask the parameter values
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:
@@ -307,15 +308,15 @@ class Execution:
 
     @asynccontextmanager
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
-        """Cancel the operation at the engine if the block exits early, unless another runner resumes the operation."""
+        """Cancel the operation on the engine if the block exits early, unless another runner resumes the operation."""
         self._session, self._handle = session, handle
         try:
             if self._stopping is not None:
                 await session.cancel(handle)
             yield
-        except BaseException:  # including CancelledError, since the engine must stop the operation
+        except BaseException:  # including CancelledError: the engine must not keep running the operation
             if not self._detached:
-                # The original error matters more than a cancel error.
+                # The original error matters more than an error from canceling.
                 with suppress(EngineError):
                     await asyncio.shield(session.cancel(handle))
             raise
@@ -334,14 +335,14 @@ class Execution:
             return await self._record_outcome(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
-        # If reporting fails, the next write of the main work fails the same way.
+        # A failed report needs no handling: the next write to the record fails in the same way.
         async with background(self._report_regularly(session, handle), "statement-reports"):
             while not status.state.is_terminal:
                 status = await self._poll(session, handle, wait_s=_POLL_S)
             return await self._record_outcome(session, handle, status)
 
     async def _poll(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """Poll the status. Its checkpoint is stored before the next request to the engine."""
+        """Poll the status and store the operation's checkpoint before the next request to the engine."""
         async with self._polling:
             status = await session.poll(handle, wait_s=wait_s)
             if not self._is_reading:
@@ -353,7 +354,7 @@ class Execution:
     async def _record_outcome(
         self, session: EngineSession, handle: OperationHandle, status: OperationStatus
     ) -> Outcome:
-        """Record and return the outcome, before the operation is closed at the engine, so that it is never lost."""
+        """Record and return the outcome. Recorded before the engine closes the operation, so it is never lost."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
                 outcome = await self._read_rows(session, handle)
@@ -383,7 +384,7 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = limit_texts(engine_columns)
         settings, assignment = self.settings, self.assignment
-        # Cached, since the function parses the whole text.
+        # Cached, because the function parses the whole statement.
         may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))
 
         async def make_visible(segment: Segment, token: str | None) -> None:
@@ -402,7 +403,7 @@ class Execution:
                         continue
                     token, token_before = _token(session, handle), token
                     if columns != engine_columns and batch.num_columns == len(columns):
-                        # The column names as recorded, possibly shortened; every stored segment repeats them.
+                        # Recorded column names may be truncated. Every stored segment must use the recorded names.
                         batch = batch.rename_columns([column.name for column in columns])  # noqa: PLW2901
                     await spool.add(batch, token)
                     if token != token_before and time.monotonic() - self._started_at > _STORE_EACH_PAGE_AFTER_S:
@@ -443,11 +444,11 @@ class Execution:
                 await self._record.report(self._progress, None)
 
     def _update_progress(self, status: OperationStatus) -> None:
-        """Store the progress for the next report; 50 if the engine reports no progress (Contract editor 7.1)."""
+        """Set the progress for the next report. It is 50 if the engine reports no progress (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
     async def _finish_or_fail(self, outcome: Outcome) -> None:
-        """Record the outcome. If that fails, record a failure, so that the statement never stays `running`."""
+        """Record the outcome. If that fails, record a failure instead, so that the statement never stays `running`."""
         try:
             await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
@@ -474,7 +475,8 @@ class Execution:
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
-        # Opening a session and importing send statements other than the client's to the engine.
+        # Error positions of other SQL, which is sent to open a session or to import, do not apply to the client's
+        # statement.
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.location)
         return Outcome(
@@ -492,11 +494,11 @@ class Execution:
     def _position(self, location: ErrorLocation | None) -> Position | None:
         if self._bound is None:
             return position_of(location, self.assignment.statement)
-        # The text that another process sent is unknown here.
+        # After resuming, the SQL that the other runner sent is not known here.
         return None if self.assignment.resumption else self._bound.position(location)
 
     def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:
-        """Mask parameter values in engine messages, which may repeat the statement."""
+        """Mask parameter values in engine messages, because these may quote the statement."""
         bound = self._bound
         return [bound.mask_values(line) for line in lines] if bound else lines
 
@@ -510,12 +512,12 @@ class Execution:
 
 
 def takes_rows(session: EngineSession) -> bool:
-    """Return whether the engine session runs one statement with many rows of values."""
+    """Return whether the engine session can run one statement with many rows of parameter values."""
     return isinstance(session, RowsSession) and session.takes_rows
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
-    """Return the position from which another runner can resume; None if statements stop with their client."""
+    """Return the position from which another runner can resume. None if the session does not support this."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 
@@ -523,11 +525,11 @@ Item = TypeVar("Item")
 
 
 async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
-    """Yield the items, and None after each `pause_s` without one. Closes `items` at the end."""
+    """Yield the items, and None whenever no item arrives within `pause_s`. Closes `items` at the end."""
     pending: asyncio.Future[Item] | None = None
     try:
         while True:
-            # Nothing is fetched ahead, so that a caller that stops here does not interrupt a fetch.
+            # The next item is fetched only on demand, so a caller that stops after an item does not interrupt a fetch.
             pending = pending or asyncio.ensure_future(anext(items))
             await asyncio.wait({pending}, timeout=pause_s)
             if not pending.done():

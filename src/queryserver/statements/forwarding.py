@@ -1,4 +1,4 @@
-"""Forwards work to the process that holds the data; requests and responses are rows of the service database."""
+"""Forwards work to the process that holds the data. Requests and responses are rows in the service database."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -24,13 +24,13 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
-"""Reverts a handler call whose caller has left; is called with the arguments of the call."""
+"""Undoes a handler call whose caller left before the response. Receives the arguments of that call."""
 Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
-"""Performs forwarded work in this process. Raises QueryServerError."""
+"""Performs forwarded work in this process and returns the encoded response. Raises QueryServerError."""
 
 REQUEST = "look"
 RESPONSE = "looked"
-# If a notice is lost, the next read finds the response, and the request is announced again.
+# If a notice is lost, the next read still finds the response, and the request is announced again.
 _READ_EVERY_S = 0.5
 
 _NOT_FOUND = ("database_not_found", "column_not_found", "nested_path_not_found", "function_not_found")
@@ -57,7 +57,7 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
 
 _HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
 
-# Also deletes requests that dead processes left more than an hour ago.
+# Also deletes requests that were left more than an hour ago by processes that no longer run.
 _ADD = """
 with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
 insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)
@@ -75,7 +75,10 @@ _DELETE = "delete from forwarded_looks where id = $1"
 
 
 class WorkForwarder:
-    """Sends work to other processes, and performs theirs. `owner` names this process. Active inside `running()`."""
+    """Sends work to other processes and performs the work that they send. `owner` is the name of this process.
+
+    Active inside `running()`.
+    """
 
     def __init__(
         self, owner: str, database: Database, users: UserDirectory, connectors: Connectors, notices: Notices
@@ -109,7 +112,7 @@ class WorkForwarder:
         return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
-        """Return the other process that holds the named data. Raises EngineUnavailable if no process holds them."""
+        """Return the name of the other process that holds the named data. Raises EngineUnavailable if there is none."""
         holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
             raise errors.EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
@@ -118,7 +121,7 @@ class WorkForwarder:
     async def send(
         self, target: str, user: User, connector: Connector, kind: str, arguments: Sequence[Any], *, budget: timedelta
     ) -> bytes:
-        """Send work to the process `target`, and return its response; waits until canceled.
+        """Send work to the process `target`, and wait for the response without a time limit until canceled.
 
         Raises the handler's errors.
         """
@@ -146,7 +149,7 @@ class WorkForwarder:
             await asyncio.shield(self._delete(request_id))
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice from any instance, including this one; False if it is not about forwarded work."""
+        """Handle a notice from any instance, including this one. Return False if it does not concern forwarded work."""
         if kind == RESPONSE:
             if (waiting := self._waiting.get(UUID(subject))) is not None:
                 waiting.set()
@@ -164,7 +167,7 @@ class WorkForwarder:
             request = orjson.loads(row["request"])
             budget = timedelta(seconds=request["budget_s"]) - row["waited"]
             response = await self._encoded_response(row["user_id"], request, budget)
-            # Callers delete their request when they leave.
+            # A caller that leaves deletes its request, so the update finds no row.
             is_announced = await self._database.execute(_RESPOND, request_id, response) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
@@ -174,12 +177,12 @@ class WorkForwarder:
                 await undo(request["arguments"])
 
     async def _encoded_response(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
-        """Perform the request; return `+` and the result, or `-` with the error's code and message."""
+        """Perform the request. Return `+` and the result, or `-` and the error's code and message."""
         try:
             return b"+" + await self._run(user_id, request, budget)
         except errors.QueryServerError as error:
             return b"-" + orjson.dumps([error.code, error.message])
-        except Exception:  # last resort of a task: the other process must receive a response
+        except Exception:  # last resort of a task: the requesting process must receive a response
             log.exception("forwarded work failed")
             return b"-" + orjson.dumps(["", "The server that holds the data failed."])
 
@@ -187,12 +190,12 @@ class WorkForwarder:
         user = await self._users.user(user_id)
         connector = self._connectors.find(request["connector"])
         if connector is None:
-            # The other process may have received a new connector earlier.
+            # The requesting process may already know a connector that is new here.
             await self._connectors.refresh()
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:
             raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
-        # Processes of older versions send no token.
+        # Processes of older versions send no API token.
         if (token := request.get("api_token")) is not None:
             user = user.narrowed(ApiTokenLimits.of_stored(token))
         work = partial(self.run_here, user, connector, request["kind"], request["arguments"])

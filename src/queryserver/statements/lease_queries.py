@@ -1,10 +1,10 @@
-"""SQL for statement leases: claims, and the writes of runners, which compare the owner and the fence number."""
+"""SQL for statement leases: claims, and runner writes, each of which checks the owner and the fence number."""
 
 from queryserver.platform.database import NamedQuery, notice
 from queryserver.statements.rows import END_COLUMNS
 
 ENDED = "ended"
-"""Notice that a statement has ended; the subject is the statement id."""
+"""Notice that a statement has ended. The subject is the statement id."""
 
 FENCED = "id = :id and owner = :owner and fence = :fence"
 
@@ -21,12 +21,12 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# Statements that were sent while their connector was being deleted would otherwise only end at their deadline.
+# If a connector is deleted while a statement is being sent, the statement would otherwise end only at its deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
-# Also claims earlier statements of the same session, because the statements of a session run in order.
+# Also claims earlier waiting statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id in (
@@ -67,10 +67,11 @@ where id in (
 returning {ASSIGNMENT}
 """
 
-# Users take turns: those with fewer running statements come first, and interactive statements before those of
-# schedules. The statements of a session run one after the other, in the process that has the session open. Only the
-# first ones of each user are considered, so that a queue of ten thousand stays cheap. The first $7 slots are assigned
-# by turns, the others of $6 to the first interactive statements of users without running ones (ADR 66).
+# Users take turns: those with fewer running statements come first, and interactive statements precede scheduled ones.
+# The statements of a session run one after another, in the process that has the session open. Only the first
+# statements of each user are considered, so that a queue of ten thousand statements stays cheap. The first $7 of the
+# $6 slots are assigned in turn, the rest to the first interactive statement of each user who has none running (ADR
+# 66).
 WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
@@ -141,9 +142,9 @@ select exists (
 )
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
-# One worker at a time takes from the queue, so that slots are counted exactly. The time-out keeps a worker that is
-# stopped or cut off here from blocking the others. `WAITING` is a separate query, because it must see what the previous
-# worker has committed.
+# One worker at a time takes statements from the queue, so that slots are counted exactly. The timeout prevents a
+# worker that hangs or loses its connection here from blocking the others. `WAITING` is a separate query, because it
+# must see what the previous worker has committed.
 LOCK_QUEUE = f"""
 set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';
 select pg_advisory_xact_lock({_QUEUE_LOCK})
@@ -154,7 +155,7 @@ update statements set lease_until = now()
 where state in ('waiting', 'running') and lease_until > now() and not is_script
 """
 
-# A script's statements share the log of their operation.
+# All statements of a script share the log of the script's operation.
 _LOG_ID = "coalesce(operation_id, id) as log_id"
 _LOGGED = """
 logged as (
@@ -206,9 +207,9 @@ with changed as (
 select count(*) from changed
 """)
 
-# Stored columns are kept, because large column lists would be rewritten with each update.
+# Columns that are already stored are kept, because rewriting a large column list with each update is expensive.
 _FINAL_COLUMNS = "case when :columns::jsonb is not null then coalesce(columns, :columns::jsonb) end"
-# Large column descriptions and long messages count towards the text of the statement, and are removed with it.
+# Large column descriptions and long messages count towards the statement's text size, and are removed with the text.
 _COLUMNS_BYTES = (
     "case when octet_length(:columns::jsonb::text) > 16384 then octet_length(:columns::jsonb::text) else 0 end"
 )
@@ -231,7 +232,8 @@ with changed as (
 select count(*) from changed
 """)
 
-# A runner that died may have left unrecorded bytes, so bytes of statements without a result are always doomed.
+# A crashed runner may have left bytes that no segment row records. So if a statement ends without a result, its bytes
+# are always marked for deletion.
 FINISH = NamedQuery.of(f"""
 with changed as (
     update statements set state = :state::text, ended_at = now(), error_code = :error_code, message = :message::text,

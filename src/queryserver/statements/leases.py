@@ -1,6 +1,6 @@
 """Claims statements for runners, renews their leases, and stores what runners write.
 
-Every write names the owner and the fence number, so a runner that continues after its lease expired changes nothing.
+Every write checks the owner and the fence number, so a runner that continues after its lease expired changes nothing.
 """
 
 import time
@@ -41,9 +41,11 @@ log = structlog.get_logger(__name__)
 
 
 class StatementLeases:
-    """Reads and writes statement records for runners. Writes return False if the lease was lost; the runner then stops.
+    """Reads and writes statement records for runners.
 
-    Checkpoints are sealed like credentials, because their tokens grant access to operations at the engine.
+    Writes return False if the lease was lost; the runner must then stop.
+
+    Checkpoints are encrypted like credentials, because their tokens grant access to operations on the engine.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class StatementLeases:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        """With `notifies_ends`, the database sends a notification when a statement recorded by another process ends.
+        """Create the leases. `on_end` receives each end that this process records.
 
-        PostgreSQL serializes commits with notifications (ADR 9).
+        While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
+        Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
         """
         self._notifies_ends = notifies_ends
         self._database = database
@@ -68,7 +71,7 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Claim a waiting statement and the earlier waiting statements of its session, in recording order.
 
-        Claims only statements within the scope that have no live owner, and whose session no other process holds.
+        Claims only statements that are in scope, have no live owner, and whose session is not held by another process.
         """
         connectors, sessions = list(within.connectors), list(within.sessions)
         rows = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
@@ -77,11 +80,11 @@ class StatementLeases:
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
     ) -> Sequence[Assignment]:
-        """Claim at most 200 statements within the scope that have no live owner, in recording order.
+        """Claim up to 200 statements that are in scope and have no live owner, in recording order.
 
-        Skips statements whose session another process holds. Statements that were sent, or are past their deadline, are
-        claimed for any connector, because ending them needs no engine. `ignore_leases` also claims statements with a
-        valid lease, for use when no other instance is alive.
+        Skips statements whose session another process holds. Statements that were sent, or whose deadline has passed,
+        are claimed for any connector, because ending them needs no engine. `ignore_leases` also claims statements with
+        a valid lease; set it only if no other instance is alive.
         """
         rows = await self._database.fetch(
             queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
@@ -98,9 +101,9 @@ class StatementLeases:
         limit: int,
         max_for_busy_users: int,
     ) -> Sequence[Assignment]:
-        """Claim up to `limit` unsent statements from the queue of all workers, with users taking turns.
+        """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns.
 
-        Users with running statements get at most `max_for_busy_users` of them; the others go to users without any.
+        Users with running statements get at most `max_for_busy_users` of them; the rest go to users with none running.
         """
         reachable = list(connectors)
         if not await self._database.value(
@@ -115,11 +118,11 @@ class StatementLeases:
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def expire_all(self) -> None:
-        """End all leases. Call it only if no other process is alive."""
+        """Expire all leases. Call this only if no other process is alive."""
         await self._database.execute(queries.EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend leases of `owner`; returns the ids it still owns, each with whether a cancel is requested."""
+        """Extend leases of `owner`. Return the ids that it still owns, each with whether a cancel was requested."""
         renewed = await self._database.fetch(
             """update statements set lease_until = now() + $2
             where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
@@ -131,19 +134,22 @@ class StatementLeases:
         return {row["id"]: row["canceled"] for row in renewed}
 
     async def release(self, lease: Lease) -> bool:
-        """Release a statement that was not sent; False if it was sent or has ended."""
+        """Release a statement that was not sent. Return False if it was sent or has ended."""
         return await self._update(queries.RELEASE, lease)
 
     async def hand_over(self, lease: Lease) -> bool:
-        """Leave a running statement to another runner; False if it has no checkpoint or has ended."""
+        """Release a running statement to another runner. Return False if it has no checkpoint or has ended."""
         return await self._update(queries.HAND_OVER, lease)
 
     async def retry(self, lease: Lease, *, line: str) -> bool:
-        """Return a sent statement to the queue. False if it has rows or a cancel request, or was already sent twice."""
+        """Return a sent statement to the queue and log `line`.
+
+        Return False if the statement has rows, a checkpoint or a cancel request, or was already retried.
+        """
         return await self._update_counted(queries.RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
-        """Record that the statement is about to reach the engine; False also if a cancel was requested."""
+        """Record that the statement is about to be sent. Return False if the lease is lost or a cancel requested."""
         if lease.operation_id is not None:
             async with self._database.transaction() as connection:
                 if not await script_repository.begin(connection, lease.operation_id):
@@ -153,7 +159,7 @@ class StatementLeases:
         return await self._update(queries.SENT, lease)
 
     async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted the statement; with a `checkpoint`, another runner can resume it."""
+        """Record that the engine has accepted the statement. Given a `checkpoint`, another runner can resume it."""
         return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(
@@ -166,9 +172,9 @@ class StatementLeases:
         jobs: Sequence[Mapping[str, Any]] = (),
         checkpoint: EngineCheckpoint | None = None,
     ) -> bool:
-        """Store progress and further log lines, numbered from `start_line`.
+        """Store progress and new log lines, numbered from `start_line`.
 
-        Without `checkpoint`, keeps the stored one.
+        If `checkpoint` is None, the stored checkpoint is kept.
         """
         return await self._update_counted(
             queries.REPORT,
@@ -181,7 +187,7 @@ class StatementLeases:
         )
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        """Drop stored blocks of log lines whose lines are all numbered below `before_line`."""
+        """Delete stored blocks of log lines in which every line number is below `before_line`."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
             lease.operation_id or lease.statement_id,
@@ -191,7 +197,10 @@ class StatementLeases:
     async def add_segment(
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
-        """Make stored rows visible, replacing rows with an older fence. Without `checkpoint`, keeps the stored one."""
+        """Make stored rows visible, and replace rows with an older fence number.
+
+        If `checkpoint` is None, the stored checkpoint is kept.
+        """
         return await self._update_counted(
             queries.SEGMENT,
             lease,
@@ -206,7 +215,7 @@ class StatementLeases:
     async def finish(
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
-        """Store the terminal state and outcome; log lines without `start_line` are appended."""
+        """Store the terminal state and the outcome. If `start_line` is None, the log lines are appended."""
         if lease.operation_id is not None:
             end = await self.finish_part(
                 lease, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
@@ -229,10 +238,10 @@ class StatementLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """Finish a statement of a script, which continues with `next_statement` or ends; None if the lease is lost.
+        """Finish a statement of a script. The script continues with `next_statement`, or ends if that is None.
 
-        The end of one statement and the start of the next are one transaction, so an active script always has an
-        active statement.
+        Return None if the lease is lost. The end of one statement and the start of the next are one transaction, so an
+        active script always has an active statement.
         """
         operation_id = lease.operation_id or lease.statement_id
         if next_statement is not None and next_statement.parameters is not None:
@@ -252,14 +261,14 @@ class StatementLeases:
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
-        """End scripts without an active statement, left by servers whose version does not support scripts."""
+        """End scripts that have no active statement, left by servers whose version does not support scripts."""
         async with self._database.transaction() as connection:
             operations = await script_repository.end_broken(connection)
         for row in operations:
             self._on_end(end_from_row(row))
 
     async def script(self, operation_id: UUID) -> str:
-        """Return the script text of an operation with `run_all`. Raises OperationNotFound."""
+        """Return the script text of a `run_all` operation. Raises OperationNotFound."""
         text = await self._database.value("select statement from statements where id = $1", operation_id)
         if text is None:
             raise OperationNotFound(str(operation_id))
@@ -301,17 +310,17 @@ class StatementLeases:
         return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
 
     async def _update_counted(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
-        """Run an update that returns the number of changed rows; False if it changed none."""
+        """Run an update that returns the number of changed rows. Return whether it changed the statement."""
         return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
 
     def _sealed_checkpoint(self, checkpoint: EngineCheckpoint | None) -> str | None:
-        """Return the stored form of a checkpoint. Must be fast, since it is written with each page."""
+        """Encrypt a checkpoint for storage. Must be fast, because a checkpoint is written with each page."""
         if checkpoint is None:
             return None
         return b64encode(self._sealer.seal(f"{checkpoint.log_lines} {checkpoint.token}".encode())).decode()
 
     def _assignment_from_row(self, row: Row) -> Assignment:
-        """Build the assignment from a row with the columns `queries.ASSIGNMENT`, without an unreadable checkpoint."""
+        """Build the assignment from a row with the columns `queries.ASSIGNMENT`. Omits an unreadable checkpoint."""
         resumption = None
         if row["engine_handle"] is not None:
             try:
@@ -347,12 +356,12 @@ class StatementLeases:
 
 
 def _fenced(lease: Lease, **values: object) -> dict[str, object]:
-    """Return the query parameters named in `queries.FENCED`, and additional ones."""
+    """Return the parameters that `queries.FENCED` names, together with `values`."""
     return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
 
 
 def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
-    """Return each column as a list of name, type, native type, comment."""
+    """Return each column as a list: name, type, native type, comment."""
     if columns is None:
         return None
     return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]

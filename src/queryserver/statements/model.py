@@ -1,4 +1,4 @@
-"""Statement values: handle, status, record, history entry, end, lease, assignment (Contract editor 2, 3)."""
+"""Value types of statements: handle, status, record, history entry, end, lease, assignment (Contract editor 2, 3)."""
 
 import base64
 import hashlib
@@ -21,21 +21,21 @@ from queryserver.statements.states import LimitSource, StatementState, Truncatio
 
 @dataclass(frozen=True, slots=True)
 class StatementTimes:
-    """The times at which a statement was recorded, sent and ended, by the service database's clock."""
+    """The times when a statement was recorded, sent and ended, according to the service database's clock."""
 
     submitted: datetime
     started: datetime | None
-    """Just before the statement was sent to the engine; None if it was not sent."""
+    """The time just before the statement was sent to the engine. None if it was not sent."""
     ended: datetime | None
     queued: timedelta
-    """Time from the submission until the statement was sent, or until now if it still waits."""
+    """Time from submission until the statement was sent, or until now if it is still waiting."""
     elapsed: timedelta
-    """Time from sending until the end, or until now if the statement runs; zero if it was never sent."""
+    """Time from sending until the end, or until now if the statement is running. Zero if it was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementHandle:
-    """The handle that clients receive: position in the script, opaque names, session (Contract editor 2.1)."""
+    """The handle that clients receive: position in the script, opaque identifiers, session (Contract editor 2.1)."""
 
     statement: str
     statement_index: int
@@ -50,7 +50,7 @@ class StatementHandle:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """Details about a statement without a result, returned with its status (Contract editor 3.4)."""
+    """Details that are returned with the status of a statement without a result (Contract editor 3.4)."""
 
     handle: StatementHandle
     error_position: Position | None
@@ -60,7 +60,7 @@ class FailureDetails:
 
 @dataclass(frozen=True, slots=True)
 class StatementStatus:
-    """The part of the record that check_status returns."""
+    """The part of the statement record that check_status returns."""
 
     id: UUID
     history_id: int
@@ -80,38 +80,38 @@ class StatementStatus:
     times: StatementTimes
     limit_source: LimitSource | None = None
     outcome: tuple[int, str] | None = None
-    """`status` and `code` of a statement without a result, else None (Contract editor 3.2)."""
+    """`status` and `code` of a statement that ended without a result, otherwise None (Contract editor 3.2)."""
     failure: FailureDetails | None = None
-    """Set together with `outcome`, unless the text is long; see `StatementReader.with_failure`."""
+    """Set together with `outcome`, unless the statement text is long; see `StatementReader.with_failure`."""
     queue_position: int | None = None
-    """Position in the queue, 1 for the next statement. Only set on request, while the statement waits for a slot."""
+    """Position in the queue, starting at 1. Set only on request, while the statement waits for a slot."""
     runs_all: bool = False
-    """Whether the call set `run_all`; `parts` are its statements."""
+    """Whether the call set `run_all`. If so, `parts` contains the started statements."""
     is_script: bool = False
-    """Whether this is the operation of a whole script, whose statements have the results."""
+    """Whether this is the operation of a whole script. The results belong to the script's statements."""
     operation_id: UUID | None = None
-    """The script's operation, for a statement of a script that runs as a whole."""
+    """The script's operation, if this is a statement of a script that runs as a whole."""
     parts: Sequence["StatementPart"] = ()
 
     @property
     def part(self) -> "StatementPart | None":
-        """The active statement of a script, or the last started statement; in a failed script, the failed statement."""
+        """The script's active or last started statement. In a failed script, this is the statement that failed."""
         return self.parts[-1] if self.parts else None
 
     @property
     def truncation(self) -> Truncation | None:
-        """The limit that truncated the stored result; None if it is complete (Contract editor 6.4)."""
+        """The limit that truncated the stored result. None if the result is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
     def is_truncated_by_server(self) -> bool:
-        """Whether rows were dropped due to a limit that the caller did not set."""
+        """Whether rows were dropped because of a limit that the caller did not set."""
         return (cut := self.truncation) is not None and not cut.is_requested
 
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """A started statement of a script with `run_all` (Contract editor 5.5)."""
+    """A started statement of a `run_all` script (Contract editor 5.5)."""
 
     id: UUID
     statement_index: int
@@ -130,7 +130,7 @@ class StatementPart:
 
     @property
     def truncation(self) -> Truncation | None:
-        """The limit that truncated the stored result; None if it is complete (Contract editor 6.4)."""
+        """The limit that truncated the stored result. None if the result is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
 
@@ -155,13 +155,13 @@ class StatementRecord:
     text_is_cut: bool = False
     """Whether only the beginning of the statement is still stored."""
     sealed_parameters: bytes | None = field(default=None, repr=False)
-    """The parameter values of the whole script, sealed by `ParameterSealer`."""
+    """The parameter values of the whole script, encrypted by `ParameterSealer`."""
     parameter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStatement:
-    """The record created by execute, or found under the same idempotency key."""
+    """The record that execute created, or the existing record with the same idempotency key."""
 
     record: StatementRecord
     is_replay: bool
@@ -169,14 +169,14 @@ class RecordedStatement:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The caller's key and a digest of the request (Contract editor 4.4)."""
+    """The client's idempotency key and a digest of the request (Contract editor 4.4)."""
 
     key: str
     fingerprint: bytes
 
     @classmethod
     def of(cls, key: str, *request: object) -> "IdempotencyKey":
-        """Create the key; `request` are the values whose digest identifies the request."""
+        """Create a key whose fingerprint is the digest of `request`, the values that identify the request."""
         return cls(key, hashlib.sha256(json.dumps(request).encode()).digest())
 
 
@@ -203,52 +203,52 @@ class NewStatement:
     in_history: bool = True
     in_named_session: bool = False
     keeps_session: bool = False
-    """Whether the session stays open for further statements."""
+    """Whether the session stays open for later statements."""
     parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
-    """Set for an import; `statement` then only describes it (Contract importer 13)."""
+    """Set for an import. `statement` is then only a description of the import (Contract importer 13)."""
     token: SealedToken | None = None
-    """Set if the engine takes the caller's own token (Contract platform 3.9)."""
+    """Set if the engine authenticates with the caller's own token (Contract platform 3.9)."""
     api_token: ApiTokenLimits | None = None
-    """Limits of the call's API token, which also apply to files and results that the statement reads."""
+    """Limits of the API token used for the call. They also apply to files and results that the statement reads."""
     limit_source: LimitSource = LimitSource.MAXIMUM
     priority: int = 0
-    """0 for interactive statements, which come first; 1 for statements of schedules."""
+    """0 for interactive statements, which run first; 1 for scheduled statements."""
     notify: Mapping[str, Any] | None = None
-    """The notification to send when the statement ends, if any."""
+    """The notification to send when the statement ends. None if none was requested."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
     """Number of parameter markers in this statement."""
     log_lines: Sequence[str] = ()
-    """The first log lines after the line about the submission."""
+    """The first log lines, after the line that reports the submission."""
     runs_all: bool = False
     is_script: bool = False
     operation_id: UUID | None = None
     needs_session: bool = False
-    """Whether an earlier statement ran in the session, so that this statement can only run there."""
+    """Whether an earlier statement ran in the session, so that this statement can run only there."""
 
 
 def opaque_token() -> str:
-    """Create an unguessable name from 16 random bytes."""
+    """Create an unguessable identifier: 16 random bytes, Base64-encoded."""
     return base64.b64encode(secrets.token_bytes(16)).decode()
 
 
 def new_session_guid() -> str:
-    """Create a session guid in the form of Hue: two random names, joined by a colon."""
+    """Create a session GUID in Hue's form: two random hexadecimal strings joined by a colon."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
 def effective_row_limit(
     limits: EditorSettings, limit: int | None, literal_limit: int | None
 ) -> tuple[int, LimitSource]:
-    """Return the maximum number of rows to store, and the origin of this limit.
+    """Return the maximum number of rows to store, and which setting or request determined it.
 
-    A larger LIMIT in the statement itself overrides an enforced default.
+    If the statement itself has a LIMIT above the enforced default, the default does not apply.
     """
     default, maximum = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
     if limit is not None:
-        # A huge limit means "all", so a result truncated by the maximum is not what the client requested.
+        # A huge limit means "all rows". If the maximum then truncates the result, the client must know that.
         return (limit, LimitSource.CALLER) if limit <= maximum else (maximum, LimitSource.MAXIMUM)
     if default in {0, maximum} or (literal_limit or 0) > default:
         return maximum, LimitSource.MAXIMUM
@@ -257,7 +257,7 @@ def effective_row_limit(
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """The location of the rows of a statement: in the record, or in segments of the result store."""
+    """Where a statement's rows are stored: in the statement record, or in segments of the result store."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -279,7 +279,7 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry of get_history."""
+    """One entry of the get_history response."""
 
     id: UUID
     history_id: int
@@ -298,7 +298,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StatementEnd:
-    """The end of one statement, without its text."""
+    """A record of one statement's end, without the statement text."""
 
     id: UUID
     user: str
@@ -306,50 +306,50 @@ class StatementEnd:
     dialect: str
     state: StatementState
     outcome: str
-    """`ok`, or the error code as clients see it."""
+    """`ok`, or the error code that clients receive."""
     rows: int
     size_bytes: int
     queued_ms: int
-    """Time from recording to sending, or to the end if the statement was never sent."""
+    """Time from recording until sending, or until the end if the statement was never sent."""
     elapsed_ms: int
-    """Time from sending to the end; 0 if the statement was never sent."""
+    """Time from sending until the end; 0 if the statement was never sent."""
     canceled_by: str | None
     is_import: bool
 
 
 EndListener: TypeAlias = Callable[[StatementEnd], None]
-"""Called once per statement, by the process that committed its end."""
+"""Called once per statement, by the process that commits the statement's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to run one statement.
 
-    Every write carries the fence number; writes with an older number are rejected.
+    Every write carries the fence number. A write with an older number is rejected.
     """
 
     statement_id: UUID
     owner: str
     fence: int
     is_claimed: bool = field(default=False, compare=False)
-    """Whether another process recorded the statement, and serves the calls that wait for it."""
+    """Whether another process recorded the statement. The calls that wait for it then usually run in that process."""
     operation_id: UUID | None = field(default=None, compare=False)
     """The operation whose status clients request, if the statement belongs to a script that runs as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """The statements that a runner can run: statements of its connectors and of its open sessions."""
+    """Which statements a runner may claim: those of its connectors and those of its open sessions."""
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
     resumes: bool = True
-    """Whether to include statements that a lost server left running at an engine."""
+    """Whether to include statements that a lost server left running on an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
-    """Limits on concurrent statements of all workers together: per connector, and per user of a connector."""
+    """Limits on concurrent statements across all workers: per connector, and per user of a connector."""
 
     per_connector: int
     per_user: int
@@ -357,7 +357,7 @@ class SlotLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineCheckpoint:
-    """The position from which to resume reading at the engine, stored with all rows and log lines before it."""
+    """The position from which reading on the engine can resume. All earlier rows and log lines are stored."""
 
     token: str = field(repr=False)
     """The argument for `ResumableEngine.reattach`."""
@@ -367,7 +367,7 @@ class EngineCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The progress that a lost runner has stored, from which another runner resumes the statement."""
+    """The progress that a lost runner has stored, and from which another runner resumes the statement."""
 
     checkpoint: EngineCheckpoint
     rows: int = 0
@@ -378,7 +378,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A claimed statement with everything that a runner needs."""
+    """A claimed statement, with everything that a runner needs to run it."""
 
     lease: Lease
     user_id: int
@@ -392,31 +392,31 @@ class Assignment:
     keeps_session: bool
     row_limit: int
     ends_at: float
-    """Deadline in terms of `time.monotonic()`, computed from the remaining time by the database clock."""
+    """Deadline on the `time.monotonic()` clock, computed from the remaining time according to the database clock."""
     sent: bool = False
     cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
-    """Set if the engine is running the statement, and this runner can resume it."""
+    """Set if the engine is running the statement and this runner can resume it."""
     import_plan: Mapping[str, Any] | None = None
     token: SealedToken | None = None
     api_token: ApiTokenLimits | None = None
     """As in `NewStatement`."""
     limit_source: LimitSource | None = None
     log_lines: int = 0
-    """Number of lines in the log, at least one, which is written with the record."""
+    """Number of lines in the log. At least 1, because the first line is written with the record."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     lacks_parameters: bool = False
-    """Whether the parameter values are no longer readable, so that the statement cannot be sent."""
+    """Whether the parameter values can no longer be decrypted, so that the statement cannot be sent."""
     session_guid: str = ""
     statement_index: int = 0
     statements_count: int = 1
     needs_session: bool = False
     """As in `NewStatement`."""
     rows: int = 0
-    """Rows stored by the previous runner."""
+    """Number of rows that the previous runner stored."""
     was_retried: bool = False
-    """Whether two processes sent the statement and died, so that it is not sent again."""
+    """Whether the statement was already requeued once after its process died, so that it is not sent again."""
 
 
 def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
@@ -450,7 +450,7 @@ def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a statement, stored in one transaction."""
+    """The outcome of a statement, stored in a single transaction."""
 
     state: StatementState
     error_code: str | None = None
@@ -468,7 +468,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """The result of ending a statement of a script."""
+    """What was recorded when a statement of a script ended."""
 
     next_statement: StatementRecord | None
-    """The next statement, recorded for the same runner; None if the script has ended."""
+    """The next statement, recorded for the same runner. None if the script has ended."""

@@ -1,4 +1,4 @@
-"""The open engine sessions of this process (Contract editor 9)."""
+"""The engine sessions that this process holds open (Contract editor 9)."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.identity.model import User
 
 ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[OpenResult]]
-"""Opens the result of an operation; raises as `StatementResults.open`."""
+"""Opens the result of an operation. Raises the same errors as `StatementResults.open`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,7 @@ class SessionResults:
 
     @contextmanager
     def acting(self, user: User) -> Generator[None]:
-        """Give access with the rights of `user` while one of their statements runs."""
+        """Grant access with the rights of `user` while one of their statements runs."""
         self._user = user
         try:
             yield
@@ -51,18 +51,18 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True)
 class SessionExternalData:
-    """The files and results that one session may access; None if its engine cannot read them."""
+    """The files and results that one session may access. A field is None if the engine cannot read that kind."""
 
     files: SessionFiles | None = None
     results: SessionResults | None = None
 
     def add_to(self, options: SessionOptions) -> SessionOptions:
-        """Return the options, extended by access to the files and results."""
+        """Return the options, with access to these files and results added."""
         return replace(options, files=self.files, results=self.results)
 
     @asynccontextmanager
     async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """Give access with the rights of `user` while a statement runs. `operation_id` is for its audit events."""
+        """Grant access with the rights of `user` while a statement runs. Audit events contain `operation_id`."""
         async with AsyncExitStack() as stack:
             if self.files is not None:
                 await stack.enter_async_context(self.files.acting(user, operation_id=operation_id))
@@ -76,13 +76,16 @@ NO_SESSION_EXTERNAL_DATA = SessionExternalData()
 
 @dataclass(frozen=True, slots=True)
 class ExternalData:
-    """The files and results that sessions may access if their engines support it; None if this process has none."""
+    """The files and results that sessions may access if their engines support it.
+
+    A field is None if this process offers no such access.
+    """
 
     files: StatementFileAccess | None = None
     open_result: ResultOpener | None = None
 
     def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionExternalData:
-        """Select what one session may access. With `read_only`, its statements can never write files."""
+        """Select what one session may access. If `read_only` is set, its statements can never write files."""
         files = results = None
         if self.files is not None and capabilities.reads_files:
             files = self.files.of_session(may_write=capabilities.writes_files and not read_only)
@@ -98,7 +101,7 @@ log = structlog.get_logger(__name__)
 
 
 class OpenSession:
-    """An open engine session and the task that keeps it open. Statements take turns in the order of their calls."""
+    """An open engine session and the task that keeps it open. Statements use it one at a time, in call order."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class OpenSession:
         idle: timedelta,
         external_data: SessionExternalData = NO_SESSION_EXTERNAL_DATA,
     ) -> None:
-        """Create a session that is not open yet. `idle` is the time that it stays open without use."""
+        """Create a session that is not open yet. `idle` is how long it stays open without use."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
@@ -120,7 +123,7 @@ class OpenSession:
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.scripts: set[UUID] = set()
-        """Scripts that run in the session, which keep it in use between two of their statements."""
+        """Scripts that run in the session. They keep it in use between two of their statements."""
         self.slot = AsyncExitStack()
         """Holds the slot of the script for which the session was opened."""
         self.turn = asyncio.Lock()
@@ -131,7 +134,7 @@ class OpenSession:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
-        """Open the engine session; `use` keeps its engine open. Raises the errors of the engine."""
+        """Open the engine session. `use` keeps the engine open for as long. Raises the engine's errors."""
         self._token_expires_at = options.token_expires_at
         self._task = asyncio.create_task(self._hold_open(use, options), name=f"session-{self.id}")
         try:
@@ -142,7 +145,7 @@ class OpenSession:
             raise
 
     async def close(self) -> None:
-        """Close the session, which ends its operations at the engine."""
+        """Close the session, which ends its operations on the engine."""
         await self.slot.aclose()
         self._released.set()
         if self._task is not None:
@@ -153,22 +156,22 @@ class OpenSession:
         return self._opened.result()
 
     def touch(self) -> None:
-        """Record a use by the session's user, which restarts the idle time."""
+        """Record that the user has used the session, which restarts the idle time."""
         self._last_used = time.monotonic()
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a statement or a script runs in the session."""
+        """Whether a statement or a script is running in the session."""
         return bool(self.scripts) or self.turn.locked()
 
     @property
     def unused_s(self) -> float:
-        """Time since the last use; 0 while a statement or a script runs in the session."""
+        """Seconds since the last use; 0 while a statement or a script is running in the session."""
         return 0 if self.is_in_use else time.monotonic() - self._last_used
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs in the session, and its idle time has passed or its token has expired."""
+        """Whether nothing is running in the session, and its idle time has passed or its token has expired."""
         return not self.is_in_use and (self.unused_s >= self._idle_s or self.is_expired)
 
     @property
@@ -186,14 +189,14 @@ class OpenSession:
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
-        except BaseException as error:  # including a cancel, since the task that waits for the opening must end
+        except BaseException as error:  # including CancelledError: `open` must not wait forever
             if not self._opened.done():
                 self._opened.set_exception(error if isinstance(error, Exception) else errors.SessionLost("Closed."))
             raise
 
 
 class OpenSessions:
-    """The open sessions of this process by id. `close_record` closes the record of a session."""
+    """The open sessions of this process, by id. `close_record` closes a session's record."""
 
     def __init__(self, close_record: Callable[[int], Awaitable[object]]) -> None:
         self._close_record = close_record
@@ -208,7 +211,7 @@ class OpenSessions:
     async def open(
         self, session: OpenSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions
     ) -> None:
-        """Open and add the session. Raises the engine's errors; then the session is not added."""
+        """Open and add the session. Raises the engine's errors, in which case the session is not added."""
         await session.open(use, options)
         self._sessions[session.id] = session
 
@@ -216,8 +219,8 @@ class OpenSessions:
     async def turn(self, session: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
         """Wait until no other statement runs in the session, and yield its engine session.
 
-        Drops a dead or expired session, and raises SessionLost. `user` is the session's user, with the rights of this
-        statement.
+        Drops a dead or expired session and raises SessionLost. `user` is the session's user, with the rights that
+        apply to this statement.
         """
         async with session.turn:
             if (
@@ -236,7 +239,7 @@ class OpenSessions:
                 session.touch()
 
     async def drop(self, session_id: int) -> bool:
-        """Close a session; False if this process does not hold it."""
+        """Close a session. Return False if this process does not hold it."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return False
@@ -248,7 +251,7 @@ class OpenSessions:
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
-        """Close the sessions one by one, except sessions that have been used or dropped since."""
+        """Close the sessions one by one. Skips a session that has meanwhile been used or dropped."""
         for session in list(sessions):
             if is_due(session) and self._sessions.get(session.id) is session:
                 await self.drop(session.id)
@@ -266,7 +269,7 @@ class OpenSessions:
         await self._drop_all(self._sessions.values(), lambda session: session.is_idle)
 
     async def end_script(self, session_id: int, script: UUID, *, closes: bool) -> None:
-        """Mark the script as ended in the session; with `closes`, close a session opened for the script."""
+        """Mark the script as ended in the session. If `closes` is set, close the session."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.scripts.discard(script)
@@ -276,7 +279,7 @@ class OpenSessions:
             await self.drop(session_id)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
-        """Close the least recently used script sessions between their statements, until `keep` are open."""
+        """Close the least recently used unnamed sessions until `keep` are open. Sessions in use are never closed."""
         unnamed = [
             session for session in self._sessions.values() if session.user_id == user_id and not session.is_named
         ]
@@ -291,7 +294,7 @@ class OpenSessions:
         return {session.user_id for session in self._sessions.values()}
 
     def count_named(self) -> Counter[tuple[str, int]]:
-        """Return the number of recorded named sessions by connector and user."""
+        """Return the number of recorded named sessions per connector and user."""
         return Counter(
             (session.connector, session.user_id)
             for session in self._sessions.values()
@@ -299,11 +302,14 @@ class OpenSessions:
         )
 
     def recorded_ids(self) -> Sequence[int]:
-        """Return the ids of sessions with a record that names this process."""
+        """Return the ids of sessions whose record names this process as the owner."""
         return [session.id for session in self._sessions.values() if session.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
-        """Close the sessions of `recorded` whose record was not renewed, and the renewed records without a session."""
+        """Make open sessions and renewed records match.
+
+        Closes sessions of `recorded` whose record was not renewed, and renewed records that have no open session.
+        """
         for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):
@@ -311,9 +317,9 @@ class OpenSessions:
 
 
 class SessionShares:
-    """Limits the named sessions of one process to `per_connector`, at most half of them for one user.
+    """Limits the named sessions of one process to `per_connector`. One user may have at most half of them.
 
-    Once three quarters are open, a user may have at most an equal share, with one share left for another user.
+    Once three quarters are open, each user is limited to an equal share, and one share stays free for another user.
     """
 
     def __init__(self, sessions: OpenSessions, *, per_connector: int) -> None:
@@ -323,9 +329,10 @@ class SessionShares:
 
     @contextmanager
     def opening(self, connector: str, user_id: int, *, max_open: int) -> Generator[None]:
-        """Count a session while it is opened for a user, who may have `max_open` in total. Raises too_many_sessions.
+        """Count a session while it is being opened for a user, who may have `max_open` in total.
 
-        Sessions that are being opened count, since their connection exists before their record.
+        Sessions count while they are being opened, because their connection exists before their record does. Raises
+        too_many_sessions.
         """
         open_here = self._opening + self._sessions.count_named()
         user_total = sum(count for (_, owner), count in open_here.items() if owner == user_id)

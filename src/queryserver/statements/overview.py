@@ -23,7 +23,7 @@ _FIELDS = (
     "canceled_by",
 )  # fmt: skip
 _DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
-# Script operations are not run by a process themselves.
+# The operation of a script has no owner itself. Its owner is that of the script's latest statement.
 _OWNER_OF_PART = """(
         select part.owner from statements as part
         where part.operation_id = statements.id order by part.statement_index desc limit 1
@@ -38,12 +38,12 @@ _USER = """user_id = (
     select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
 )"""
 
-# The record with this number may have been deleted since the previous page.
+# An exact match may no longer exist: that record may have been deleted since the previous page.
 _OLDER = """(recorded_at, history_id) < (
     (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
 )"""
 
-# Skips from one dialect to the next in the index, whereas `distinct` would read every entry of the user.
+# Jumps from one dialect to the next in the index. `distinct` would read every history entry of the user.
 _DIALECTS = """
     with recursive found (dialect) as (
         (
@@ -60,25 +60,25 @@ _DIALECTS = """
 """
 
 CancelNotifier: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
-"""Notifies the owner, the second argument, of a recorded cancel request."""
+"""Notifies the owner of a statement (the second argument) that a cancel request was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewFilter:
-    """Filter of the listed statements; None matches all."""
+    """Selects the statements to list. None matches all."""
 
     states: tuple[StatementState, ...] | None = None
     user: str | None = None
     connector: str | None = None
     older_than: timedelta | None = None
-    """Only statements recorded at least that long ago."""
+    """Only statements recorded at least this long ago."""
     after: int | None = None
-    """Only statements recorded before the statement with this `history_id`, for the next page."""
+    """Only statements recorded before the one with this `history_id`. Used to request the next page."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewEntry:
-    """One statement without its text."""
+    """One statement, without its text."""
 
     id: UUID
     history_id: int
@@ -91,7 +91,7 @@ class OverviewEntry:
     size_bytes: int
     progress: int
     server: str | None
-    """The process that runs the statement or ran it last; None if the statement has no owner."""
+    """The process that runs the statement or ran it last. None if the statement has no owner."""
     session_id: int
     error_code: str | None
     cancel_requested: bool
@@ -101,7 +101,7 @@ class OverviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class OverviewDetails:
-    """One statement with everything recorded about it except its result."""
+    """Everything recorded about one statement except its result."""
 
     entry: OverviewEntry
     statement: str
@@ -114,7 +114,7 @@ class OverviewDetails:
 
 
 class StatementAdministration:
-    """Lists and cancels statements of all users. The caller checks that the user is an administrator."""
+    """Lists and cancels statements of all users. The caller must check that the user is an administrator."""
 
     def __init__(self, database: Database, records: StatementRecords, notify_cancel: CancelNotifier) -> None:
         self._database = database
@@ -122,8 +122,8 @@ class StatementAdministration:
         self._notify_cancel = notify_cancel
 
     async def page(self, filters: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
-        """List statements, newest first; also returns `after` for the next page, None on the last page."""
-        # Active statements have a partial index; others are found by recording time.
+        """List statements, newest first. Also return `after` for the next page, or None on the last page."""
+        # Active statements have a partial index. Other statements are found by recording time.
         conditions, arguments = _conditions(filters)
         rows = await self._database.fetch(
             f"""select {_ENTRY} {_FROM} where {conditions}
@@ -135,14 +135,14 @@ class StatementAdministration:
         return page, page[-1].history_id if len(rows) > limit else None
 
     async def details(self, statement_id: UUID, *, by: str) -> OverviewDetails:
-        """Return one statement with its text; writes an audit event. Raises OperationNotFound."""
+        """Return one statement with its text, and write an audit event. Raises OperationNotFound."""
         details = await self._read(statement_id)
         facts = {"operation_id": str(statement_id), "owner": details.entry.user}
         AUDIT.record(by, "statement.show", details.entry.connector, facts=facts)
         return details
 
     async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
-        """Cancel a statement and wait for its end, at most `wait_s`. Raises OperationNotFound."""
+        """Cancel a statement, and wait at most `wait_s` for it to end. Raises OperationNotFound."""
         entry = (await self._read(statement_id)).entry
         if entry.state.is_terminal:
             return entry
@@ -168,7 +168,7 @@ class StatementAdministration:
 
 
 def _conditions(filters: OverviewFilter) -> tuple[str, list[Any]]:
-    """Return SQL for the conditions in use only, because a plan for all conditions would use no index."""
+    """Return SQL with only the conditions in use. One query with optional conditions would not use the indexes."""
     conditions, arguments = ["operation_id is null"], list[Any]()
 
     def add(condition: str, argument: object) -> None:
@@ -177,7 +177,7 @@ def _conditions(filters: OverviewFilter) -> tuple[str, list[Any]]:
 
     if filters.states is not None:
         if ACTIVE.issuperset(filters.states):
-            conditions.append("state in ('waiting', 'running')")  # as in the partial indexes
+            conditions.append("state in ('waiting', 'running')")  # repeats the condition of the partial indexes
         add("state = any({name}::text[])", [state.value for state in filters.states])
     if filters.user is not None:
         add(_USER.replace("{name}", "{name}::text"), filters.user)
@@ -203,11 +203,11 @@ def _entry(row: Row) -> OverviewEntry:
 
 
 class HistoryReader:
-    """Queries on histories whose cost does not depend on the history's length."""
+    """Queries on the history whose cost does not depend on the history's length."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def dialects(self, user_id: int) -> Sequence[str]:
-        """Return the dialects in the history of a user, sorted. Raises DatabaseUnavailable."""
+        """Return the dialects in a user's history, sorted. Raises DatabaseUnavailable."""
         return sorted(row["dialect"] for row in await self._database.fetch(_DIALECTS, user_id))

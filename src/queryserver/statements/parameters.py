@@ -1,6 +1,6 @@
-"""Checks parameter values, seals them for statement records, and unseals them for engines.
+"""Checks parameter values, encrypts them for statement records, and decrypts them for engines.
 
-The values never appear in logs, responses or queues, and stay sealed in the record until it is deleted.
+The values never appear in logs, responses or queues. They stay encrypted in the record until it is deleted.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ _MAX_ROWS_CHARACTERS = 128 * 1024 * 1024
 
 
 class ParameterSealer:
-    """Seals the values of scripts for the records of their statements."""
+    """Encrypts the parameter values of a script for the records of its statements."""
 
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
 
     def seal(self, parameters: StatementParameters) -> bytes:
-        """Seal the values. Raises InvalidParameter if they have too many bytes."""
+        """Encrypt the values. Raises InvalidParameter if they exceed the size limit."""
         content = _content(parameters)
         if parameters.values.rows:
             if len(content) > MAX_ROWS_BYTES:
@@ -36,7 +36,7 @@ class ParameterSealer:
         return self._sealer.seal(content)
 
     def unseal(self, sealed: bytes) -> StatementParameters:
-        """Unseal the values. Raises ValueError if the key is unknown, or the content was tampered with."""
+        """Decrypt the values. Raises ValueError if the key is unknown or the content was tampered with."""
         try:
             return StatementParameters.read(orjson.loads(self._sealer.unseal(sealed)))
         except (InvalidParameter, KeyError, TypeError) as error:
@@ -44,7 +44,7 @@ class ParameterSealer:
             raise ValueError(changed) from error
 
     def stored(self, record: StatementRecord) -> Parameters | None:
-        """Return the values of a statement's whole script; None if it has no values, or they are no longer readable."""
+        """Return the values of a statement's whole script. None if it has none, or they are no longer readable."""
         if record.sealed_parameters is None:
             return None
         try:
@@ -83,12 +83,15 @@ def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: Pa
 async def check_for_statement(
     choice: Choice, parameters: Parameters, support: ParameterSupport, script: str, dialect: str
 ) -> StatementParameters:
-    """Check the values as `check_parameters` does, and require that the statement can run for each row of values."""
+    """Check the values as `check_parameters` does. Raises InvalidParameter.
+
+    If there are several rows, also require a single statement that can run once for each row.
+    """
     if not parameters.rows:
         return check_parameters(parameters, choice.markers, support)
     _require_one_change(parameters, choice)
     if await asyncio.to_thread(controls_transaction, script[choice.first : choice.stop], dialect):
-        # The statement would end the transaction that all rows share.
+        # Such a statement would end the transaction that all rows share.
         raise InvalidParameter(
             "parameter_rows: the statement must be one that changes rows, not one that begins or ends a transaction."
         )

@@ -1,6 +1,6 @@
 """Records, reads, cancels and closes statements in the service database.
 
-Services check access rights.
+Access rights are checked by the calling services.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 
-# Keys are valid for 24 hours.
+# Idempotency keys are valid for 24 hours.
 _RECORD_KEY = """
 insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
 on conflict (user_id, key) do update
@@ -49,7 +49,7 @@ select fingerprint, statement_id from idempotency_keys
 where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
-# The result with the segments that contain rows [$2, $2 + $3), or from the cursor if $2 is null.
+# The result, with the segments that contain rows [$2, $2 + $3). If $2 is null, rows from the cursor on.
 _STORED_RESULT = f"""
 select {STATUS}, columns, size_bytes, cursor_row, inline_result,
     last_used_at < now() - interval '1 minute' as unused,
@@ -68,8 +68,8 @@ _STATUSES_BY_ID = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
 """
 
-# Users take turns: the first statements of all users come before their second ones, and interactive statements before
-# those of schedules.
+# Users take turns: every user's first statement precedes any user's second, and interactive statements precede
+# scheduled ones.
 _QUEUE_POSITIONS = """
 with queued as (
     select coalesce(operation_id, id) as id, connector, history_id, priority,
@@ -83,7 +83,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
-# A line that a runner adds concurrently may replace this line; state and message then contain the same information.
+# If a runner adds a log line concurrently, it may replace this line. State and message contain the same information.
 _CANCEL_TEMPLATE = f"""
 with canceled as (
     update statements set
@@ -116,7 +116,7 @@ where id = $1 and state in ('waiting', 'running')
 """
 
 MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
-"""Whether the store may have bytes of a result, including unrecorded bytes of an earlier attempt."""
+"""SQL condition: the store may hold bytes of this result, including unrecorded bytes of an earlier attempt."""
 
 _CLOSE_TEMPLATE = f"""
 with closed as (
@@ -144,7 +144,7 @@ _ACTIVE = "and state in ('waiting', 'running')"
 
 
 class StatementRecords:
-    """Accesses the table of statements. Close it before the database."""
+    """Reads and writes the `statements` table. Close it before the database."""
 
     def __init__(self, database: Database, on_end: model.EndListener = lambda _end: None) -> None:
         self._database = database
@@ -162,11 +162,12 @@ class StatementRecords:
     async def record(
         self, new: model.NewStatement, first_statement: model.NewStatement | None = None
     ) -> model.RecordedStatement:
-        """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
+        """Store a new statement in state `waiting`, with its idempotency key. Takes one round trip if there is no key.
 
-        If `new` is the operation of a script, `first_statement` is its first statement. Raises idempotency_conflict,
-        too_many_statements, quota_exceeded; then nothing is stored. Within this process, statements of a user are
-        counted and stored one at a time; several processes can exceed the limit by a few.
+        If `new` is the operation of a script, `first_statement` is the script's first statement. Raises
+        idempotency_conflict, too_many_statements, quota_exceeded, in which case nothing is stored. Within this
+        process, the statements of a user are counted and stored one at a time. Several processes together can exceed
+        the limit by a few.
         """
         key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
@@ -190,14 +191,14 @@ class StatementRecords:
             return await _find_replay(connection, user_id, key)
 
     async def new_session_id(self) -> int:
-        """Return a new id from a sequence; reserves 48 at a time to save round trips."""
+        """Return a new id from a sequence. Reserves 48 ids at a time to save round trips."""
         if not self._session_ids:
             fresh = await self._database.fetch("select nextval('session_ids') as id from generate_series(1, 48)")
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
     async def status(self, statement_id: UUID) -> model.StatementStatus | None:
-        """Read the current status; concurrent calls share a query."""
+        """Read the current status. Concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
         return await self._with_parts(status_from_row(row)) if row else None
 
@@ -208,14 +209,15 @@ class StatementRecords:
             return replace(status, parts=await script_repository.parts(connection, status.id))
 
     async def result_part(self, operation_id: UUID, statement_index: int | None) -> model.StatementRecord | None:
-        """Read a statement of a script, by default the last one with a result; None if it does not exist yet."""
+        """Read one statement of a script, by default the last one with a result. Return None if there is none yet."""
         async with self._database.connection() as connection:
             return await script_repository.result_part(connection, operation_id, statement_index)
 
     async def queue_position(self, statement_id: UUID) -> int | None:
-        """Return the position among statements waiting for the same connector, from 1; None if it does not wait.
+        """Return the position among statements that wait for the same connector, starting at 1.
 
-        Users take turns, in the order of recording. Concurrent calls share a query, and one query runs at a time.
+        None if the statement is not waiting. Users take turns, in recording order. Concurrent calls share a query, and
+        only one such query runs at a time.
         """
         row = await self._queue_positions.get(statement_id)
         return row["position"] if row else None
@@ -228,22 +230,22 @@ class StatementRecords:
         return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """Return the id of the operation with this guid, if it belongs to the user; with None, of any user."""
+        """Return the id of the operation with this GUID. If `user_id` is not None, it must belong to that user."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
 
     async def script(self, script_id: int) -> str:
-        """Return the stored script. Raises statement_text_expired if it was cut."""
+        """Return the stored script. Raises statement_text_expired if it was truncated or deleted."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
             raise errors.statement_text_expired()
         return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> model.StoredResult | None:
-        """Return the location of rows [start_row, start_row + rows), by default from the cursor.
+        """Return where rows [start_row, start_row + rows) are stored. `start_row` defaults to the cursor.
 
-        Marks the record as used.
+        Also marks the result as used.
         """
         row = await self._database.row(_STORED_RESULT, statement_id, start_row, rows)
         if row is None:
@@ -263,7 +265,7 @@ class StatementRecords:
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
         """Record a cancel request. A statement that was never sent becomes `canceled` immediately.
 
-        Canceling one statement of a script cancels the script.
+        Canceling one statement of a script cancels the whole script.
         """
         row = await self._database.row(_CANCEL, statement_id, by)
         if row is None:
@@ -282,7 +284,7 @@ class StatementRecords:
             await connection.execute(_CANCEL_SCRIPT, script["id"], by)
             part = await connection.fetchrow(_CANCEL_PART, script["id"], by)
             if part is not None and not status_from_row(part).state.is_terminal:
-                return  # the runner of the statement ends the script, too
+                return  # the runner of the statement also ends the script
             operation = await script_repository.end_canceled(connection, script, by)
         if operation is not None:
             self._on_end(end_from_row(operation))
@@ -296,19 +298,19 @@ class StatementRecords:
         return [row["id"] for row in rows]
 
     async def close_result(self, statement_id: UUID) -> bool:
-        """Change the state from `available` to `closed`, and mark the result for deletion; False in any other state.
+        """Change the state from `available` to `closed`, and mark the stored rows for deletion.
 
-        For a script operation, also closes the results of its statements.
+        Return False if there was nothing to close. For a script's operation, also close the results of its statements.
         """
         return await self._database.value(_CLOSE_ONE, statement_id) is not None
 
     async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
-        """Close all results of one named session, or of all the user's open and closed sessions on the connector."""
+        """Close the results of one named session, or of all the user's named sessions on the connector."""
         rows = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
         return [row["id"] for row in rows]
 
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> model.LogPage:
-        """Read the log lines from number `start` on."""
+        """Read up to `size` log lines, starting at line `start`. If `size` is None, read all of them."""
         async with self._database.connection() as connection:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
             pieces = await connection.fetch(
@@ -339,9 +341,10 @@ class StatementRecords:
         offset: int,
         limit: int,
     ) -> tuple[int, Sequence[model.HistoryEntry]]:
-        """Return the number of matching entries, and one page, newest first. If `connectors` is None, all match.
+        """Return the number of matching entries and one page of them, newest first.
 
-        With `is_active`, only waiting and running statements match.
+        If `connectors` is None, all connectors match. If `is_active` is set, only waiting and running statements
+        match.
         """
         matching = f"{_HISTORY} {_ACTIVE if is_active else ''}"
         pattern = None
@@ -374,7 +377,10 @@ class StatementRecords:
 
 
 async def _find_replay(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
-    """Return the statement recorded under the key, if any. Raises idempotency_conflict."""
+    """Return the statement recorded under the key, if any.
+
+    Raises idempotency_conflict if the request differs or the statement was deleted.
+    """
     stored = await connection.fetchrow(_FIND_KEY, user_id, key.key)
     if stored is None:
         return None

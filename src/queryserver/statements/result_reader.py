@@ -1,6 +1,6 @@
-"""Reads pages and whole results from the record and the result store, and moves cursors (Contract editor 6, 8.2).
+"""Reads pages and complete results from records and the result store; moves cursors (Contract editor 6, 8.2).
 
-Engines are never called.
+Never calls an engine.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from queryserver.statements.status import StatementAccess
 _MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
 
-# PostgreSQL plans a query with an array of unknown length anew each time, so a single move has its own query.
+# A single move has its own query, because PostgreSQL replans a query each time if it has an array of unknown length.
 _MOVE = """
 update statements set cursor_row = $3, last_used_at = now()
 where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
 """
 
-# Rows are locked in the order of their ids, so that two servers cannot deadlock. After a wait for a lock, the row is
-# compared with the expected value again.
+# Rows are locked in id order, so that two servers cannot deadlock. After waiting for a lock, PostgreSQL compares the
+# row with the expected value again.
 _MOVE_SEVERAL = """
 with held as (
     select id, n, target
@@ -66,9 +66,9 @@ class _CursorMove:
 
 
 class CursorMoves:
-    """Moves cursors. Moves that are requested during a query are combined into the next query.
+    """Moves cursors. Moves that are requested while a query is running are combined into the next query.
 
-    A query contains at most one move of each statement, so of two calls that expect the same row, one fails.
+    A query contains at most one move per statement, so of two calls that expect the same position, one fails.
     """
 
     def __init__(self, database: Database) -> None:
@@ -78,7 +78,7 @@ class CursorMoves:
         self._writing = 0
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Move the cursor if it is at `expected`, or anywhere for None; False if it is not.
+        """Move the cursor to row `to`. Return False if it is not at `expected`; None moves it from any position.
 
         Raises DatabaseUnavailable.
         """
@@ -86,12 +86,13 @@ class CursorMoves:
         self._waiting.append(_CursorMove(statement_id, expected, to, moved))
         if self._writing < _CONCURRENT_QUERIES:
             self._writing += 1
-            # In a separate context, so that log lines about moves of other calls do not carry the fields of this call.
+            # Runs in a fresh context. Otherwise, log lines about other calls' moves would carry the fields of this
+            # call.
             Context().run(self._writers.start, self._write(), "cursor-moves")
         return await moved
 
     async def aclose(self) -> None:
-        """Stop the moves in progress; their callers are canceled."""
+        """Stop the moves in progress. Their callers are canceled."""
         await self._writers.aclose()
         for move in self._waiting:
             move.moved.cancel()
@@ -105,7 +106,7 @@ class CursorMoves:
             self._writing -= 1
 
     def _take_moves(self) -> list[_CursorMove]:
-        """Remove and return the first waiting move of each statement; drops moves of canceled callers."""
+        """Remove and return the first waiting move of each statement. Drops the moves of canceled callers."""
         moves: dict[UUID, _CursorMove] = {}
         remaining: list[_CursorMove] = []
         for move in self._waiting:
@@ -148,12 +149,12 @@ class CursorMoves:
 _FIRST_ROWS_WAIT_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-# Arrow takes about 6 µs to measure each column, and as long for each further chunk of the column.
+# Arrow takes about 6 µs to measure each column, and again as long for each further chunk of a column.
 _MANY_COLUMNS = 200
-# Memory of a page before its first rows are read: a segment of usual size and its compressed bytes.
+# Memory reserved for a page before its first rows are read: a segment of usual size and its compressed bytes.
 _SEGMENT_LOAD_BYTES = 12 * 1024 * 1024
-# A segment has about 4 MiB, or a single row. A larger segment is copied when it is encoded, and stays in memory while
-# a slow client reads it.
+# A segment usually has about 4 MiB, or is a single row. A larger one is copied when it is encoded, and stays in memory
+# while a slow client reads it.
 _LARGE_SEGMENT_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _LARGE_SEGMENTS_BUDGET_BYTES = 192 * 1024 * 1024
@@ -166,7 +167,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """A page of rows as JSON, without rows if `status.outcome` is set. The sender releases `reservation`."""
+    """A page of rows as JSON. Empty if `status.outcome` is set. The sender must release `reservation`."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -181,7 +182,7 @@ class ResultPage:
 
     @property
     def message(self) -> str:
-        """The reason why the result is truncated, or that the next row is too large for this page; else empty."""
+        """Why the result is truncated, or that the next row does not fit into this page. Otherwise empty."""
         parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
             end_row = self.start_row + self.rows
@@ -190,10 +191,10 @@ class ResultPage:
 
     @property
     def has_more(self) -> bool:
-        """Whether rows exist after this page, may still arrive, or were dropped due to a server limit.
+        """Whether rows exist after this page, may still arrive, or were dropped because of a server limit.
 
-        A client that reads pages until this is false gets a page with `is_cut_off`, and never takes a truncated result
-        for the whole result.
+        In the last case, a client that reads until this is False gets a page with `is_cut_off`, so it never mistakes a
+        truncated result for a complete one.
         """
         if self.status.state in ACTIVE:
             return True
@@ -212,22 +213,22 @@ class ResultPage:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested rows, from `start_row`, or else from the cursor, which `start_over` resets to row 0."""
+    """The requested rows: from `start_row`, or else from the cursor, which `start_over` first resets to row 0."""
 
     rows: int
     start_row: int | None = None
     start_over: bool = False
     form: CellForm = field(default=CellForm())
     statement_id: int | None = None
-    """A statement of a script that runs as a whole.
+    """Selects a statement of a script that runs as a whole.
 
-    None selects the last one with a result, once the script has ended.
+    None selects the last statement with a result, once the script has ended.
     """
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ResultReader:
-    """Reads pages, metadata and whole results of the caller's own statements. Large pages are rendered in `threads`."""
+    """Reads pages, metadata and complete results of the caller's own statements. Renders large pages in `threads`."""
 
     records: StatementRecords
     cursors: CursorMoves
@@ -242,10 +243,11 @@ class ResultReader:
     )
 
     async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
-        """Read rows from the cursor, which advances past the delivered rows, or from `start_row`, which is repeatable.
+        """Read a page of rows.
 
-        While the statement runs and has no rows yet, waits up to 1 s for them.
-        Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
+        Reading from `start_row` can be repeated. Reading from the cursor advances it past the delivered rows. While
+        the statement runs and has no rows yet, waits up to 1 s for them. Raises OperationNotFound, PermissionDenied,
+        ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if request.start_over and request.start_row is None else request.start_row
         page = await self._page(user, operation_id, request, first)
@@ -261,7 +263,7 @@ class ResultReader:
     async def overview(
         self, user: User, operation_id: UUID, statement_id: int | None = None
     ) -> tuple[StatementStatus, tuple[Column, ...], int]:
-        """Return status, columns and stored size in bytes.
+        """Return the status, the columns and the stored size in bytes.
 
         Raises OperationNotFound, PermissionDenied, InvalidParameter.
         """
@@ -274,8 +276,8 @@ class ResultReader:
     async def part_of(self, status: StatementStatus, statement_id: int | None) -> UUID | None:
         """Return the id of the statement whose result is requested: `status` itself, or a statement of its script.
 
-        Returns None if the script has not reached the statement. Without `statement_id`, also returns None while the
-        script runs, or if it has no result. Raises InvalidParameter.
+        Return None if the script has not reached the statement. If `statement_id` is None, also return None while the
+        script is running or if the script has no result. Raises InvalidParameter.
         """
         if not status.is_script:
             if statement_id is not None:
@@ -299,9 +301,10 @@ class ResultReader:
             raise InvalidParameter(f"statement_id: this operation has {available}.")
 
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
-        """Yield all stored rows in order, one segment at a time. The caller has checked the rights.
+        """Yield all stored rows in order, one segment at a time. The caller must have checked access rights.
 
-        A segment with a huge row waits for memory, and holds it until the next segment is read. Raises TooManyRequests.
+        A segment with a huge row first waits until its memory is available, and holds it until the next segment is
+        read. Raises TooManyRequests.
         """
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
@@ -320,7 +323,7 @@ class ResultReader:
                 reservation.release()
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
-        """Yield the Arrow schemas of `tables`, each once, without reading the segments' rows."""
+        """Yield each distinct Arrow schema of `tables` once, without reading the segments' rows."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
             yield decode(stored.inline).schema
@@ -330,7 +333,7 @@ class ResultReader:
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
-        """Yield the stored segments of `tables`; yields nothing for a result inside its record."""
+        """Yield the stored segments of `tables`. Yields nothing if the result is stored in its record."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
             yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))
@@ -340,7 +343,7 @@ class ResultReader:
             return await self.results.part(operation_id, start, stop, fence=segment.fence, number=segment.number)
 
     async def _heads(self, operation_id: UUID, segments: Sequence[Segment]) -> list[bytes]:
-        """Read the stored schemas, several at a time; equal schemas are the same object."""
+        """Read the segments' heads, several at a time. Equal heads are the same object."""
         unique = dict[bytes, bytes]()
         heads = [b""] * len(segments)
         numbered = iter(enumerate(segments))
@@ -362,7 +365,7 @@ class ResultReader:
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
     ) -> StoredResult:
-        """Return the location of the rows; with `user`, only for their owner."""
+        """Return where the rows are stored. If `user` is given, check that they own the statement."""
         stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
@@ -384,7 +387,7 @@ class ResultReader:
                 try:
                     rendered, reservation = await self._render(user, stored, start_row, request)
                 except PathNotFound as error:
-                    # Either the result was closed or expired since its record was read, or its rows are lost.
+                    # The result was closed or expired after its record was read, or its rows are lost.
                     stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
                     if stored.status.outcome is None:
                         raise ServiceUnavailable("The result store cannot be reached.") from error
@@ -413,10 +416,10 @@ class ResultReader:
             try:
                 rendered = await self._rendered(stored, start_row, request, reservation)
             except _MoreMemoryNeeded as needs:
-                # Waiting while holding memory could deadlock, so all of it is released first.
+                # Waiting for more memory while holding some could deadlock, so all of it is released first.
                 reservation.release()
                 size_bytes = needs.size_bytes
-            except BaseException:  # including a cancel, since the bytes must not stay reserved
+            except BaseException:  # including CancelledError: the bytes must not stay reserved
                 reservation.release()
                 raise
             else:
@@ -450,7 +453,7 @@ class ResultReader:
                 is_small = cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES
                 page = render() if is_small else await self._in_thread(render)
                 pages.append(page)
-                bytes_left -= page.size_bytes - 1  # joining replaces two brackets with a comma
+                bytes_left -= page.size_bytes - 1  # joining pages replaces two brackets with one comma
                 if page.is_cut or bytes_left <= 0:
                     break
         if not pages:
@@ -481,7 +484,7 @@ class ResultReader:
 
 
 class _MoreMemoryNeeded(Exception):
-    """The rows need more memory than their page holds."""
+    """The rows need more memory than is reserved for their page."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)

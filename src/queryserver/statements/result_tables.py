@@ -1,4 +1,4 @@
-"""Offers stored results as tables to other statements: access rights, and retention while they are read (ADR 78).
+"""Lets statements read stored results as tables: checks access rights, and retains the results meanwhile (ADR 78).
 
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
@@ -35,8 +35,8 @@ _END = "delete from result_reads where id = $1"
 class ResultTables:
     """Opens results for statements.
 
-    Each read has a row with a lease in the service database (table `result_reads`), which keeps all processes from
-    deleting the bytes of the result until the read has ended, or its process has died.
+    Each read has a row with a lease in the service database (table `result_reads`). The row keeps all processes from
+    deleting the bytes of the result until the read has ended or the reading process has died.
     """
 
     database: Database
@@ -48,10 +48,10 @@ class ResultTables:
 
     @asynccontextmanager
     async def open(self, user: User, operation_id: str) -> AsyncGenerator["OpenTable"]:
-        """Open a result for this user, as `StatementResults.open` does."""
+        """Open a result for this user, as specified by `StatementResults.open`."""
         status = await self._status(user, operation_id)
         async with self._hold(status.id):
-            # Read only now, since sweeps no longer delete the segments of the record.
+            # The record is read only after the hold is in place, because sweeps may delete the segments until then.
             stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")
@@ -82,7 +82,7 @@ class ResultTables:
             async with renewed(partial(self._renew, read_id), every_s=self.lease.total_seconds() / 3):
                 yield
         finally:
-            with suppress(errors.DatabaseUnavailable):  # the lease then expires
+            with suppress(errors.DatabaseUnavailable):  # then the lease expires
                 await self.database.execute(_END, read_id)
 
     async def _renew(self, read_id: UUID) -> bool:
@@ -90,7 +90,7 @@ class ResultTables:
 
 
 def _require_rows(operation_id: str, status: StatementStatus) -> None:
-    """Raise ResultRefused unless there is a complete stored result."""
+    """Raise ResultRefused unless the statement has an available result."""
     if status.state is StatementState.AVAILABLE:
         return
     if status.state in _DELETED:
@@ -104,7 +104,7 @@ def _require_rows(operation_id: str, status: StatementStatus) -> None:
 
 
 class OpenTable:
-    """Implements `OpenResult` for a result in the store or in its record."""
+    """Implements `OpenResult` for a result in the result store or in its statement record."""
 
     def __init__(self, stored: StoredResult, results: ResultStore) -> None:
         self._id = stored.status.id
@@ -140,5 +140,5 @@ class OpenTable:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
 
     def _segment(self, number: int) -> Segment | None:
-        """Return the segment with this number; None if the rows are in the record."""
+        """Return the segment with this number, or None if the rows are stored in the record."""
         return None if self._inline is not None else self._segments[number]

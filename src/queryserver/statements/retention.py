@@ -1,6 +1,6 @@
 """Expires and deletes results, logs, texts, history entries and keys by age (Contract editor 13, platform 12.1, 12.2).
 
-The retention times are settings of `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
+The retention times are settings in `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
 """
 
 from collections import Counter
@@ -27,16 +27,16 @@ from queryserver.statements.session_repository import SessionRecords
 log = structlog.get_logger(__name__)
 
 MANY_DOCUMENTS = 100_000
-"""History entries above which a clean-up is advised (Contract platform 12.2)."""
-_CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl"; one server at a time runs the clean-up
+"""Number of history entries above which a clean-up is recommended (Contract platform 12.2)."""
+_CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl". Only one server at a time runs the clean-up
 _BATCH = 500
-_MAX_CONSECUTIVE_FAILURES = 3  # then the cause is the database rather than a single row
+_MAX_CONSECUTIVE_FAILURES = 3  # more failures in a row are caused by the database rather than by a single row
 _DOOMED_EVERY_S = 2.0
-# Writing a segment never takes this long, so older files were left by a dead process.
+# Writing a segment never takes this long, so older unrecorded files come from a process that has died.
 _ORPHAN_AGE = timedelta(hours=1)
 
 _IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
-"""SQL condition: a statement is reading the result as a table."""
+"""SQL condition: another statement is reading the result as a table."""
 _HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
 EXPIRE = f"""
@@ -58,7 +58,7 @@ update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
-# Ids of statements whose stored bytes must be kept. Doomed ones are deleted by `expire`.
+# Ids of statements whose stored bytes this sweep must not delete. `expire` deletes the bytes of doomed statements.
 _STATEMENTS_WITH_BYTES = """
 select coalesce(array_agg(id), '{}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
@@ -67,7 +67,7 @@ select coalesce(array_agg(id), '{}') from (
 ) as kept
 """
 
-# No read can begin after its result was doomed.
+# No read can start once its result is doomed.
 _DOOMED = f"""
 select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
 order by since limit $1
@@ -78,7 +78,7 @@ where not {_IS_READ.format(id="closed.id")}
 """
 
 KEPT_CHARACTERS = 4000
-"""Number of characters kept of a long text, enough to recognize a statement."""
+"""Number of characters kept when a long text is truncated. Enough to recognize a statement."""
 
 _LONG_STATEMENTS = """
 select id from statements
@@ -115,7 +115,7 @@ update scripts set body = left(body, {KEPT_CHARACTERS}), text_is_cut = true, tex
 where id in (select id from long)
 """
 
-# Keeps the last statement of each schedule, and statements whose end is not recorded in their run.
+# Keeps the last statement of each schedule, and statements whose end is not yet recorded in their scheduled run.
 _OLD_STATEMENTS = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
@@ -136,7 +136,8 @@ with old as ({_OLD_STATEMENTS} for update skip locked), doomed as (
 select count(*) from gone
 """
 
-# Results of a script are closed with its operation once all are unused, and results of a failed script individually.
+# The results of a script are closed with its operation once all of them are unused. The results of a failed script are
+# closed individually.
 _CLOSABLE = """
 select id from statements as query where state = 'available' and last_used_at <= now() - $1::interval
     and not exists (
@@ -172,20 +173,20 @@ _OLD_LOGS = """from statement_logs where statement_id in (
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """The outcome of close_queries and close_sessions."""
+    """The result of close_queries and close_sessions."""
 
     closed: int
     already_closed: int
     in_use: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
-    """The failure reasons, by id."""
+    """Failure reasons by id."""
 
 
 @dataclass(slots=True, eq=False)
 class RetentionSweep:
-    """Expires results, and deletes data by age in batches that are too small to delay calls.
+    """Expires results, and deletes old data in batches that are small enough not to delay calls.
 
-    Every process expires results; one process at a time runs the clean-up.
+    Every process expires results. One process at a time runs the clean-up.
     """
 
     database: Database
@@ -196,17 +197,17 @@ class RetentionSweep:
     editor: EditorSettings
     run_every: timedelta
     clean_up_lock: Callable[[], AbstractAsyncContextManager[bool]]
-    """Tries to acquire the clean-up lock; yields False if another process holds it."""
+    """Tries to acquire the clean-up lock. Yields False if another process holds it."""
     metrics: Metrics = NO_METRICS
     _added_steps: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def add_clean_up_step(self, step: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Add a step to `clean_up`. It is called with `dry_run`, and returns counts by kind."""
+        """Add a step to `clean_up`. The step is called with `dry_run` and returns counts by kind."""
         self._added_steps.append(step)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Expire and delete in the background while the context is open."""
+        """Expire results and clean up in the background while the context is open."""
         async with (
             background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
             background(every(self.run_every.total_seconds(), self.clean_up_periodically), "clean-up"),
@@ -214,16 +215,17 @@ class RetentionSweep:
             yield
 
     async def expire(self, progress: Progress = no_progress) -> int:
-        """Erase expired tokens, expire results, and delete the bytes of all doomed results.
+        """Erase expired tokens, expire results, and delete the stored bytes of all doomed results.
 
-        Returns the number of results whose bytes were deleted.
+        Return the number of results whose bytes were deleted.
         """
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
         deleted = 0
         while rows := await self.database.fetch(_DOOMED, _BATCH):
             errors = await self._delete_bytes([row["statement_id"] for row in rows])
-            # One line per error code, because hundreds of results fail in each round while a store is unavailable.
+            # Logs one line per error code, because hundreds of results fail in each round while a store is
+            # unavailable.
             examples = {error.code: statement_id for statement_id, error in errors.items()}
             for code, count in Counter(error.code for error in errors.values()).items():
                 log.warning("results not deleted", count=count, code=code, operation_id=str(examples[code]))
@@ -234,7 +236,7 @@ class RetentionSweep:
         return deleted
 
     async def clean_results(self, progress: Progress = no_progress) -> Mapping[str, int]:
-        """Delete expired results, and files left by interrupted writes of results; returns counts by kind."""
+        """Delete expired results, and files that interrupted result writes have left. Return counts by kind."""
         deleted = await self.expire(progress)
         swept = await self._sweep_store(dry_run=False)
         return {"results": deleted, **{kind.replace(" ", "_"): count for kind, count in swept.items()}}
@@ -242,9 +244,9 @@ class RetentionSweep:
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
-        """Delete data that are older than their retention times; returns the counts by kind.
+        """Delete data that is older than its retention time. Return counts by kind.
 
-        `history` replaces the retention time of history entries. With `dry_run`, only counts.
+        `history` overrides the retention time of history entries. If `dry_run` is set, only count.
         """
         editor, steps = self.editor, _StepProgress(progress, total=5 + len(self._added_steps))
         if dry_run:
@@ -277,7 +279,7 @@ class RetentionSweep:
         return counts
 
     async def clean_up_periodically(self) -> None:
-        """Run the periodic clean-up, unless another process runs it; warns if too many entries remain."""
+        """Run the periodic clean-up unless another process is running it. Warn if too many history entries remain."""
         async with self.clean_up_lock() as is_acquired:
             if not is_acquired:
                 return
@@ -287,7 +289,7 @@ class RetentionSweep:
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
-        """Close statements whose results were unused for this long, and delete the results."""
+        """Close statements whose results have been unused for this long, and delete the results."""
         closed: list[UUID] = []
         already, skipped, failures = 0, 0, _FailureCollector()
         rows = await self.database.fetch(_CLOSABLE, unused_for)
@@ -308,7 +310,7 @@ class RetentionSweep:
     async def close_sessions(
         self, connectors: list[str] | None, unused_for: timedelta, *, progress: Progress = no_progress
     ) -> CloseReport:
-        """Close the records of sessions unused for this long; their owners drop them at the next heartbeat."""
+        """Close the records of sessions unused for this long. Their owners drop the sessions at the next heartbeat."""
         closed = already = in_use = 0
         failures = _FailureCollector()
         sessions = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
@@ -324,7 +326,7 @@ class RetentionSweep:
         return CloseReport(closed, already, in_use, failures.texts)
 
     async def _expire_results(self) -> int:
-        """Change `available` statements past `expires_at` to `expired`, and doom their bytes; returns their number."""
+        """Mark `available` statements past `expires_at` as `expired`, and doom their bytes. Return how many."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
             expired = await self.database.value(EXPIRE, _BATCH)
@@ -333,7 +335,7 @@ class RetentionSweep:
         return total
 
     async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """Delete the bytes of results; an error does not stop the rest. Returns the errors."""
+        """Delete the bytes of results. Continues after an error; return the errors by id."""
         errors: dict[UUID, QueryServerError] = {}
         for statement_id in doomed:
             try:
@@ -342,15 +344,15 @@ class RetentionSweep:
                 errors[statement_id] = error
         deleted = [statement_id for statement_id in doomed if statement_id not in errors]
         async with self.database.transaction() as connection:
-            # Deleted only now, because the segments in the record name the bytes to delete.
+            # Deleted last, because the segment rows name the bytes to delete.
             for table in ("result_segments", "doomed_results"):
                 await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
         return errors
 
     async def _sweep_store(self, *, dry_run: bool) -> Mapping[str, int]:
-        """Delete stored rows of statements without a result, and files left by dead processes.
+        """Delete stored rows of statements without a result, and files left by dead processes. Return counts by kind.
 
-        A store error ends only this sweep. Files that cannot be deleted count as orphaned.
+        A store error ends only this sweep. Orphaned results are counted even if they cannot be deleted.
         """
         orphaned = interrupted = 0
         now = await self.database.value("select now()")
@@ -384,7 +386,7 @@ class RetentionSweep:
             log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: ResultDirectory, now: datetime) -> bool:
-        """Return whether the stored result is too old to be still written by a runner that lost its lease."""
+        """Return whether the stored result is too old to be still written by a runner that has lost its lease."""
         written = await self.listing.last_written(stored)
         return written is not None and now - written > _ORPHAN_AGE
 
@@ -394,7 +396,7 @@ class RetentionSweep:
         return await self.database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
 
     async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
-        """Truncate long texts of statements and scripts whose result can no longer be read."""
+        """Truncate long texts of statements and scripts whose results can no longer be read."""
         if dry_run:
             statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
             scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
@@ -416,16 +418,16 @@ class RetentionSweep:
             try:
                 counts[kind] = await self.database.execute(f"delete {condition}")
             except asyncpg.ForeignKeyViolationError:
-                # A script was concurrently resubmitted; unused scripts are deleted next time.
+                # A script was resubmitted at the same time. Unused scripts are deleted next time.
                 counts[kind] = 0
         return counts
 
 
 @asynccontextmanager
 async def clean_up_lock(dsn: str) -> AsyncGenerator[bool]:
-    """Try to acquire the clean-up lock; yields False if another process holds it. Raises DatabaseUnavailable.
+    """Try to acquire the clean-up lock. Yields False if another process holds it. Raises DatabaseUnavailable.
 
-    Holds the lock on a separate connection, since a small pool's only connection is needed inside the block.
+    The lock is held on a separate connection, because a small pool's only connection is needed inside the block.
     """
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -434,14 +436,14 @@ async def clean_up_lock(dsn: str) -> AsyncGenerator[bool]:
             is_acquired = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEAN_UP_LOCK_KEY, timeout=10)
         yield is_acquired
         with suppress(DatabaseUnavailable), database_errors():
-            # PostgreSQL releases the locks of a closed connection with a delay.
+            # The lock is released explicitly, because PostgreSQL notices a closed connection with a delay.
             await connection.execute("select pg_advisory_unlock_all()", timeout=10)
     finally:
         connection.terminate()
 
 
 class _StepProgress:
-    """Reports the progress of several steps of equal weight as the progress of the whole."""
+    """Reports the progress of several equally weighted steps as overall progress."""
 
     def __init__(self, progress: Progress, *, total: int) -> None:
         self._progress = progress
@@ -449,7 +451,7 @@ class _StepProgress:
         self._done = 0
 
     def report(self, text: str) -> None:
-        """Report the text within a step."""
+        """Report progress within a step."""
         self._progress(self._done / self._total, text)
 
     def end_step(self, text: str) -> None:
@@ -458,7 +460,7 @@ class _StepProgress:
 
 
 class _FailureCollector:
-    """Collects failure reasons by id, so that a single locked row does not stop the work on the other rows."""
+    """Collects failure reasons by id, so that one locked row does not stop the work on the other rows."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -466,7 +468,7 @@ class _FailureCollector:
 
     @contextmanager
     def collect(self, item_id: object) -> Generator[None]:
-        """Record a failure in the block. Raises DatabaseUnavailable after three failures in a row."""
+        """Record a DatabaseUnavailable raised in the block; raise it after three failures in a row."""
         try:
             yield
         except DatabaseUnavailable as error:

@@ -1,4 +1,4 @@
-"""The columns of the statements table: inserts rows within the limits of their users, and builds values from rows."""
+"""Maps the columns of the `statements` table: inserts rows within the users' limits, and builds values from rows."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from queryserver.statements import model
 from queryserver.statements.states import LimitSource, StatementState, TruncationReason
 
 TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
-# Columns with the same name and type as a field of the value that is built from them.
+# Columns that have the same name and type as a field of the value built from them.
 _STATUS_FIELDS = (
     "id", "history_id", "user_id", "connector", "dialect", "has_result_set", "rows", "modified_row_count",
     "error_code", "message", "progress", "expires_at", "owner",
@@ -46,7 +46,7 @@ _OUTCOMES = {
 _WITHOUT_RESULT = ", ".join(f"'{state.value}'" for state in (StatementState.FAILED, *_OUTCOMES))
 
 _PLAIN_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
-# Statuses omit long texts, because a query may return hundreds of them, and a statement may have 10 MB.
+# A status omits long texts: a query may return hundreds of statuses, and a statement may have 10 MB.
 STATUS = f"""{_PLAIN_STATUS},
     case when state in ({_WITHOUT_RESULT}) and octet_length(statement) <= 16384
         then jsonb_build_object({", ".join(f"'{name}', {name}" for name in _DETAIL_FIELDS)}) end as failure"""
@@ -58,14 +58,14 @@ select {", ".join(_PART_FIELDS)}, position, state, error_code, error_line, error
     {TIMES}
 from statements where operation_id = $1 or (id = $1 and not is_script) order by statement_index
 """
-"""The started statements of an operation with `runs_all`, in order."""
+"""The started statements of a `runs_all` operation, in order."""
 END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""SQL of the time at the beginning of a log line."""
+"""SQL expression for the timestamp at the beginning of a log line."""
 
 
 def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, An
 
 
 def end_from_row(row: Row) -> model.StatementEnd:
-    """Build the end from a row with END_COLUMNS."""
+    """Build a statement's end from a row with END_COLUMNS."""
     state = StatementState(row["state"])
     outcome = _wire_outcome(state, row["error_code"])
     return model.StatementEnd(
@@ -87,7 +87,7 @@ def end_from_row(row: Row) -> model.StatementEnd:
 
 
 def times_from_row(row: Row) -> model.StatementTimes:
-    """Build the times from a row with the columns TIMES."""
+    """Build the times from a row with TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
     until = ended or row["read_at"]
     return model.StatementTimes(
@@ -107,12 +107,12 @@ def _wire_outcome(state: StatementState, error_code: str | None) -> tuple[int, s
 
 
 def status_from_row(row: Row) -> model.StatementStatus:
-    """Build the status from a row with STATUS."""
+    """Build a status from a row with STATUS."""
     return _status_from_row(row, row["failure"])
 
 
 def _status_from_row(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
-    """Build the status. `failure` is a row with _DETAIL_FIELDS if the statement has no result."""
+    """Build a status. `failure` is a row with _DETAIL_FIELDS, or None."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
@@ -132,13 +132,13 @@ def _details_from_row(row: Row | Mapping[str, Any]) -> model.FailureDetails:
 def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
     text = row["statement"]
     if row["text_is_cut"]:
-        # No engine accepts this addition as a statement.
+        # The addition is invalid SQL on every engine, so a truncated statement cannot run by accident.
         text = f"{text} … [the rest of this text is not stored any more]"
     return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
 
 
 def part_from_row(row: Row) -> model.StatementPart:
-    """Build the statement of a script from a row of PARTS."""
+    """Build a statement of a script from a row of PARTS."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementPart(
         **fields(row, _PART_FIELDS),
@@ -153,7 +153,7 @@ def part_from_row(row: Row) -> model.StatementPart:
 
 
 def record_from_row(row: Row) -> model.StatementRecord:
-    """Build the record from a row with RECORD."""
+    """Build a record from a row with RECORD."""
     has_result = _wire_outcome(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),
@@ -177,7 +177,7 @@ def error_position_from_row(row: Row | Mapping[str, Any]) -> Position | None:
 
 _NEVER_EXPIRES = timedelta(days=36_500)
 
-# Short texts are free, so usual statements never exhaust the quota of their user.
+# Short texts do not count, so ordinary statements never exhaust a user's quota.
 _COUNTED_BYTES = "(case when octet_length({value}) > :uncounted_bytes::integer then octet_length({value}) else 0 end)"
 _STATEMENT_BYTES = " + ".join(
     _COUNTED_BYTES.format(value=value) for value in (":statement::text", ":sealed_parameters::bytea")
@@ -188,7 +188,7 @@ _COUNTED_USER_BYTES = """(
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
-# Fields of `NewStatement` and its handle with the same name and type as a column.
+# Fields of `NewStatement` and its handle that have the same name and type as a column.
 _INSERTED_FIELDS = (
     "id", "user_id", "connector", "dialect", "script", "script_id", "database", "row_limit", "in_history",
     "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
@@ -208,11 +208,11 @@ _INSERTED_COLUMNS = {
     "token_expires_at": "to_timestamp(:token_expires_at)",
     "text_bytes": _STATEMENT_BYTES,
 }
-"""The columns of a new row, each with its SQL expression."""
+"""The columns of a new row and the SQL expression of each."""
 
-# Counts and inserts in a single query, so that a call beyond a limit stores nothing, in one round trip. Scripts are
-# deduplicated per user. The first log lines are stored with the record; the statements of a script share the log of
-# their operation.
+# Counts and inserts in a single query: a statement beyond a limit stores nothing, and one round trip is enough.
+# Scripts are deduplicated per user. The first log lines are stored with the record. The statements of a script share
+# the log of the script's operation.
 _INSERT = NamedQuery.of(f"""
 with room as (
     select 1
@@ -248,7 +248,7 @@ select * from recorded
 
 
 async def insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
-    """Store a statement. Raises TooManyRequests if the user is at a limit; then nothing is stored."""
+    """Store a statement. Raises TooManyRequests if the user has reached a limit, in which case nothing is stored."""
     row = await connection.fetchrow(_INSERT.sql, *_INSERT.arguments(_insert_arguments(new)))
     if row is None:
         raise await _limit_reached(connection, new)

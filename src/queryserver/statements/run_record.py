@@ -1,4 +1,4 @@
-"""Writes the record of a run: rows in segments, log, end."""
+"""Writes the record of a running statement: rows in segments, log lines, and the end."""
 
 import asyncio
 import re
@@ -34,9 +34,9 @@ from queryserver.statements.states import StatementState, TruncationReason
 T = TypeVar("T")
 
 
-# Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
+# Control characters could forge lines in a terminal. Tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# PostgreSQL stores neither NUL nor lone surrogates, but engine messages may contain both.
+# PostgreSQL stores neither NUL characters nor lone surrogates, but engine messages may contain both.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -49,7 +49,10 @@ def clean_log_line(line: str) -> str:
 
 
 def storable_text(text: str) -> str:
-    """Shorten and clean a text for a record; engine messages may repeat 10 MB of SQL."""
+    """Truncate a text for a record, and replace characters that cannot be stored.
+
+    Engine messages may quote 10 MB of SQL.
+    """
     return _UNSTORABLE.sub("\ufffd", shorten(text))
 
 
@@ -58,9 +61,9 @@ def shorten(text: str) -> str:
 
 
 class StatementLog:
-    """Collects log lines between two reports, and drops the oldest stored lines beyond `max_bytes`.
+    """Collects log lines between two reports, and drops the oldest stored lines once they exceed `max_bytes`.
 
-    Dropped lines keep their numbers.
+    Line numbers are never reused: the remaining lines keep theirs.
     """
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
@@ -74,18 +77,18 @@ class StatementLog:
         self.engine_lines = stored.checkpoint.log_lines if stored else 0
 
     def add(self, line: str) -> None:
-        """Add a line of this service."""
+        """Add a log line of this service."""
         self._pending.append(clean_log_line(line))
 
     def add_engine(self, lines: Iterable[str]) -> None:
-        """Add log lines of the engine; a text with line breaks becomes several lines."""
+        """Add log lines of the engine. A text with line breaks becomes several lines."""
         for text in lines:
             self.engine_lines += 1
-            # A text may have 100 MB; characters beyond the log's limit would be dropped anyway.
+            # A text may have 100 MB. Characters beyond the log's limit would be dropped anyway.
             for line in text[: self._max_bytes].splitlines() or [""]:
                 cleaned = clean_log_line(line)
                 size = len(cleaned.encode()) + 1
-                # The size limit of the log also applies to the lines between two reports; later lines are dropped.
+                # The size limit also applies to the lines between two reports. Lines beyond it are dropped.
                 if self._pending_bytes + size > self._max_bytes:
                     self._dropped += 1
                 else:
@@ -94,14 +97,14 @@ class StatementLog:
 
     @contextmanager
     def new_lines(self) -> Generator[tuple[int, list[str]]]:
-        """Yield the new lines, and the number of the first one. If the block raises, the lines stay new."""
+        """Yield the new lines and the number of the first one. If the block raises, the lines stay new."""
         if self._dropped:
             self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
         try:
             yield start, lines
-        except BaseException:  # including a cancel, since unwritten lines must not be lost
+        except BaseException:  # including CancelledError: unwritten lines must not be lost
             self._pending = lines + self._pending
             self._pending_bytes += size
             raise
@@ -112,7 +115,7 @@ class StatementLog:
             self._kept_bytes += size
 
     def discard(self) -> None:
-        """Drop unreported lines."""
+        """Drop lines that were not reported yet."""
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
 
     @property
@@ -122,7 +125,7 @@ class StatementLog:
     def drop_overflow(self) -> int | None:
         """Drop the oldest stored lines beyond the limit.
 
-        Returns the number of the first remaining line; None if no line was dropped.
+        Return the number of the first remaining line, or None if no line was dropped.
         """
         first_kept = None
         while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
@@ -134,15 +137,15 @@ class StatementLog:
 
 
 class LeaseLost(Exception):
-    """Another runner has the statement, or its state is final, so this run must stop writing."""
+    """Another runner owns the statement, or its state is final. This run must stop writing."""
 
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """Writes the record of one statement for the runner that holds its lease. All writes raise LeaseLost if it is lost.
+    """Writes one statement's record for the runner that holds its lease. Every write raises LeaseLost once it is lost.
 
-    `before_end` runs before users can see that the statement has ended. Writes to an unreachable database are
-    retried while the lease may still be valid.
+    `before_end` runs before users can see that the statement has ended. Writes to an unreachable database are retried
+    for as long as the lease may still be valid.
     """
 
     assignment: Assignment
@@ -154,16 +157,16 @@ class RunRecord:
     script: ScriptRun | None = None
     """Set for a statement of a script that runs as a whole."""
     previous_log: StatementLog | None = None
-    """The log of the script's previous statement, which this statement continues."""
+    """The log of the script's previous statement, which this statement appends to."""
     next_statement: Assignment | None = field(default=None, init=False)
-    """The next statement of the script, recorded with the end of this one."""
+    """The script's next statement, which was recorded together with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
     """Whether the end was recorded before the engine confirmed it."""
     is_settled: bool = field(default=False, init=False)
-    """Whether the end is recorded, or left to another runner."""
+    """Whether the end was recorded, or recording it was left to another runner."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    # Writes are sequential, because a write overtaken by another would store an older checkpoint.
+    # Writes are sequential. If one overtook another, an older checkpoint could overwrite a newer one.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -179,22 +182,22 @@ class RunRecord:
         if log is None:
             log = StatementLog(self.editor.log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
         else:
-            log.engine_lines = 0  # engines number the log lines of each statement from 0
+            log.engine_lines = 0  # engines number each statement's log lines from 0
         if self.script is not None and resumption is None:
             log.add(f"Statement {assignment.statement_index + 1} of {assignment.statements_count}.")
         return log
 
     async def mark_sent(self) -> bool:
-        """Record that the statement is about to be sent; False if a cancel is requested or the lease is lost."""
+        """Record that the statement is about to be sent. Return False if the lease is lost or a cancel requested."""
         return await self._retried(lambda: self.leases.mark_sent(self._lease))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
-        """Record that the engine has accepted the statement; further calls have no effect."""
+        """Record that the engine has accepted the statement. Further calls have no effect."""
         async with self._running:
             if self.is_running:
                 return
             checkpoint = None if token is None else EngineCheckpoint(token, self.log.engine_lines)
-            # Before the state, so that no client sees a running statement without progress.
+            # Progress is stored before the state, so that no client sees a running statement without progress.
             await self.report(progress, token)
             async with self._writing:
                 await self._write(lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint))
@@ -203,7 +206,7 @@ class RunRecord:
         self.notify()
 
     async def report(self, progress: int, token: str | None) -> None:
-        """Store the progress and new log lines. Without `token`, the stored token is kept."""
+        """Store the progress and new log lines. If `token` is None, the stored token is kept."""
         async with self._writing:
             token = token or (self._checkpoint.token if self._checkpoint else None)
             checkpoint = None
@@ -221,14 +224,14 @@ class RunRecord:
             await self.leases.trim_logs(self._lease, before_line=first_kept)
 
     async def record_token(self, progress: int, token: str | None) -> None:
-        """Store the position from which to resume at the engine, if it has changed."""
+        """Store the position from which reading on the engine can resume, if it has changed."""
         if self._checkpoint is not None and token is not None and token != self._checkpoint.token:
             await self.report(progress, token)
 
     async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
-        """Make stored rows visible, and record the position from which to resume at the engine after them."""
+        """Make stored rows visible, and record the position after them, from which reading on the engine can resume."""
         async with self._writing:
-            # This write does not store log lines.
+            # This write stores no log lines, so their number stays unchanged.
             log_lines = self._checkpoint.log_lines if self._checkpoint else 0
             checkpoint = None if token is None else EngineCheckpoint(token, log_lines)
             await self._write(
@@ -238,9 +241,10 @@ class RunRecord:
         self.notify()
 
     async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
-        """Record the terminal state and outcome; only the first call has an effect.
+        """Record the terminal state and the outcome. Only the first call has an effect.
 
-        Without `engine_is_done`, the engine may still be working, and `engine_is_done()` is called later.
+        If `engine_is_done` is False, the engine may still be working; call the method `engine_is_done()` once it has
+        stopped.
         """
         async with self._writing:
             if self.is_settled:
@@ -285,7 +289,7 @@ class RunRecord:
             )
 
     async def engine_is_done(self) -> None:
-        """Note that the engine has stopped. If the end was recorded earlier, repeats `before_end` for later changes."""
+        """Note that the engine has stopped. If the end was recorded before that, run `before_end` again."""
         if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
             await self._retried(self.before_end)
@@ -309,7 +313,7 @@ class RunRecord:
 
 
 INLINE_BYTES = 32 * 1024
-"""Results up to this size are stored in the record itself, without a file or a second query."""
+"""Results up to this size are stored in the record itself, which saves a file and a second query."""
 SEGMENT_AGE_S = 1.0
 """Time after which rows of a slow statement become readable."""
 _SEGMENT_BYTES = 4 * 1024 * 1024
@@ -319,7 +323,7 @@ _MANY_COLUMNS = 200
 
 @dataclass(frozen=True, slots=True)
 class ResultLimits:
-    """Limits of a stored result, and of a single value."""
+    """Limits on a stored result and on a single value."""
 
     rows: int
     size_bytes: int
@@ -328,7 +332,7 @@ class ResultLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
-    """The stored result; a small one is `inline`, without segments."""
+    """The stored result. A small result is `inline` and has no segments."""
 
     rows: int
     size_bytes: int
@@ -338,9 +342,9 @@ class SpoolResult:
 
 @dataclass(eq=False, repr=False)
 class Spool:
-    """Collects batches into segments; fills the next one while one is being stored.
+    """Collects batches into segments, and fills the next segment while the previous one is being stored.
 
-    Holds at most two segments and one batch. `make_visible` is called in order, whenever a segment is durable.
+    Holds at most two segments and one batch. `make_visible` is called in order, each time a segment is durable.
     """
 
     results: ResultStore
@@ -362,14 +366,14 @@ class Spool:
         self.rows = stored.rows if stored else 0
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
-        # For rows stored by another runner, only the compressed size is known.
+        # For rows that another runner stored, only the compressed size is known.
         self._kept_bytes = self._stored_bytes
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
-        """Keep rows within the limits; `truncated_reason` is set once rows were dropped.
+        """Keep rows within the limits. `truncated_reason` is set once rows were dropped.
 
-        `token` is the position from which to resume at the engine after this batch, and is stored with its last rows.
-        Raises cell_too_large, RowTooLarge; then the whole batch is dropped.
+        `token` is the position from which reading on the engine can resume after this batch. It is stored with the
+        batch's last rows. Raises cell_too_large, RowTooLarge, in which case the whole batch is dropped.
         """
         divide = partial(self._divide, batch, is_one=token is not None)
         pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
@@ -383,7 +387,7 @@ class Spool:
             self._pending_bytes += size_bytes
             self.rows += rows.num_rows
             if size_bytes > _SEGMENT_BYTES:
-                # For a single huge row, nothing else is fetched until its memory is free again.
+                # A huge row is stored before anything else is fetched, to free its memory.
                 await self.store()
             elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
                 await self._flush()
@@ -399,7 +403,7 @@ class Spool:
         await self._stored()
 
     async def finish(self) -> SpoolResult:
-        """Store the remaining rows; all rows of the returned result are then durable, or inline."""
+        """Store the remaining rows. All rows of the returned result are then durable or inline."""
         if self._pending and not self._segments and self._pending_bytes <= INLINE_BYTES:
             inline = encode(pa.Table.from_batches(self._pending))
             if len(inline) <= INLINE_BYTES:
@@ -408,15 +412,16 @@ class Spool:
         return SpoolResult(self.rows, self._stored_bytes, self.truncated_reason, None)
 
     async def aclose(self) -> None:
-        """Stop storing; rows not visible yet are dropped."""
+        """Stop storing. Rows that are not visible yet are dropped."""
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
 
     def _divide(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
-        """Divide the batch's rows within the limits into chunks with their sizes; returns a single chunk if `is_one`.
+        """Cut the batch to the limits, and divide it into chunks. Return each chunk with its size.
 
-        Rows are stored with the checkpoint after them, so only batches without a checkpoint can be divided.
+        If `is_one` is set, return a single chunk: rows are stored together with the checkpoint that follows them, so a
+        batch with a checkpoint must not be divided.
         """
         if self.truncated_reason is not None:
             return []

@@ -1,4 +1,4 @@
-"""Runs statements in this process, or notifies another process that one waits (Contract platform 10.2)."""
+"""Runs statements in this process, or notifies other processes that a statement is waiting (Contract platform 10.2)."""
 
 import asyncio
 import time
@@ -44,13 +44,13 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# Messages wake a worker regardless of the statement they name.
+# A message wakes a worker regardless of the statement it names.
 _ANY_STATEMENT = UUID(int=0)
 
 CANCEL = "cancel"
-"""Notice about a recorded cancel request; the subject is the statement id."""
+"""Notice that a cancel request was recorded. The subject is the statement id."""
 CLOSE_SESSION = "close-session"
-"""Notice about a closed session; the subject is the session id."""
+"""Notice that a session was closed. The subject is the session id."""
 _WAITING = "waiting"
 
 
@@ -73,7 +73,7 @@ class QueueConsumer:
 
     @property
     def unreserved_slots(self) -> int:
-        """How many more statements of any user this worker can take now."""
+        """Number of additional statements, of any user, that this worker can take now."""
         return max(self._free_slots - self.limits.reserved - self._announced, 0)
 
     @property
@@ -87,19 +87,20 @@ class QueueConsumer:
         return 0 < self._free_slots <= self.limits.reserved
 
     def wake(self) -> None:
-        """Wake the consumer, because a statement waits or a slot became free."""
+        """Wake the consumer, because a statement is waiting or a slot has become free."""
         if self.instance.intake is Intake.QUEUED:
             self._announced += 1
             self._woken.set()
 
     async def take(self, limit: int) -> int:
-        """Start up to `limit` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
+        """Start up to `limit` queued statements, as slots allow. Return how many. Raises DatabaseUnavailable."""
         async with self._taking:
             free = min(limit, self._free_slots)
             if free <= 0:
                 return 0
             free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
-            # The claim is not canceled with the caller, because a claimed but idle statement would block its slot.
+            # The claim is not canceled with the caller: a statement that was claimed but not started would block its
+            # slot.
             taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
             return await asyncio.shield(taking)
 
@@ -130,29 +131,30 @@ class QueueConsumer:
             try:
                 started = await self.take(announced)
                 if not started and self.broker and self._has_reserved_slots_only:
-                    # A user or connector may be below its limit again, so a worker with other free slots must check.
+                    # A user or connector may be below its limit again, so a worker with unreserved free slots must
+                    # check the queue.
                     self.broker.statement_waits(_ANY_STATEMENT, fence=0)
             except DatabaseUnavailable:
                 log.warning("queue not read; the sweep will read it")
-            except Exception:  # last resort of a task: the next free slot must be used
+            except Exception:  # last resort of a task: later announcements and free slots must still be handled
                 log.exception("queue not read")
 
     async def take_for_reserved_slots(self) -> None:
-        """Check the queue if only reserved slots are free, since messages wake workers with other free slots."""
+        """Check the queue if only reserved slots are free. Messages wake only workers with unreserved free slots."""
         if self._has_reserved_slots_only:
             await self.take(self._free_slots)
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """Functions of other rooms that the runner calls."""
+    """Functions of other capabilities that the runner calls."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
-    """Called with user id and connector before the end of a statement that may change tables."""
+    """Called with the user id and the connector before the end of a statement that may change tables is recorded."""
     imports: ImportOpener | None = None
-    """Opens an import session."""
+    """Opens the session of an import."""
     import_lost: Callable[[], None] | None = None
-    """Called when an import ended because its process was lost."""
+    """Called when an import has ended because its process was lost."""
 
 
 @dataclass(eq=False, repr=False)
@@ -254,9 +256,9 @@ class Runner:
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Renew leases and claim orphans while the context is open; drain on exit.
+        """Renew leases and claim orphans while the context is open. Drain on exit.
 
-        `take_over_all` also claims statements with a valid lease, for use when no other process is alive.
+        `take_over_all` also claims statements with a valid lease. Set it only if no other process is alive.
         """
         intake = self.instance.intake
         if intake is not Intake.BOUND:
@@ -280,7 +282,7 @@ class Runner:
                 await self.shutdown.drain()
 
     async def close_session(self, session_id: int) -> bool:
-        """Cancel the statements of a session and close it; False if this process does not hold it."""
+        """Cancel the statements of a session and close it. Return False if this process does not hold it."""
         self.statements.cancel_session(session_id)
         return await self.sessions.drop(session_id)
 
@@ -295,7 +297,8 @@ class Runner:
         renewed = await self.leases.renew(ids, owner=self.owner, lease=lease) if ids else {}
         for statement_id in ids:
             if renewed.get(statement_id, True):
-                # Another instance received a cancel request, or the lease is lost; in both cases, the work here ends.
+                # A cancel was requested through another instance, or the lease is lost. In both cases, the work here
+                # must end.
                 if statement_id not in renewed:
                     self.metrics.leases_lost.inc()
                 self.statements.cancel(statement_id)
@@ -305,21 +308,22 @@ class Runner:
         await self.data.renew()
 
     async def _end_disabled(self) -> None:
-        """End statements and sessions of users who were disabled or deleted."""
+        """End the statements and sessions of users who were disabled or deleted."""
         owners = self.statements.users() | self.sessions.owners()
         # Concurrent calls share a query.
         users = await asyncio.gather(*(self.users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
         self.statements.cancel_statements_of(disabled)
         if disabled & self.sessions.owners():
-            # Not awaited, because a session whose engine hangs closes late, and would delay the check of other users.
+            # Not awaited: closing a session whose engine hangs takes long, and would delay the check of other users.
             self.statements.add_task(self.sessions.drop_owned_by(disabled), "sessions-of-disabled-users")
 
     async def _sweep(self) -> None:
         await self.sessions.drop_idle()
         if self._must_skip_sweep:
             return
-        # Statements that run here are not lost, even if their lease expired during a database outage.
+        # Statements that run here are not lost, even if their lease expired during a database outage, so leases are
+        # renewed first.
         await self._renew()
         await self.session_records.close_lost()
         await self.leases.end_broken_scripts()
@@ -340,9 +344,9 @@ class Runner:
             try:
                 await self.sessions.drop_of_removed_connectors(lambda key: self.connectors.known(key) is None)
                 if not self._must_skip_sweep:
-                    # A statement of a new connector may have been announced before the connector was known here.
+                    # A statement of a new connector may have been announced here before the connector was known.
                     await self._claim_all()
-            except Exception:  # last resort of a task: later changes must be handled
+            except Exception:  # last resort of a task: later changes must still be handled
                 log.exception("change of connectors not handled")
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
@@ -350,7 +354,8 @@ class Runner:
             try:
                 await action()
             except DatabaseUnavailable:
-                # Processes could not renew their leases; after the outage, owners must renew them before the sweep.
+                # No process could renew its leases. After the outage, owners get time to renew them before the next
+                # sweep.
                 pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
                 raise
@@ -360,14 +365,14 @@ class Runner:
 
 
 class StatementDispatcher:
-    """Starts recorded statements in this process, or notifies the other instances that they wait.
+    """Starts recorded statements in this process, or notifies other instances that a statement is waiting.
 
-    Notices are delivered at least once, and the claim in the record lets only one process run the statement. Lost
-    notices are harmless: a runner's sweep finds the statement.
+    Notices are delivered at least once. Only one process runs the statement, because each must first claim its record.
+    Lost notices are harmless: a runner's sweep finds the statement.
     """
 
     def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
-        """`broker` is set if workers run the statements."""
+        """Create a dispatcher. `broker` is set if workers run the statements."""
         self._runner = runner
         self._notices = notices
         self._broker = broker
@@ -376,7 +381,7 @@ class StatementDispatcher:
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
-        """Return the owner of a new statement if it runs in this process, else None. Raises Stopping.
+        """Return the owner of a new statement if it will run in this process, otherwise None. Raises Stopping.
 
         `data` names the data that its connector opens exclusively (`Connectors.data_of`).
         """
@@ -389,7 +394,7 @@ class StatementDispatcher:
         return runner.owner
 
     async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
-        """Start a statement that was recorded with the owner of this process, or announce one without an owner.
+        """Start a recorded statement if this process owns it, or announce it if it has no owner.
 
         Never raises. `is_bound` is passed to `announce`.
         """
@@ -401,9 +406,9 @@ class StatementDispatcher:
         self._runner.statements.start(new_assignment(new, lease, history_id=history_id, ends_at=ends_at), user)
 
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
-        """Notify the other instances that a statement waits. Never raises.
+        """Notify other instances that a statement is waiting. Never raises.
 
-        With `is_bound`, only the instance that holds the statement's session or data can run it.
+        If `is_bound` is set, only the instance that holds the statement's session or data can run it.
         """
         if self._broker is not None and not is_bound:
             self._broker.statement_waits(statement_id, fence=0)
@@ -411,7 +416,7 @@ class StatementDispatcher:
             await self._notices.publish(_WAITING, str(statement_id))
 
     async def cancel(self, statement_id: UUID, owner: str | None) -> None:
-        """Notify the runner `owner` of a recorded cancel request. Never raises."""
+        """Pass a recorded cancel request to the statement's runner, here or in the process `owner`. Never raises."""
         if not self._runner.statements.cancel(statement_id) and owner != self._runner.owner:
             await self._notices.publish(CANCEL, str(statement_id))
 
@@ -420,7 +425,8 @@ class StatementDispatcher:
         if kind in {CANCEL, ENDED}:
             if kind == CANCEL:
                 self._runner.statements.cancel(UUID(subject))
-            # Cancel requests also end statements that were never sent.
+            # Waiting calls are woken even on a cancel request, because it immediately ends a statement that was never
+            # sent.
             self._runner.signals.notify(UUID(subject))
         else:
             self._received.put_nowait((kind, subject))
@@ -429,7 +435,7 @@ class StatementDispatcher:
         return background(self._act(), "statement-notices")
 
     async def _act(self) -> None:
-        """Process notices one by one, because the statements of a session run in the order of their announcement."""
+        """Process notices one at a time, because a session's statements must run in the order they are announced."""
         while True:
             kind, subject = await self._received.get()
             try:

@@ -38,65 +38,65 @@ _SLOTS_PER_RESERVED_SLOT = 8
 
 
 class Intake(StrEnum):
-    """The new statements that a process runs (Contract platform 10.1)."""
+    """Which new statements a process runs (Contract platform 10.1)."""
 
     OWN = "own"
-    """Statements that the process records itself, without a task server."""
+    """Statements that the process itself records. Used without a task server."""
     QUEUED = "queued"
-    """Statements in the queue shared by all workers."""
+    """Statements from the queue that all workers share."""
     BOUND = "bound"
-    """Only statements whose session or data the process holds; workers run all others."""
+    """Only statements whose session or data this process holds. Workers run all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """Limits on concurrent statements of one process, and the periods of its tasks."""
+    """Limits on the concurrent statements of one process, and the intervals of its background tasks."""
 
     per_connector: int = 16
     per_user: int = 8
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
-    """Interval at which statements and sessions of disabled users are ended."""
+    """Interval between checks that end the statements and sessions of disabled users."""
     capacity: int = 0
-    """Maximum number of concurrent statements of a worker, not counting statements taken over from a lost worker."""
+    """Maximum number of concurrent statements of a worker. Statements taken over from a lost worker do not count."""
     reserved_check_every: timedelta = timedelta(seconds=1)
-    """Interval of queue checks by a worker with only reserved free slots, since the broker wakes other workers."""
+    """Interval between queue checks while only reserved slots are free. The broker wakes only other workers then."""
 
     @property
     def slots(self) -> SlotLimits:
-        """The limits per connector and user, which with the task server apply to all workers together."""
+        """The limits per connector and per user. With a task server, they apply to all workers together."""
         return SlotLimits(self.per_connector, self.per_user)
 
     @property
     def reserved(self) -> int:
-        """Slots reserved for users without running statements: one in eight, and at least one of two or more."""
+        """Number of slots reserved for users without running statements: one in eight, at least one of several."""
         return max(self.capacity // _SLOTS_PER_RESERVED_SLOT, 1) if self.capacity > 1 else 0
 
 
 @dataclass(eq=False)
 class RunnerInstance:
-    """This process as an owner of statements: its name, its intake, and the phase of its shutdown."""
+    """This process as an owner of statements: its name, its intake, and how far its shutdown has progressed."""
 
     owner: str
     intake: Intake
     is_draining: bool = False
-    """Whether the process starts no new work; running statements may finish."""
+    """Whether the process starts no new work. Running statements may still finish."""
     is_drained: bool = False
-    """Whether the grace period is over, so that the process starts no statements at all."""
+    """Whether the grace period has expired, so that the process starts no statements at all."""
 
     def require_open(self) -> None:
-        """Raise Stopping once this process starts no new work."""
+        """Raise Stopping if this process no longer starts new work."""
         if self.is_draining:
             raise stopping("This server is stopping and starts no new work. Send the call again.")
 
 
 class Broker(Protocol):
-    """Wakes other processes of the fleet. Never blocks or raises; sweeps make up for lost messages."""
+    """Wakes other processes of the fleet. Never blocks or raises. Sweeps make up for lost messages."""
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether the last call succeeded; None before the first call."""
+        """Whether the last call succeeded. None before the first call."""
         ...
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None: ...
@@ -106,7 +106,7 @@ class Broker(Protocol):
 
 @dataclass(eq=False)
 class DataLeases:
-    """The data that this process holds, by the names that `Connectors.data_of` returns."""
+    """Leases on the data that this process holds, identified by the names that `Connectors.data_of` returns."""
 
     instance: RunnerInstance
     records: SessionRecords
@@ -120,29 +120,29 @@ class DataLeases:
         return frozenset(self._names)
 
     def holds(self, name: str | None) -> bool:
-        """Return whether this process already holds the data, and starts new work."""
+        """Return whether this process already holds the data and still starts new work."""
         return not self.instance.is_draining and name in self._names
 
     async def can_run(self, connector: Connector) -> bool:
-        """Return whether this process can run statements of the connector; acquires its data if they are free."""
+        """Return whether this process can run the connector's statements. Acquires its data if they are free."""
         name = self.connectors.data_of(connector)
         return not self.instance.is_draining and (name is None or await self.try_acquire(name))
 
     async def try_acquire(self, name: str) -> bool:
-        """Acquire the data if they are free; returns whether this process holds them."""
+        """Acquire the data if they are free. Return whether this process holds them."""
         if self.instance.is_draining:
             return False
-        # A server with workers does not acquire data: it would then run the statements that workers should run.
+        # A server with workers acquires no data. Otherwise it would run statements that workers should run.
         if name not in self._names and self.instance.intake is not Intake.BOUND:
             await self.acquire([name])
         return name in self._names
 
     async def acquire_configured(self, *, take_over_all: bool = False) -> None:
-        """Try to acquire the data of all connectors; with `take_over_all`, from all other processes."""
+        """Try to acquire the data of all connectors. If `take_over_all` is set, also data that other processes hold."""
         await self.acquire(self.connectors.data_to_hold() - self._names, take_over_all=take_over_all)
 
     async def acquire(self, names: Iterable[str], *, take_over_all: bool = False) -> None:
-        """Acquire or renew leases, and close engines whose lease another process has acquired."""
+        """Acquire or renew leases. Closes the engines of data whose lease another process has acquired."""
         for name in names:
             if await self.records.hold_engine(
                 name, owner=self.instance.owner, lease=self.lease, ignore_leases=take_over_all
@@ -153,7 +153,7 @@ class DataLeases:
                 await self.connectors.discard_engines(name)
 
     async def renew(self) -> None:
-        """Renew all leases; release data that connectors no longer name, once no engine has them open."""
+        """Renew all leases. Release data that no connector names any more, once no engine has them open."""
         self._names &= self.connectors.data_to_hold() | self.connectors.data_in_use()
         await self.acquire(list(self._names))
 
@@ -168,8 +168,8 @@ class DataLeases:
 class RunningStatements:
     """Starts executions, each in its own task, and cancels them.
 
-    `objects_changed` is called with user id and connector before the end of a statement that may change tables,
-    `after_end` once an execution is over.
+    `objects_changed` is called with the user id and the connector before the end of a statement that may change tables
+    is recorded. `after_end` is called once an execution is over.
     """
 
     instance: RunnerInstance
@@ -184,16 +184,16 @@ class RunningStatements:
     objects_changed: Callable[[int, str], Awaitable[None]] | None
     after_end: Callable[[Execution], None]
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
-    """All tasks that a shutdown waits for."""
+    """All tasks that a shutdown must wait for."""
     _executions: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
 
     def start(self, assignment: Assignment, user: User, previous: Execution | None = None) -> None:
-        """Run a claimed statement; after the grace period of a shutdown, it is left to another process.
+        """Run a claimed statement. After the grace period of a shutdown, release it to another process instead.
 
-        `previous` ran the previous statement of the script here, if any.
+        `previous` is the execution of the script's preceding statement, if that ran in this process.
         """
         if self.instance.is_drained:
-            # The call was accepted just before the shutdown started.
+            # The call was accepted just before the shutdown began.
             self.add_task(unless_database_unavailable(self.leases.release(assignment.lease)), "statement-left")
             return
         lease = assignment.lease
@@ -218,7 +218,7 @@ class RunningStatements:
         task.add_done_callback(lambda _: self._remove(execution))
 
     def add_task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start a task that a shutdown waits for."""
+        """Start a task that a shutdown must wait for."""
         task = asyncio.create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -228,32 +228,32 @@ class RunningStatements:
         lease = execution.assignment.lease
         if self._executions.get(lease.statement_id) is execution:
             del self._executions[lease.statement_id]
-        if not execution.is_settled:  # otherwise, recording the end has already notified them
+        if not execution.is_settled:  # otherwise, recording the end has already woken the waiting calls
             self.notify(lease)
         self.after_end(execution)
 
     @property
     def active(self) -> int:
-        """Number of statements that run or wait for a slot here."""
+        """Number of statements that run here or wait here for a slot."""
         return len(self._executions)
 
     def runs(self, statement_id: UUID) -> bool:
-        """Return whether the statement runs, or waits for a slot, in this process."""
+        """Return whether the statement runs in this process, or waits in it for a slot."""
         return statement_id in self._executions
 
     def ids(self) -> list[UUID]:
-        """Return the ids of the statements."""
+        """Return the ids of the statements that run here or wait here for a slot."""
         return list(self._executions)
 
     def users(self) -> set[int]:
-        """Return the ids of the statements' users."""
+        """Return the ids of the users of these statements."""
         return {execution.assignment.user_id for execution in self._executions.values()}
 
     def executions(self) -> list[Execution]:
         return list(self._executions.values())
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
-        """Cancel a statement, or the active one of a script; False if it does not run here."""
+        """Cancel a statement, or the active statement of a script. Return False if it does not run here."""
         execution = self._executions.get(statement_id) or next(
             (one for one in self._executions.values() if one.assignment.lease.operation_id == statement_id), None
         )
@@ -275,7 +275,7 @@ class RunningStatements:
                 execution.stop("Canceled: the user is no longer active.")
 
     def notify(self, lease: Lease) -> None:
-        """Wake the calls that wait for a changed statement, here and through the broker."""
+        """Wake the calls that wait for changes of the statement: here, and in other processes through the broker."""
         execution = self._executions.get(lease.statement_id)
         may_have_ended = execution is None or execution.is_settled
         self._signal(lease.statement_id, may_have_ended=may_have_ended)
@@ -294,7 +294,7 @@ class RunningStatements:
         return connector is not None and connector.limits.shared_session
 
     def before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        """Return the callback to run before any client can see the end; None for statements that change no objects."""
+        """Return the callback to run before any client can see the end. None if the statement changes no objects."""
         # An import always creates or fills a table.
         changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
         if self.objects_changed is None or not changes:
@@ -303,7 +303,7 @@ class RunningStatements:
 
 
 async def unless_database_unavailable(write: Awaitable[object]) -> None:
-    """Perform a write at shutdown whose failure is harmless, because the lease then expires."""
+    """Perform a write at shutdown. Ignores DatabaseUnavailable, because the lease then expires anyway."""
     try:
         await write
     except DatabaseUnavailable:

@@ -1,6 +1,6 @@
 """Updates the rows of script operations, which are derived from the rows of their statements (ADR 70).
 
-Each change of a script first locks the row of its operation, which serializes changes. All functions run in the
+Every change to a script first locks the row of its operation, which serializes changes. All functions run in the
 caller's transaction.
 """
 
@@ -24,7 +24,7 @@ update statements set state = 'running', sent_at = coalesce(sent_at, now())
 where id = $1 and state in ('waiting', 'running') and cancel_requested_at is null
 """
 
-# The operation gets the outcome of the failed statement, or else of the last statement with a result.
+# The operation takes over the outcome of the failed statement, or otherwise of the last statement with a result.
 _END = f"""
 with kept as (
     update statements set expires_at = coalesce(now() + $5::interval, expires_at)
@@ -68,7 +68,7 @@ where state in ('waiting', 'running') and is_script and not exists (
 for update skip locked
 """
 
-# The last statement that had a result, even if it has expired or was closed since.
+# The last statement that had a result, even if the result has since expired or been closed.
 _RESULT = f"""
 select {RECORD} from statements
 where operation_id = $1 and case when $2::integer is null then state in ('available', 'expired', 'closed')
@@ -83,7 +83,7 @@ async def lock_operation(connection: Connection, operation_id: UUID) -> Row | No
 
 
 async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | None:
-    """Lock and return the operation row of the statement's script; None if the statement is not part of a script."""
+    """Lock and return the operation row of the statement's script. None if the statement is not part of a script."""
     operation_id = await connection.fetchval(
         "select coalesce(operation_id, id) from statements where id = $1 and (is_script or operation_id is not null)",
         statement_id,
@@ -92,7 +92,7 @@ async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | No
 
 
 async def parts(connection: Connection, operation_id: UUID) -> tuple[model.StatementPart, ...]:
-    """Return the started statements of an operation with `runs_all`, in order."""
+    """Return the started statements of a `runs_all` operation, in order."""
     return tuple(map(part_from_row, await connection.fetch(PARTS, operation_id)))
 
 
@@ -105,7 +105,7 @@ async def result_part(
 
 
 async def begin(connection: Connection, operation_id: UUID) -> bool:
-    """Record that a statement of the script is about to be sent; False if a cancel is requested."""
+    """Record that a statement of the script is about to be sent. Return False if a cancel was requested."""
     return await connection.execute(_BEGIN, operation_id) == "UPDATE 1"
 
 
@@ -116,7 +116,7 @@ async def continue_or_end(
     next_statement: model.NewStatement | None,
     retention: timedelta,
 ) -> tuple[model.StatementRecord | None, Row | None]:
-    """After the end of a statement, record `next_statement` and return it, or end the operation and return its row.
+    """After a statement has ended, record and return `next_statement`, or end the operation and return its row.
 
     `script` is the locked row of the operation.
     """
@@ -140,14 +140,14 @@ def canceled_by(name: str | None) -> model.Outcome:
 
 
 async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
-    """End a canceled operation without active statements, and return its row."""
+    """End a canceled operation that has no active statement, and return its row."""
     return await _end(connection, script, canceled_by(by), None)
 
 
 async def end_broken(connection: Connection) -> Sequence[Row]:
-    """End active operations without an active statement, and return their rows.
+    """End active operations that have no active statement, and return their rows.
 
-    In any snapshot an active operation has an active statement, unless a process of an older version has ended it.
+    Since changes are transactions, this happens only if a process of an older version has ended the statement.
     """
     outcome = model.Outcome(
         StatementState.FAILED,
@@ -167,9 +167,9 @@ async def _end(
     *,
     is_of_statement: bool = False,
 ) -> Row | None:
-    """End the operation and return its row; None if it has already ended.
+    """End the operation and return its row. None if it has already ended.
 
-    Without `retention`, the expiry times of its statements' results do not change.
+    If `retention` is None, the expiry times of the statements' results do not change.
     """
     return await connection.fetchrow(
         _END, script["id"], outcome.state.value, outcome.error_code, outcome.message, retention, is_of_statement

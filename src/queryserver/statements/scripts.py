@@ -1,4 +1,4 @@
-"""Runs whole scripts, one statement after the other (Contract editor 5.5, ADR 70)."""
+"""Runs whole scripts, one statement after another (Contract editor 5.5, ADR 70)."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ from queryserver.statements.states import LimitSource
 T = TypeVar("T")
 
 OPERATION_OWNER = "script"
-"""Owner of operation rows, which processes never claim."""
+"""Owner of operation rows, which no process ever claims."""
 
 
 def require_few_statements(choice: Choice, limits: EditorSettings) -> None:
@@ -39,7 +39,7 @@ def require_few_statements(choice: Choice, limits: EditorSettings) -> None:
 def script_operation(first: NewStatement, script: str, choice: Choice) -> tuple[NewStatement, NewStatement | None]:
     """Create a script's operation and its first statement. `first` is the statement that `choice` has selected.
 
-    If the script has a single statement, that statement is the operation.
+    If only one statement is to run, that statement is itself the operation, and the second value is None.
     """
     last, handle = choice.last, first.handle
     if last is None or choice.count == 1:
@@ -80,16 +80,16 @@ def script_operation(first: NewStatement, script: str, choice: Choice) -> tuple[
 
 @dataclass(slots=True, eq=False)
 class ScriptRun:
-    """Determines the next statement of a script in the process that runs it; splits the text only once."""
+    """Determines the next statement of a script, in the process that runs it. Splits the script text only once."""
 
     leases: StatementLeases
     editor: EditorSettings
     is_shared: bool
-    """Whether its session is shared by statements without a named session."""
+    """Whether the script's session is shared by statements without a named session."""
     _remaining: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
     async def next_statement(self, previous: Assignment) -> NewStatement | None:
-        """Return the statement after `previous`; None after the last one.
+        """Return the statement after `previous`. None after the last one.
 
         Raises DatabaseUnavailable, OperationNotFound.
         """

@@ -1,4 +1,4 @@
-"""Determines a statement's session, its settings, and its credentials (Contract editor 2.3, 9)."""
+"""Determines a statement's session, settings and credentials (Contract editor 2.3, 9)."""
 
 import hashlib
 import json
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 _MAX_NAME_CHARACTERS = 100
 _MAX_LISTED_NAMES = 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-# Settings with these names select the rights of a statement or the code that the engine loads. They are rejected, so
-# that clients never assume that they took effect. HiveServer2 itself uses a colon, as in `use:database` and
-# `set:hiveconf:…`.
+# Settings with these names determine the rights of a statement or the code that the engine loads. They are rejected
+# rather than ignored, so that a client never assumes that they took effect. The colon is included because HiveServer2
+# uses it for its own settings, as in `use:database` and `set:hiveconf:…`.
 _DANGEROUS_NAME = re.compile(
     r"(?:^|[._-])(?:proxy[._-]?user|doas|impersonat\w*|delegation|ugi|user[._-]name|role|session_authorization"
     r"|authori[sz]ation|authentication|security|privileges?|acls?|hooks?|jars?|classpath)(?:[._-]|$)|:",
@@ -40,11 +40,11 @@ _DANGEROUS_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FilteredSettings:
-    """The settings of one call, divided into passed-on and ignored settings."""
+    """The settings of one call, divided into those passed on to the engine and those ignored."""
 
     passed_on: Mapping[str, str]
     ignored: Sequence[str]
-    """Only the names of ignored settings, since the values may be secrets."""
+    """Only the names of the ignored settings, because the values may be secrets."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -57,9 +57,10 @@ class FilteredSettings:
 
 
 def filter_settings(settings: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> FilteredSettings:
-    """Select the allowed settings. Others are ignored, because programs written for Hue send them with each statement.
+    """Select the settings to pass on. Others are ignored, because programs made for Hue send them with each call.
 
-    Raises InvalidParameter for dangerous settings and, with `strict_settings`, for any that would be ignored.
+    Raises InvalidParameter for dangerous settings. If `strict_settings` is set, also for any setting that would be
+    ignored.
     """
     unknown = [name for name in settings if name not in allowed]
     refused = unknown if connector.strict_settings else [name for name in unknown if _DANGEROUS_NAME.search(name)]
@@ -72,10 +73,10 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class SessionCredentials:
-    """Credentials of users, sealed in the record of their session until it is closed.
+    """User credentials, stored encrypted in the record of a session until the session is closed.
 
-    Tokens of external issuers are sealed in the record of each statement that needs one. Without `passes_tokens`, no
-    token is ever passed to an engine.
+    Tokens of external issuers are stored encrypted in the record of each statement that needs one. If `passes_tokens`
+    is False, no token is ever passed to an engine.
     """
 
     def __init__(
@@ -102,15 +103,15 @@ class SessionCredentials:
         settings: Mapping[str, str] = _NO_SETTINGS,
         token: SealedToken | None = None,
     ) -> SessionOptions:
-        """Return the options of a session; `token` replaces the call's token. Raises CredentialsRequired."""
+        """Return the options for a new session. `token` overrides the caller's token. Raises CredentialsRequired."""
         external = None
         if self._wants_token(connector):
-            # The token of the statement has precedence, since it identifies the user who sent the statement.
+            # The statement's token takes precedence, because it identifies the user who submitted the statement.
             external = user.external_token
             if token:
                 try:
                     external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
-                except ValueError:  # the key was removed
+                except ValueError:  # the encryption key was removed
                     message = "The token that came with the statement cannot be read any more."
                     raise CredentialsRequired(message) from None
         if external is not None and external.expires_at <= self._clock():
@@ -124,7 +125,7 @@ class SessionCredentials:
         )
 
     def require_token(self, user: User, connector: Connector) -> None:
-        """Raise EngineJwtRequired if the engine needs the caller's token and this call has no token to pass on."""
+        """Raise EngineJwtRequired if the engine needs the caller's token and this call has none to pass on."""
         if not self._connectors.engine(connector).capabilities.wants_external_token:
             return
         if not self._passes_tokens:
@@ -133,14 +134,14 @@ class SessionCredentials:
             raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
 
     def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
-        """Return the sealed token for the record of a statement; None if the engine does not take tokens."""
+        """Return the encrypted token for a statement's record. None if there is no token or the engine takes none."""
         token = user.external_token
         if token is None or not self._wants_token(connector):
             return None
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def latest(self, user: User, connector: Connector) -> Credentials | None:
-        """Return the latest credentials of the user for this connector; no query if the connector has its own login."""
+        """Return the user's latest credentials for this connector, or None. No query if the engine needs none."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -148,7 +149,7 @@ class SessionCredentials:
             return None
         try:
             username, password, *addresses = json.loads(self._sealer.unseal(sealed))
-        except ValueError as error:  # the key was removed; the caller can send them again
+        except ValueError as error:  # the encryption key was removed; the caller can send the credentials again
             log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
             return None
         # Credentials for one address are never sent to another.
@@ -165,12 +166,12 @@ class SessionCredentials:
         return credentials
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
-        """Seal the credentials for the record of a session."""
+        """Encrypt the credentials for a session record."""
         content = [credentials.username, credentials.password, *self._addresses(connector)]
         return self._sealer.seal(json.dumps(content).encode())
 
     def _addresses(self, connector: Connector) -> list[str]:
-        """Return the addresses of the connector, or a digest of all its options if only the driver knows them."""
+        """Return the connector's addresses. If only the driver knows them, return a digest of all options instead."""
         endpoints = self._connectors.engine(connector).capabilities.endpoints
         if endpoints:
             return [f"{host}:{port}" for host, port in endpoints]
@@ -183,7 +184,7 @@ class SessionCredentials:
 
 @dataclass(frozen=True, slots=True)
 class StatementSession:
-    """A session by its identifiers; it need not be open yet."""
+    """Identifies a session, which need not be open yet."""
 
     id: int
     guid: str
@@ -192,7 +193,7 @@ class StatementSession:
     is_named: bool = False
     """Whether the session was opened by create_session."""
     is_shared: bool = False
-    """Whether statements with the same session options share the session."""
+    """Whether the session is shared by all statements with the same session options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +204,9 @@ class SessionChooser:
     sessions: SessionRecords
 
     async def named_session(self, user: User, connector: Connector, session_id: int) -> StatementSession:
-        """Return a session opened by create_session. Raises session_not_found.
+        """Return a session that create_session opened. Raises session_not_found.
 
-        A lost session is not an error here; a statement in it is recorded, and fails.
+        A lost session raises no error here. A statement submitted to it is recorded, and then fails.
         """
         session = await self.sessions.read(session_id)
         if session is None and await self.sessions.find_named(session_id) == (user.id, connector.key):
@@ -218,7 +219,7 @@ class SessionChooser:
         )
 
     async def previous_session(self, previous: StatementRecord, connector: Connector) -> StatementSession:
-        """Return the session of the previous statement, if it ran on the connector."""
+        """Return the session of the previous statement, which must have run on this connector."""
         handle, is_named = previous.handle, previous.in_named_session
         owner = await self._live_owner(handle.session_id)
         is_shared = connector.limits.shared_session and not is_named
@@ -227,7 +228,7 @@ class SessionChooser:
     async def new_session(
         self, user: User, connector: Connector, database: str | None, settings: Mapping[str, str]
     ) -> StatementSession:
-        """Return a new session, or the shared one with these options if the connector shares sessions."""
+        """Return a new session. If the connector shares sessions, return the shared session with these options."""
         guid, session_id = new_session_guid(), await self.statements.new_session_id()
         if not connector.limits.shared_session:
             return StatementSession(session_id, guid, owner=None)

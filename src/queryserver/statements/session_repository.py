@@ -1,4 +1,4 @@
-"""The records of engine sessions in the service database, and leases on data of engines (Contract editor 9)."""
+"""The records of engine sessions in the service database, and leases on engine data (Contract editor 9)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from queryserver.platform.database import Database, Row
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """The record of a session that create_session opened (`named`), or that is open between statements of a script."""
+    """The record of a session: opened by create_session (`named`), or kept open between the statements of scripts."""
 
     id: int
     guid: str
@@ -67,7 +67,8 @@ where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and
 )
 """
 
-# A statement that was submitted while its session was being closed must not end with it.
+# Also returns closed sessions that have active statements: a statement submitted while its session was being closed
+# must not end with the session.
 _RENEW = """
 with renewed as (
     update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null returning id
@@ -87,15 +88,15 @@ returning true
 
 
 class SessionRecords:
-    """Accesses the table of sessions. Services check access rights. Each method is one transaction."""
+    """Reads and writes the `sessions` table, one transaction per method. Callers check access rights."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """Store a session; False if the user has `max_open` named sessions open. Unnamed sessions can be reopened."""
+        """Store a session, or reopen an unnamed one. Return False if the user has `max_open` named sessions open."""
         async with self._database.transaction() as connection:
-            # The count is exact, because sessions of a user are stored one at a time.
+            # The count is exact, because a user's sessions are stored one at a time.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
             stored = await connection.fetchval(
                 _OPEN,
@@ -118,23 +119,23 @@ class SessionRecords:
     async def find_shared(
         self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]
     ) -> tuple[int, str]:
-        """Return id and guid of the session that a user's statements share for a purpose.
+        """Return the id and GUID of the session that a user's statements share for a purpose.
 
-        If there is none yet, stores and returns `proposed`.
+        If there is none yet, store and return `proposed`.
         """
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
-        """Return an open session; None once it is closed."""
+        """Return an open session. None if it is closed or unknown."""
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )
         return _session_from_row(row) if row else None
 
     async def find_named(self, session_id: int) -> tuple[int, str] | None:
-        """Return the user id and connector of a named session, open or closed."""
+        """Return the user id and the connector of a named session, open or closed."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
 
@@ -145,7 +146,7 @@ class SessionRecords:
         connectors: Sequence[str] | None = None,
         unused_since: timedelta | None = None,
     ) -> Sequence[SessionRecord]:
-        """Read the open named sessions."""
+        """Return the open named sessions that match the filters. None matches all."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from sessions
             where named and closed_at is null and ($1::bigint is null or user_id = $1)
@@ -159,7 +160,7 @@ class SessionRecords:
         return [_session_from_row(row) for row in rows]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """Return the connectors with dialect on which a user has or had named sessions, most recently used first."""
+        """Return the connectors, with dialect, on which a user has or had named sessions. Most recently used first."""
         rows = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
@@ -168,7 +169,7 @@ class SessionRecords:
         return [(row["connector"], row["dialect"]) for row in rows]
 
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
-        """Return the sealed credentials of the newest open session of the user for that connector."""
+        """Return the encrypted credentials of the user's newest open session for that connector."""
         return await self._database.value(
             """select sealed_credentials from sessions
             where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
@@ -178,13 +179,13 @@ class SessionRecords:
         )
 
     async def touch(self, session_id: int) -> None:
-        """Record a use of the session by its user; polling does not count as a use."""
+        """Record that the session's user has used it. Polling does not count as use."""
         await self._database.execute(
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """Close the session and erase its credentials; False if it was already closed, or is not owned by `owner`."""
+        """Close the session and erase its credentials. Return False if already closed or not owned by `owner`."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -194,26 +195,29 @@ class SessionRecords:
         return changed == 1
 
     async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
-        """Close an unused session; False if it is closed, a statement waits or runs in it, or it was used since."""
+        """Close an unused session. Return False if it is already closed, was used since, or has active statements."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of open sessions of `owner`; returns their ids, and closed ones with active statements."""
+        """Extend the leases of `owner`'s open sessions. Return their ids.
+
+        Also return the ids of closed sessions that still have active statements.
+        """
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
-        """Close the sessions whose owner has died."""
+        """Close the sessions whose owner's lease has expired. Return how many."""
         return await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where closed_at is null and lease_until < now()"""
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
-        """Acquire or renew the lease on an engine's data. With `ignore_leases`, other processes lose theirs."""
+        """Acquire or renew the lease on an engine's data. If `ignore_leases` is set, take it from any other process."""
         return await self._database.value(_HOLD, connector, owner, lease, ignore_leases) is True
 
     async def expire_all(self) -> None:
-        """End all leases of sessions and engines. Call it only if no other process is alive."""
+        """Expire all leases on sessions and engines. Call this only if no other process is alive."""
         await self._database.execute("update sessions set lease_until = now() where closed_at is null")
         await self._database.execute("delete from engine_owners")
 

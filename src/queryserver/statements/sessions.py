@@ -1,6 +1,7 @@
 """Opens and closes named sessions for callers (Contract editor 9).
 
-`RetentionSweep.close_sessions` implements the command close_sessions, which closes sessions of all users by age.
+The command close_sessions, which closes sessions of all users by age, is implemented by
+`RetentionSweep.close_sessions`.
 """
 
 import asyncio
@@ -36,21 +37,21 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """The request of create_session: the properties as received, and their parsed values."""
+    """The request of create_session: the properties as received, and the values parsed from them."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
     settings: Mapping[str, str]
     credentials: Credentials | None
     database: str | None = None
-    """The initial database; None for the default of the connector."""
+    """The initial database. None selects the connector's default."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sessions:
     """Opens and closes named sessions. The instance that opened a session runs its statements.
 
-    Sessions on data held by another process are opened there.
+    If another process holds the connector's data, the session is opened in that process.
     """
 
     records: SessionRecords
@@ -70,8 +71,8 @@ class Sessions:
     async def create(self, user: User, new: NewSession) -> SessionRecord:
         """Open an engine session that stays open.
 
-        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
-        session exists.
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError, in which
+        case no session exists.
         """
         connector = self.connectors.resolve(user, new.connector)
         self.credentials.require_token(user, connector)
@@ -90,7 +91,7 @@ class Sessions:
             try:
                 holder = await self.forwarding.holder(data)
                 is_open = await self._open_at(holder, user, connector, record, new.database)
-            except BaseException:  # including a cancel, since the holder may have opened the session
+            except BaseException:  # including CancelledError: the holder may have opened the session
                 await asyncio.shield(self._close_unanswered(record.id))
                 raise
         else:
@@ -98,7 +99,7 @@ class Sessions:
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
         try:
-            return await self.records.read(record.id) or record  # read again for the database's times
+            return await self.records.read(record.id) or record  # read again for the database's timestamps
         except DatabaseUnavailable:
             return record
 
@@ -119,11 +120,11 @@ class Sessions:
         self, holder: str, user: User, connector: Connector, record: SessionRecord, database: str | None
     ) -> bool:
         """Open the session in the process that holds the data. Also raises EngineTimeout."""
-        # Credentials are not sent, because data held by one process are files, which have no logins.
+        # Credentials are not sent: data held by a single process are files, which need no login.
         arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
-            # The holder responds within its own time limit.
+            # The holder responds within `budget`. The extra time covers the way back.
             async with asyncio.timeout(budget.total_seconds() + _ANSWER_S):
                 return orjson.loads(
                     await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
@@ -132,7 +133,7 @@ class Sessions:
             raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        session_id, guid, properties, settings, *database = arguments  # the database is only sent if it is set
+        session_id, guid, properties, settings, *database = arguments  # the database is sent only if it is set
         self.runner.instance.require_open()
         if not await self.runner.data.can_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
@@ -140,13 +141,13 @@ class Sessions:
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
-        """Close the record of a session whose id the client never received; its owner then closes the session."""
+        """Close the record of a session whose id the client never received. The session's owner then closes it."""
         with suppress(DatabaseUnavailable):
             await self.records.close(session_id)
         await self.notices.publish(CLOSE_SESSION, str(session_id))
 
     async def _undo_forwarded(self, arguments: Sequence[Any]) -> None:
-        """Close the session, because the caller got an error."""
+        """Close the session, because the caller received an error."""
         await self.runner.close_session(arguments[0])
 
     def _record(
@@ -176,13 +177,13 @@ class Sessions:
         )
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
-        """Close one session of the caller; None if it was already closed. Raises session_not_found."""
+        """Close one of the caller's sessions. Return None if it was already closed. Raises session_not_found."""
         record = await self.records.read(session_id)
         if record is None:
             session = await self.records.find_named(session_id)
             if session is None or session[0] != user.id or not user.reaches(session[1]):
                 raise session_not_found(session_id)
-            # The session may have ended on its own, or an earlier call may have failed halfway.
+            # The session may have ended by itself, or an earlier call may have failed halfway.
             await self._close_results(*session, session_id)
             return None
         if record.user_id != user.id or not record.named or not user.reaches(record.connector):
@@ -193,7 +194,7 @@ class Sessions:
     async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
         """Close all the caller's sessions on one connector, and return the last one. Raises the errors of `resolve`.
 
-        Works even if the caller may no longer use the connector, provided they have or had sessions on it.
+        Also works if the caller may no longer use the connector, provided they have or had sessions on it.
         """
         try:
             key = self.connectors.resolve(user, connector).key
@@ -209,9 +210,9 @@ class Sessions:
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
-        """Cancel the session's statements and close it; False if it was closed.
+        """Cancel the session's statements and close it. Return False if it was already closed.
 
-        Keeps results, unless `close_queries` is set.
+        Results are kept unless the connector has `close_queries` set.
         """
         for statement_id in await self.statements.active_in_session(record.id):
             await self.statements.request_cancel(statement_id, by="close_session")
@@ -223,7 +224,7 @@ class Sessions:
         return closed
 
     async def _close_results(self, user_id: int, connector: str, session_id: int | None) -> None:
-        """If `close_queries` is set, close the results of the session, or of all sessions of the user."""
+        """If `close_queries` is set, close the results of the session, or of all the user's sessions there."""
         connector_settings = self.connectors.known(connector)
         if connector_settings is not None and connector_settings.close_queries:
             for statement_id in await self.statements.close_results_of_sessions(user_id, connector, session_id):

@@ -30,7 +30,7 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# The minimum time for the last writes of a shutdown.
+# The minimum time left for the last writes of a shutdown.
 _MIN_STEP_S = 0.5
 
 
@@ -48,10 +48,10 @@ class RunnerShutdown:
     broker: Broker | None
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Let statements finish within the grace period, or with `at_once` without one; then stop them. Idempotent.
+        """Let statements finish within the grace period, then stop them. `at_once` skips the grace period.
 
         Statements that were not sent, or that another process can resume, are left to other processes. Calls are still
-        served, except calls that would start work.
+        served unless they would start new work. Idempotent.
         """
         tasks = self.running.tasks
         if self.instance.is_drained:
@@ -77,7 +77,7 @@ class RunnerShutdown:
             await _within(unless_database_unavailable(self.data.release()), SESSIONS_CLOSED_WITHIN_S)
 
     async def _stop_all(self, within_s: float) -> None:
-        """Stop or hand over all statements; returns when all have ended, or after `within_s`."""
+        """Stop or hand over all statements. Returns when all have ended, or after `within_s`."""
         end = time.monotonic() + within_s
         detached = [execution for execution in self.running.executions() if execution.detach()]
         attached = [execution for execution in self.running.executions() if execution not in detached]
@@ -87,7 +87,7 @@ class RunnerShutdown:
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _MIN_STEP_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
-        """Leave an unsent statement to another process; stop one that was sent or is just being sent."""
+        """Release an unsent statement to another process. Stop one that was sent, or is just being sent."""
         if not execution.was_sent:
             try:
                 released = await self.leases.release(execution.assignment.lease)
@@ -102,7 +102,7 @@ class RunnerShutdown:
         execution.stop("Canceled by the shutdown of the server.")
 
     async def _give_up_all(self, within_s: float) -> None:
-        """Record an end for statements without confirmation by their engine, then cancel all tasks."""
+        """Record the end of statements that their engines have not confirmed, then cancel all tasks."""
         end = time.monotonic() + within_s
         await _within(asyncio.gather(*(execution.give_up() for execution in self.running.executions())), within_s / 2)
         for task in self.running.tasks:
@@ -116,7 +116,7 @@ async def _all_ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> N
 
 
 async def _within(action: Awaitable[object], within_s: float) -> None:
-    """Run the action for at most `within_s`, then cancel it."""
+    """Run the action. If it takes longer than `within_s`, cancel it."""
     try:
         async with asyncio.timeout(within_s):
             await action

@@ -1,4 +1,4 @@
-"""Wakes calls that wait for changes of statements."""
+"""Wakes calls that wait for statement changes."""
 
 import asyncio
 from collections import defaultdict
@@ -16,7 +16,7 @@ from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 
-# Deleted statements count as changed, so that waiting calls report that they do not exist.
+# Deleted statements count as changed, so that waiting calls can report that they no longer exist.
 _CHANGED = """
 select distinct watched.id from unnest($1::uuid[], $2::text[]) as watched (id, seen) left join statements using (id)
 where state is null or state not in ('waiting', 'running') or state <> seen
@@ -25,22 +25,22 @@ where state is null or state not in ('waiting', 'running') or state <> seen
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Signals changes of a statement that happen after the creation of the watch.
+    """Signals changes of a statement that happen after the watch was created.
 
-    Create the watch before you read the record, so that no change is missed.
+    Create the watch before reading the record, so that no change is missed.
     """
 
     statement_id: UUID
     ends_only: bool
     seen_state: StatementState | None = None
-    """The state that the caller has read and waits to change; None if the caller waits for rows or the end."""
+    """The state that the caller has read and waits to change. None if the caller waits for rows or for the end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def signal_change(self) -> None:
         self._changed.set()
 
     async def changed_within(self, within_s: float) -> bool:
-        """Wait up to `within_s` for a change; return whether the statement has changed since the last call."""
+        """Wait up to `within_s` for a change. Return whether the statement has changed since the last call."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
@@ -50,9 +50,9 @@ class Watch:
 
 
 class StateSignals:
-    """Wakes the calls of this process that wait for statements.
+    """Wakes the calls in this process that wait for statements.
 
-    Changes are signaled by the runner for statements that run here, and by messages of other processes.
+    Changes are signaled by the runner for statements that run here, and by messages from other processes.
     `StateChangePoller` finds changes whose message was lost.
     """
 
@@ -60,7 +60,7 @@ class StateSignals:
         self._watches: defaultdict[UUID, set[Watch]] = defaultdict(set)
         self.has_watches = asyncio.Event()
         self.waits_are_over = False
-        """Set when the server stops, so that calls waiting for statements of other servers return the current state."""
+        """Set when the server stops. Calls that wait for statements of other servers then return the current state."""
 
     def notify(self, statement_id: UUID, *, may_have_ended: bool = True) -> None:
         """Wake the calls that wait for the statement."""
@@ -80,7 +80,7 @@ class StateSignals:
 
     @contextmanager
     def watch(self, statement_id: UUID, *, ends_only: bool = False) -> Generator[Watch]:
-        """Watch the statement inside the block for all changes, or with `ends_only` for possible ends."""
+        """Watch the statement inside the block. If `ends_only` is set, ignore changes that cannot be its end."""
         watch = Watch(statement_id, ends_only)
         self._watches[statement_id].add(watch)
         self.has_watches.set()
@@ -94,7 +94,7 @@ class StateSignals:
                 self.has_watches.clear()
 
     def watched(self) -> set[tuple[UUID, StatementState | None]]:
-        """Return the watched statements, each with a state that a caller has seen."""
+        """Return the watched statements, each with the state that the caller has seen."""
         return {
             (statement_id, watch.seen_state) for statement_id, watches in self._watches.items() for watch in watches
         }
@@ -102,7 +102,7 @@ class StateSignals:
 
 @dataclass(eq=False)
 class StateChangePoller:
-    """Finds changes of watched statements that were not signaled, with a single query. Active inside `running()`.
+    """Finds changes of watched statements that were not signaled, in one query per round. Active inside `running()`.
 
     Statements that run here are polled less often: they change without a signal only if their lease is lost.
     """
@@ -131,7 +131,7 @@ class StateChangePoller:
                 for statement_id in await self._changed(list(watched)):
                     self.signals.notify(statement_id)
             except DatabaseUnavailable:
-                # Each waiting call then reads the record and raises the error, as new calls do.
+                # Each waiting call then reads the record itself and raises the error, as a new call would.
                 self.signals.notify_all()
             except Exception:  # last resort of a task: calls must not wait until they time out
                 log.exception("changes of statements not read")

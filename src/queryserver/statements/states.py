@@ -1,14 +1,17 @@
-"""Statement states, state filters and truncation reasons. Imports no other modules, since commands load it."""
+"""Statement states, state filters and truncation reasons.
+
+Imports no other modules, because the command line loads this one.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_AGE_S = 10 * 365 * 86400
-"""Limit of `OverviewFilter.older_than`."""
+"""Upper limit for `OverviewFilter.older_than`."""
 
 
 class StatementState(StrEnum):
-    """States of a statement, the same for all engines. Each change is one transaction."""
+    """States of a statement, the same for all engines. Each state change is one transaction."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -23,7 +26,7 @@ class StatementState(StrEnum):
     is_terminal: bool
     """Whether no further work will be done."""
     wire_status: str
-    """`query_status.status`. Shows `success` as `available` and `timed_out` as `failed`, so that client loops end."""
+    """`query_status.status`. Maps `success` to `available` and `timed_out` to `failed`, which end client loops."""
 
     def __init__(self, value: str) -> None:
         self.is_terminal = value not in {"waiting", "running"}
@@ -42,7 +45,7 @@ class StateFilter(StrEnum):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The matching states; None matches all."""
+        """The states that match. None matches all."""
         if self is StateFilter.ALL:
             return None
         return tuple(ACTIVE) if self is StateFilter.ACTIVE else (StatementState(self.value),)
@@ -56,7 +59,7 @@ class TruncationReason(StrEnum):
 
 
 class LimitSource(StrEnum):
-    """The origin of the row limit of a statement."""
+    """Where a statement's row limit comes from."""
 
     DEFAULT = "default"
     """The setting `editor.default_limit`, enforced by `editor.enforce_default_limit`."""
@@ -70,11 +73,11 @@ class LimitSource(StrEnum):
 class Truncation:
     reason: TruncationReason
     limit_source: LimitSource | None = None
-    """None if unknown, for statements recorded by an earlier version."""
+    """None if unknown, which applies to statements recorded by an earlier version."""
 
     @property
     def limit_name(self) -> str:
-        """The field or setting to raise for more rows."""
+        """The field or setting that must be raised to get more rows."""
         if self.reason is TruncationReason.BYTE_LIMIT:
             return "result_max_bytes"
         match self.limit_source:
@@ -91,9 +94,10 @@ class Truncation:
         return self.limit_name == "limit"
 
     def message(self, *, rows: int, max_rows: int, max_bytes: int, may_change: bool) -> str:
-        """Explain the truncation, and how to get more rows.
+        """Explain the truncation and how to get more rows.
 
-        With `may_change`, warns that running the statement again may change data again.
+        If `may_change` is set, point out that the statement was executed in full, because running it again may change
+        data again.
         """
         prefix = f"Only the first {rows} rows were kept: "
         match self.limit_name:

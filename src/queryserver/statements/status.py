@@ -1,4 +1,4 @@
-"""Finds statements for callers: status, logs, cancel, close, history (Contract editor 1.6, 3, 7)."""
+"""Statement operations for callers: status, logs, cancel, close, history (Contract editor 1.6, 3, 7)."""
 
 import asyncio
 import re
@@ -34,9 +34,9 @@ class StatementAccess:
         self._connectors = connectors
 
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
-        """Find an operation by id, or by the `guid` of its handle.
+        """Return the id of an operation, given its id or the `guid` of its handle.
 
-        The rights of the user are checked only for a guid, because error messages contain the id of the operation.
+        Rights are checked only when searching by `guid`, because error messages then contain the operation's id.
         Raises OperationNotFound.
         """
         if operation_id is None and guid is not None:
@@ -47,13 +47,13 @@ class StatementAccess:
         return parse_operation_id(operation_id or "")
 
     async def status(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Return the status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the status, for the owner and administrators. Raises OperationNotFound, PermissionDenied."""
         status = await self.status_for_cancellation(user, operation_id)
         self._connectors.require_permission(user, status.connector)
         return status
 
     async def status_for_cancellation(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Return the status for administrators and the owner, who may cancel even without the right to the connector.
+        """Return the status, for the owner and administrators, even if they may no longer use the connector.
 
         Raises OperationNotFound.
         """
@@ -63,7 +63,7 @@ class StatementAccess:
         return status
 
     def require_reader(self, user: User, status: StatementStatus) -> None:
-        """Raise OperationNotFound, PermissionDenied unless the user may read the status now."""
+        """Raise OperationNotFound or PermissionDenied unless the user may read the status now."""
         if not _is_visible(user, status, by_admin=True):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
@@ -77,7 +77,7 @@ class StatementAccess:
         return record
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
-        """Return the record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the record, for the owner and administrators. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
@@ -85,21 +85,21 @@ class StatementAccess:
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
-        """Raise OperationNotFound, PermissionDenied unless the user is the owner, who alone may read results."""
+        """Raise OperationNotFound or PermissionDenied unless the user is the owner. Only the owner may read results."""
         if not _is_visible(user, status, by_admin=False):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
 
 def _is_visible(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
-    """Return whether the operation is visible to the user; API tokens see only their connectors (ADR 62)."""
+    """Return whether the user may see the operation. An API token sees only operations on its connectors (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
 
 
 def parse_operation_id(text: str) -> UUID:
     """Parse a UUID in its usual form. Raises OperationNotFound."""
     if not _UUID.fullmatch(text):
-        # UUID() would also accept braces, `urn:uuid:`, and any hyphens.
+        # UUID() would also accept braces, `urn:uuid:`, and hyphens in any position.
         raise OperationNotFound(text[:_MAX_SHOWN_ID_CHARACTERS])
     return UUID(text)
 
@@ -108,7 +108,7 @@ Waiting = TypeVar("Waiting", StatementStatus, HistoryEntry)
 
 
 async def with_queue_position(records: StatementRecords, statement: Waiting) -> Waiting:
-    """Add the queue position; queries it only if the statement waits for a free slot of its connector."""
+    """Add the queue position. Queries it only if the statement waits for a free slot of its connector."""
     if statement.state is not StatementState.WAITING or statement.times.started is not None:
         return statement
     return replace(statement, queue_position=await records.queue_position(statement.id))
@@ -123,7 +123,7 @@ class StatementProgress:
 
 
 class StatementReader:
-    """Reads a statement's status and log, immediately or when they change."""
+    """Reads a statement's status and log, immediately or once they change."""
 
     def __init__(
         self, records: StatementRecords, access: StatementAccess, signals: StateSignals, streams: Streams
@@ -134,9 +134,9 @@ class StatementReader:
         self._streams = streams
 
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
-        """Return the current status, or the first terminal one within `wait_s`.
+        """Return the current status. If `wait_s` is positive, wait up to that long for a terminal status.
 
-        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and the errors of
+        Raises OperationNotFound, PermissionDenied. When waiting, also raises TooManyStreams and the errors of
         `StreamSlot.recheck`.
         """
         if wait_s <= 0:
@@ -149,11 +149,11 @@ class StatementReader:
         return await self.with_queue_position(status)
 
     async def with_queue_position(self, status: StatementStatus) -> StatementStatus:
-        """Return the status with the queue position, if the statement waits."""
+        """Return the status, with the queue position if the statement is waiting."""
         return await with_queue_position(self._records, status)
 
     async def with_failure(self, status: StatementStatus) -> StatementStatus:
-        """Return the status with its failure details, which a status lacks if the statement is long.
+        """Return the status with its failure details, which are missing if the statement is long.
 
         Raises OperationNotFound.
         """
@@ -165,7 +165,7 @@ class StatementReader:
         return record.status
 
     async def wait_for_end(self, status: StatementStatus, wait_s: float, slot: StreamSlot) -> StatementStatus:
-        """Return the first terminal status of a newly recorded statement within `wait_s`, else the latest status.
+        """Return the first terminal status of a newly recorded statement within `wait_s`, otherwise the latest status.
 
         Raises the errors of `StreamSlot.recheck` once the user of `slot` may no longer read the statement.
         """
@@ -178,10 +178,11 @@ class StatementReader:
     async def wait_on_watch(
         self, status: StatementStatus, wait_s: float, watch: Watch, slot: StreamSlot | None = None
     ) -> StatementStatus:
-        """Return the first terminal status within `wait_s`, else the latest status. Raises as `StreamSlot.recheck`.
+        """Return the first terminal status within `wait_s`, otherwise the latest status.
 
-        `status` must have been read after `watch` began, unless the statement could not change before. Queries the
-        record only after a change, and rechecks the user's rights whenever `slot` requires it.
+        `status` must have been read after `watch` began, unless the statement could not have changed before. Queries
+        the record only after a change. Rechecks the user's rights whenever `slot` requires it, and raises the errors
+        of `StreamSlot.recheck`.
         """
         now = asyncio.get_running_loop().time
         give_up = now() + wait_s
@@ -199,14 +200,14 @@ class StatementReader:
     async def logs(
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
     ) -> tuple[StatementStatus, LogPage]:
-        """Read the log from line `start` on. Raises OperationNotFound, PermissionDenied."""
+        """Read the log, starting at line `start`. Raises OperationNotFound, PermissionDenied."""
         status = await self.with_queue_position(await self.access.status(user, operation_id))
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(
         self, status: StatementStatus, slot: StreamSlot, *, log_from: int, until_s: float
     ) -> AsyncGenerator[StatementProgress]:
-        """Yield the current progress, then at every change of state and once a second.
+        """Yield the current progress, then yield it again on every state change and at most once a second otherwise.
 
         Ends with the terminal state or after `until_s`. Raises the errors of `StreamSlot.recheck` once the user of
         `slot` may no longer read the statement.
@@ -222,7 +223,7 @@ class StatementReader:
                 is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
                 if status.state.is_terminal or is_over:
                     return
-                # New rows and log lines are reported once a second; only state changes are reported earlier.
+                # New rows and log lines are reported once a second. Only state changes are reported earlier.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
                     if not await watch.changed_within(left_s):
@@ -250,14 +251,14 @@ class StatementControl:
     cancel_wait: timedelta
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Cancel a statement and wait at most `cancel_wait` for its end. Raises OperationNotFound."""
+        """Cancel a statement, and wait at most `cancel_wait` for it to end. Raises OperationNotFound."""
         status = await self.access.status_for_cancellation(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
-        """Cancel a statement as `cancel` does, without checking rights; records `by` as the user name."""
+        """Cancel a statement as `cancel` does, but without checking rights. Records `by` as the user name."""
         with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
             await self.dispatcher.cancel(status.id, owner=status.owner)
@@ -265,14 +266,14 @@ class StatementControl:
             return await self.reader.wait_on_watch(status, self.cancel_wait.total_seconds(), watch)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
-        """Cancel the statement if it is active, and delete its result. Returns the previous state.
+        """Cancel the statement if it is active, and delete its result. Return the previous state.
 
         Raises OperationNotFound.
         """
         status = settled = await self.access.status_for_cancellation(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
-        # A failed or canceled script may have statements with results.
+        # A failed or canceled script may contain statements with results.
         if settled.state is StatementState.AVAILABLE or status.is_script:
             await self.records.close_result(operation_id)
             self.signals.notify(operation_id)
@@ -281,7 +282,7 @@ class StatementControl:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """A history filter, and the requested page of matches, counted from 1."""
+    """A history filter and the requested page of matches. Pages are counted from 1."""
 
     doc_type: str | None = None
     text: str | None = None
@@ -293,14 +294,14 @@ class HistoryQuery:
 
 
 class StatementHistory:
-    """Lists the statements of one user, newest first; with an API token, only statements on its connectors."""
+    """Lists the statements of one user, newest first. An API token lists only statements on its connectors."""
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
         self._connectors = connectors
 
     async def page(self, user: User, query: HistoryQuery) -> tuple[int, Sequence[HistoryEntry]]:
-        """Return the number of matches and one page of them; waiting entries have a queue position."""
+        """Return the number of matches and one page of them. Waiting entries have a queue position."""
         keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
         if query.connector is not None:
             keys = tuple(key for key in (query.connector,) if keys is None or key in keys)

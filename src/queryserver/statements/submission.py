@@ -45,7 +45,7 @@ _MAX_SETTINGS_CHARACTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The request of execute. `previous` is from a handle in the notebook form (Contract editor 5.4)."""
+    """The request of execute. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
 
     connector: str | None = None
     script: str | None = None
@@ -64,13 +64,13 @@ class Submission:
     in_history: bool = True
     parent_uuid: str = ""
     priority: int = 0
-    """0 for interactive statements, which come first; 1 for statements of schedules."""
+    """0 for interactive statements, which run first; 1 for scheduled statements."""
     parameters: Parameters | None = field(default=None, repr=False)
-    """None if there are no markers, or to use the values of the continued operation."""
+    """None if there are no markers, or if the values of the continued operation apply."""
     run_all: bool = False
-    """Whether to run all statements of the script, from the chosen one to the last one."""
+    """Whether to run all statements of the script, starting with the chosen one."""
     notify_url: str | None = None
-    """URL of a signed request sent when the statement ends; checked by the caller of `submit`."""
+    """URL that receives a signed request when the statement ends. Must be checked by the caller of `submit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Request:
 
     @property
     def inherited(self) -> model.StatementRecord | None:
-        """The previous operation if it was named by `operationId`; its options apply unless the call sets them."""
+        """The previous operation, if `operationId` named it. Its options apply unless the call sets its own."""
         return self.previous_record if self.fields.previous_id is not None else None
 
     @property
@@ -114,7 +114,7 @@ class _Request:
 
     @property
     def limit(self) -> int | None:
-        """The caller's row limit. Defaults are not inherited, as the next statement may have its own LIMIT."""
+        """The caller's row limit. Defaults are not inherited, because the next statement may have its own LIMIT."""
         if self.fields.limit or self.inherited is None:
             return self.fields.limit or None
         is_own = self.inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
@@ -164,15 +164,16 @@ class StatementRecorder:
         is_bound: bool,
         first_statement: NewStatement | None = None,
     ) -> RecordedStatement:
-        """Record and start a statement, or reject a statement that changes data of a read-only connector.
+        """Record and start a statement, or record it as rejected if it changes data on a read-only connector.
 
-        `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds the statement's
-        session or data can run it. If `new` is the operation of a script, `first_statement` is its first statement.
+        `audited_as` is the operation name in the audit log. If `is_bound` is set, only the process that holds the
+        statement's session or data can run it. If `new` is the operation of a script, `first_statement` is the
+        script's first statement.
         """
         first = first_statement or new
         refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None and first.owner is None and not is_bound:
-            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to reject it
+            first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         recorded = (
             await self.records.record(first) if first_statement is None else await self.records.record(new, first)
         )
@@ -217,11 +218,11 @@ class Submissions:
     ) -> model.RecordedStatement:
         """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
-        `before_recording` is called if the request is valid and new, and may raise. `choice_scope` wraps the choice of
-        the statement, which is slow in a large script, and may cancel it.
+        `before_recording` is called once the request is known to be valid and new; it may raise. `choice_scope` wraps
+        the choice of the statement, which is slow for a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
-        CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex; then nothing is recorded.
+        CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex, in which case nothing is recorded.
         """
         request = await self._request(user, submission)
         connector = request.connector
@@ -237,7 +238,7 @@ class Submissions:
             require_few_statements(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
-        data = self.connectors.data_of(connector)  # read late, since the connector may have changed during the choice
+        data = self.connectors.data_of(connector)  # read late, because the connector may have changed meanwhile
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, first_statement = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
@@ -254,7 +255,7 @@ class Submissions:
     async def _check_replay(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
-        """Compare a replay's parameter values, since no digest of them is stored (ADR 61).
+        """Compare the parameter values of a replay, because no digest of them is stored (ADR 61).
 
         Raises idempotency_conflict.
         """
@@ -279,7 +280,7 @@ class Submissions:
         return _Request(user, submission, previous, connector, script, parameters)
 
     async def _choice(self, request: _Request, choice_scope: Callable[[ChoiceCall], ChoiceCall] | None) -> Choice:
-        """Choose the statement to run. Raises InvalidParameter for a script without statements."""
+        """Choose the statement to run. Raises InvalidParameter if the script contains no statement."""
         choosing = self.chooser.next(
             request.user.id,
             request.script,
@@ -304,7 +305,7 @@ class Submissions:
     async def _inherited_parameters(
         self, submission: Submission, previous: model.StatementRecord | None, script: str
     ) -> Parameters | None:
-        """Return the values of the previous operation, if its script is the same. Raises statement_text_expired."""
+        """Return the values of the previous operation if its script is the same. Raises statement_text_expired."""
         if previous is None or not (previous.sealed_parameters or previous.parameter_count):
             return None
         if submission.script is not None:
@@ -317,12 +318,12 @@ class Submissions:
             if text != script:
                 return None
         stored = self.parameters.stored(previous)
-        if stored is None:  # the values were deleted with the texts, or their key was removed
+        if stored is None:  # the values were deleted with the text, or their key was removed
             raise errors.statement_text_expired()
         return stored
 
     async def _previous(self, user: User, submission: Submission) -> model.StatementRecord | None:
-        """Find the operation to continue, by id in the short form, by guid in the full form."""
+        """Find the operation to continue: by id in the short form, by GUID in the full form."""
         if submission.previous_id is not None:
             record = await self._last_statement(await self.access.own_record(user, submission.previous_id))
         else:
@@ -336,7 +337,10 @@ class Submissions:
         return record
 
     async def _last_statement(self, record: model.StatementRecord | None) -> model.StatementRecord | None:
-        """Return the last started statement's record, for a script that ran as a whole or one of its statements."""
+        """For a script that ran as a whole, return its record with the position of the last started statement.
+
+        `record` may also be one of the script's statements. Other records are returned unchanged.
+        """
         if record is not None and record.status.operation_id is not None:
             record = await self.recorder.records.read(record.status.operation_id)
         if record is None or not record.status.is_script or record.status.part is None:
@@ -424,7 +428,7 @@ class Submissions:
 
 
 def remaining_statements_warning(index: int, count: int) -> str | None:
-    """Return the warning that only one statement of a script runs; None for the last one."""
+    """Return the warning that only one statement of a script runs. None for the last one."""
     if index == count - 1:
         return None
     return (
@@ -449,7 +453,7 @@ def _handle(script: str, choice: Choice, session: StatementSession) -> model.Sta
 
 def _require_short_fields(submission: Submission) -> None:
     """Raise InvalidParameter for fields that are too long, before they are used (Contract editor 1.5)."""
-    # Settings are stored with each statement, and do not count towards its text.
+    # The settings are stored with each statement, but do not count towards its text size.
     for name, value in (("database", submission.database), ("parentUuid", submission.parent_uuid)):
         if value is not None and len(value) > _MAX_NAME_CHARACTERS:
             raise errors.InvalidParameter(f"{name}: at most {_MAX_NAME_CHARACTERS} characters.")
@@ -459,7 +463,7 @@ def _require_short_fields(submission: Submission) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewImport:
-    """An import to be recorded: `text` is shown in histories, `plan` is executed by the runner."""
+    """An import to be recorded. `text` is shown in histories; `plan` is what the runner executes."""
 
     text: str
     database: str | None
@@ -469,7 +473,7 @@ class NewImport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSubmissions:
-    """Accepts imports."""
+    """Records imports and starts them as statements."""
 
     recorder: StatementRecorder
     connectors: Connectors
@@ -477,7 +481,7 @@ class ImportSubmissions:
     limits: EditorSettings
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:
-        """Return the import that is already recorded with the same key, if any. Raises idempotency_conflict."""
+        """Return the import that is already recorded under the same key, if any. Raises idempotency_conflict."""
         key = _import_key(new, connector)
         recorded = await self.recorder.records.find_replay(user.id, key) if key is not None else None
         return RecordedStatement(recorded, is_replay=True) if recorded is not None else None
