@@ -1,4 +1,4 @@
-"""Blocking drivers: their interfaces, and sessions that run their calls in a bounded number of threads."""
+"""Interfaces of blocking drivers, and sessions that run their calls in a bounded number of threads."""
 
 import asyncio
 import os
@@ -27,14 +27,14 @@ NO_USER = 0
 """User id for the server's own work."""
 
 STATEMENT_THREADS = 24
-"""Thread count per connector: a process runs up to 16 statements and 8 metadata queries on one connector."""
+"""Threads per connector: a process runs up to 16 statements and 8 metadata queries at a time on one connector."""
 
 STOP_S = 5.0
-"""Time limit for stopping a statement before the session is abandoned."""
+"""How long a running driver call may take to stop before the session is abandoned."""
 
 _CONTROL_THREADS = 2
 _MIN_SHARE = 2
-"""Lower bound for the limit on threads per user."""
+"""Minimum value of the per-user thread limit."""
 _NICENESS = 10
 """Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
 _INTERRUPT_INTERVAL_S = 0.05
@@ -43,7 +43,8 @@ _INTERRUPT_INTERVAL_S = 0.05
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
     """Lower the priority of a thread or process, by default the calling thread and the threads it starts.
 
-    `number` is the operating system's id. Does nothing if the system has no thread priorities or denies the change.
+    `number` is the operating system's thread or process ID. Does nothing if the system has no thread priorities or
+    denies the change.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -53,14 +54,14 @@ def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> N
 class DriverThreads:
     """One engine's threads: `max_statements` for statements, and a few more so that opening and closing never wait.
 
-    One user's statements occupy at most half of the threads, and a free thread goes to the waiting user with the
-    fewest threads. A thread counts against its user until the driver returns, even after the session was left. The
-    owner closes this object when no more calls run.
+    One user's statements occupy at most half of the threads, and a free thread goes to the waiting user with the fewest
+    threads. A thread counts against its user until the driver call returns, even if the session has ended. The owner
+    closes this object when no more calls run.
     """
 
     def __init__(self, name: str, *, max_statements: int) -> None:
-        # The threads have the event loop's priority: a thread with lower priority could be descheduled while it
-        # holds the interpreter lock, and stall the loop (by up to 0.5 s, measured on two busy cores).
+        # The threads keep the event loop's priority: a thread with lower priority could be descheduled while it holds
+        # the interpreter lock, and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
         share = max(max_statements // 2, min(max_statements, _MIN_SHARE))
         self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
@@ -71,7 +72,9 @@ class DriverThreads:
         self._closed = False
 
     def start(self, call: Callable[[], ResultT], *, user_id: int) -> Future[ResultT]:
-        """Run part of a user's statement once the user gets a thread. Raises EngineUnavailable after `close`."""
+        """Run part of a user's statement as soon as a thread is free for that user. Raises EngineUnavailable after
+        `close`.
+        """
         self._check_open()
         outcome, loop = Future[ResultT](), asyncio.get_running_loop()
 
@@ -110,7 +113,7 @@ class DriverThreads:
         return outcome
 
     async def control(self, call: Callable[[], ResultT], *, undo: Callable[[ResultT], object] | None = None) -> ResultT:
-        """Run a short call. If the caller is cancelled, `undo` receives the result once the call returns."""
+        """Run a short call. If the caller is cancelled, the call still completes and `undo` receives its result."""
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
@@ -127,7 +130,7 @@ class DriverThreads:
             raise
 
     async def close(self) -> None:
-        """Wait for calls in progress and end the threads. Idempotent."""
+        """Wait for calls in progress, then end the threads. Idempotent."""
         self._closed = True
         for waiting in list(self._waiting):
             waiting.cancel()
@@ -140,9 +143,9 @@ class DriverThreads:
 
 
 async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> None:
-    """Interrupt the driver until the call returns, for up to `STOP_S`.
+    """Interrupt the driver repeatedly until the call returns, for up to `STOP_S`.
 
-    The interrupt is repeated, because it has no effect just before a call begins.
+    Repeated, because an interrupt that arrives just before a call begins has no effect.
     """
     deadline = asyncio.get_running_loop().time() + STOP_S
     ended = asyncio.wrap_future(call)
@@ -153,37 +156,41 @@ async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> Non
 
 
 def _mark_retrieved(ended: asyncio.Future[ResultT]) -> None:
-    """Mark an exception as retrieved, because the call itself reports it."""
+    """Mark the exception as retrieved to silence asyncio's warning; the call itself reports it."""
     if not ended.cancelled():
         ended.exception()
 
 
 class Interrupted(StatementRejected):
-    """The driver ended a call because of `interrupt`."""
+    """The driver ended a call because `interrupt` was called."""
 
     def __init__(self) -> None:
         super().__init__("The statement was stopped.")
 
 
 class DriverAnswer(Protocol):
-    """A statement's outcome. Serves as a base class. Methods run in a thread, one at a time, and raise EngineError."""
+    """The outcome of a statement; serves as a base class. Methods run in a thread, one at a time, and raise
+    EngineError.
+    """
 
     columns: tuple[Column, ...] | None = None
-    """The result set's columns; None without a result set."""
+    """The columns of the result set; None if there is no result set."""
     modified_rows: int | None = None
-    """The number of changed rows, final once all batches have been read."""
+    """The number of changed rows; final once all batches have been read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """Return more rows, at most a few MiB; empty after the last row."""
         ...
 
     def close(self) -> None:
-        """Free the driver's objects. Idempotent."""
+        """Free the driver's result objects. Idempotent."""
         ...
 
 
 class DriverConnection(Protocol):
-    """A driver's connection; a base class. `run` runs in a thread, one call at a time, and only raises EngineError."""
+    """A driver connection; serves as a base class. `run` runs in a thread, one call at a time, and only raises
+    EngineError.
+    """
 
     takes_rows: bool = False
     """Whether `run` accepts statements with several parameter rows."""
@@ -197,7 +204,10 @@ class DriverConnection(Protocol):
         ...
 
     def progress(self) -> int | None:
-        """Return the current call's progress, 0..100 or None if unknown, immediately. Callable from any thread."""
+        """Return the current call's progress (0 to 100, or None if unknown) without blocking.
+
+        Callable from any thread.
+        """
         return None
 
     @property
@@ -211,7 +221,7 @@ class DriverConnection(Protocol):
 
 
 class ThreadedOperation:
-    """A session's statement. It runs in threads that count against `user_id`."""
+    """A session's statement. Its calls run in threads that count against `user_id`."""
 
     def __init__(
         self, connection: DriverConnection, threads: DriverThreads, statement: str | BoundStatement, *, user_id: int
@@ -253,7 +263,7 @@ class ThreadedOperation:
             state = OperationState.RUNNING if self._has_begun else OperationState.PENDING
             return OperationStatus(state, progress=self._connection.progress() if self._has_begun else None)
         if (answer := self._answer) is None:
-            self.call.result()  # raises the driver's error if it was not an EngineError, which is a defect
+            self.call.result()  # raises an error that is not an EngineError, which is a defect
             message = "a statement ended without an answer"
             raise AssertionError(message)
         return OperationStatus(
@@ -269,13 +279,16 @@ class ThreadedOperation:
         return ()
 
     async def cancel(self) -> None:
-        """Stop the statement. Waits up to `STOP_S` for the driver to return, so that the interrupt is not lost."""
+        """Cancel the statement.
+
+        Waits up to `STOP_S` for the driver call to return, so that the interrupt is not lost.
+        """
         has_rows_left = self._answer is not None and self._answer.columns is not None and not self._read_to_end
         if self.is_running or (self._error is None and has_rows_left):
             await self._stop()
 
     async def close(self) -> None:
-        """Close the statement. If `is_running` is still true afterwards, the driver did not return in time."""
+        """Close the statement. If `is_running` is still true afterwards, the driver call did not return in time."""
         if self.is_running:
             await self._stop()
         if not self.is_running:
@@ -308,7 +321,7 @@ class ThreadedOperation:
             self._error = self._error or Interrupted()
             raise self._error
         self.call = self._start(lambda: batches.extend(answer.next_batches()), ended.set)
-        await ended.wait()  # the wait is bounded by `cancel` and `close`, which make the driver return
+        await ended.wait()  # bounded, because `cancel` and `close` make the driver call return
         if self._error is not None:
             raise self._error
         self.call.result()
@@ -344,13 +357,13 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         return not self._left and self._is_connected()
 
     async def end(self) -> None:
-        """Stop the running statement and close the connection. Idempotent."""
+        """Cancel the running statement and close the connection. Idempotent."""
         if self._left:
             return
         await self._close_operation()
         self._left = True
         if self._operation is not None and self._operation.is_running:
-            # The thread that is still inside the driver closes the connection once the driver returns.
+            # The driver call did not return, so the connection is closed once it does.
             self._operation.call.add_done_callback(lambda _: self._connection.close())
         else:
             await self._threads.control(self._connection.close)
@@ -365,7 +378,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         return not self._lost and self._connection.is_usable
 
     async def _close_operation(self) -> None:
-        """Close the statement. If the driver does not return in time, the session is lost."""
+        """Close the statement. If the driver call does not return in time, mark the session as lost."""
         if self._operation is not None and not self._left:
             await self._operation.close()
             self._lost = self._lost or self._operation.is_running
@@ -375,7 +388,7 @@ class ConnectionOwner(Protocol):
     """A session or loader with its own connection."""
 
     async def end(self) -> None:
-        """Stop running work and close the connection. Idempotent, limited in time."""
+        """Cancel running work and close the connection. Idempotent, limited in time."""
         ...
 
 
@@ -393,7 +406,7 @@ class ThreadedSessions:
     def session(
         self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
     ) -> AbstractAsyncContextManager[ThreadedSession]:
-        """Open a session, as described for `opened`."""
+        """Open a session. See `opened` for the time limit and errors."""
         new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
         return self.opened(connect, new_session, within_s=within_s)
 
@@ -401,7 +414,7 @@ class ThreadedSessions:
     async def opened(
         self, connect: Callable[[], ConnectionT], use: Callable[[ConnectionT], OwnerT], *, within_s: float | None = None
     ) -> AsyncGenerator[OwnerT]:
-        """Open a connection in a thread and pass it to `use`. Leaving the context ends its work and closes it.
+        """Open a connection in a thread and pass it to `use`. Leaving the context ends the returned owner.
 
         Raises the errors from `connect`, and EngineUnavailable if connecting takes longer than `within_s`.
         """
@@ -426,9 +439,9 @@ class ThreadedSessions:
 
 
 class TableWriter(ABC):
-    """Creates tables over one connection. Called in a thread, one call at a time. Only raises EngineError.
+    """Creates and fills tables over one connection. Called in a thread, one call at a time. Only raises EngineError.
 
-    `interrupt` has an effect only while `allow_interrupt` permits it.
+    `interrupt` has an effect only while interrupts are enabled with `allow_interrupt`.
     """
 
     def __init__(self, connection: DriverConnection) -> None:
@@ -443,7 +456,7 @@ class TableWriter(ABC):
 
     @abstractmethod
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """Create or append to the table. A failure leaves nothing visible, except perhaps the staging table."""
+        """Create or append to the table. After a failure, no rows are visible except perhaps in the staging table."""
         ...
 
     @abstractmethod
@@ -452,7 +465,7 @@ class TableWriter(ABC):
         ...
 
     def interrupt(self) -> None:
-        """Stop `write`, unless it performs its last step or rolls back.
+        """Stop `write`, unless it is performing its last step or rolling back.
 
         Callable from any thread. Returns immediately.
         """
@@ -470,4 +483,4 @@ class TableWriter(ABC):
 
 
 class LoadStopped(Exception):
-    """The load has ended. Raised in the thread that waits for its batches."""
+    """The load has ended. Raised in the thread that waits for the load's next batches."""

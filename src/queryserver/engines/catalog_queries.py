@@ -1,4 +1,4 @@
-"""Functions for all engine catalogs: quoting and matching names, reading small results, sample queries."""
+"""Shared code for engine catalogs: quoting and matching names, reading small results, building sample queries."""
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -19,18 +19,20 @@ from queryserver.engines.protocol import (
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
-"""Row limit, larger than any list limit, so that a caller who truncates a list can tell that there were more names."""
+"""Row limit. Larger than any list limit, so a caller that truncates a list can detect that more names exist."""
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
-"""Number of rows whose conversion to Python values blocks the event loop for only a few milliseconds."""
+"""Number of rows that can be converted to Python values without blocking the event loop for more than a few
+milliseconds.
+"""
 
 Row = tuple[Any, ...]
 """A row's cells, as returned by Arrow's `to_pylist`."""
 
 
 class Folding(Enum):
-    """How an engine folds an unquoted name."""
+    """How an engine folds unquoted names."""
 
     LOWER = auto()
     UPPER = auto()
@@ -39,13 +41,18 @@ class Folding(Enum):
 
 
 def name_candidates(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """Return the stored names that `wanted` may mean, exact name first. With CASELESS, the caller must ignore case."""
+    """Return the stored names that `wanted` may refer to, exact name first.
+
+    For CASELESS, the caller must ignore case.
+    """
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
 
 def match_name(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
-    """Return the name that `wanted` refers to: exact match first, then folded; None without a unique match."""
+    """Return the name that `wanted` refers to: an exact match, else the folded match; None if there is no unique
+    match.
+    """
     present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
     for spelling in name_candidates(wanted, folding):
         if spelling in present:
@@ -57,7 +64,7 @@ def match_name(wanted: str, names: Iterable[str], folding: Folding) -> str | Non
 
 
 async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
-    """Build one summary per row, and let the event loop run after every few thousand rows."""
+    """Build one summary per row, yielding to the event loop after every few thousand rows."""
     result = list[TableSummary]()
     for start in range(0, len(rows), _SLICE_ROWS):
         result += map(make, rows[start : start + _SLICE_ROWS])
@@ -66,10 +73,10 @@ async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummar
 
 
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
-    """Run a query and return at most its first `max_rows` rows as tuples; empty for a statement without a result set.
+    """Run a query and return at most its first `max_rows` rows as tuples; empty if the statement has no result set.
 
-    If the caller is cancelled, the statement is stopped at the engine. A connection lost during the query also raises
-    EngineUnavailable, and a result larger than `MAX_BYTES` also raises StatementRejected.
+    If the caller is cancelled, the query is cancelled on the engine. Raises EngineUnavailable also if the connection is
+    lost during the query, and StatementRejected also if the result exceeds `MAX_BYTES`.
     """
     try:
         handle = await session.submit(statement)
@@ -93,9 +100,10 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
 
 
 def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[FunctionDescription]:
-    """Build functions from rows of `name, arguments, return type, whether it is built in, description`, in row order.
+    """Build function descriptions from rows of `name, arguments, return type, whether it is built in, description`, in
+    row order.
 
-    Each distinct argument list becomes a signature line. The other fields come from the first overload.
+    Each distinct argument list becomes a signature line. The other fields come from the name's first row.
     """
     overloads = dict[str, list[Row]]()
     for row in rows:
@@ -116,7 +124,7 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
 def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
     """Build columns from rows of `name, type, comment, nullable, default, autoincrement, primary key, partition key`.
 
-    A default taken from a sequence also counts as autoincrement. For a view, autoincrement and nullable are unknown.
+    A `nextval(...)` default also counts as autoincrement. For a view, autoincrement and nullable are unknown.
     """
     return tuple(
         TableColumn(
@@ -134,16 +142,16 @@ def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, .
 
 
 def nulls_last_key(value: str, direction: str) -> str:
-    """Return a sort key in standard SQL, with NULL last."""
+    """Return a standard SQL sort key that puts NULL last."""
     return f"{value} {direction} NULLS LAST"
 
 
 def sample_query(
     source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last_key
 ) -> str:
-    """Return a query for rows of `source`, or for values of its column `value`. Both must be quoted.
+    """Return a query that samples rows of `source` or values of its column `value`. Both must already be quoted.
 
-    `order` builds the sort key from a value and ASC or DESC, with NULL last.
+    `order` builds a sort key from a value and ASC or DESC, with NULL last.
     """
     if value is None:
         return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
@@ -154,10 +162,10 @@ def sample_query(
 
 
 class SessionCatalog:
-    """Base class for catalogs that query a session."""
+    """Base class for catalogs that run metadata queries in a session."""
 
     nested_refusal = ""
-    """The error for a sample of values nested in a column; empty if such samples are supported."""
+    """The error message for a sample of values nested in a column; empty if such samples are supported."""
     mark = '"'
     """The quote character for names."""
 
@@ -185,7 +193,7 @@ class SessionCatalog:
 
 
 def identifier(name: str, *, mark: str = '"') -> str:
-    """Quote a name and double the quote characters inside it."""
+    """Quote a name, doubling the quote characters inside it."""
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
 
@@ -195,12 +203,12 @@ def qualified(*names: str, mark: str = '"') -> str:
 
 
 def backquoted(*names: str) -> str:
-    """Like `qualified`, with the backquotes of MySQL and the Hive family."""
+    """Like `qualified`, with the backticks of MySQL and the Hive family."""
     return qualified(*names, mark="`")
 
 
 def literal(text: str) -> str:
-    """Return a string literal for engines where a backslash is an ordinary character (standard SQL)."""
+    """Return a string literal for engines that treat a backslash as an ordinary character (standard SQL)."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -214,7 +222,7 @@ def escaped_literal(text: str) -> str:
 
 @contextmanager
 def metadata_errors() -> Generator[None]:
-    """Wrap metadata queries to replace StatementDenied (the user lacks a right) with EngineForbidden."""
+    """Translate StatementDenied (the user lacks a privilege) in the block to EngineForbidden."""
     try:
         yield
     except errors.StatementDenied as error:

@@ -1,4 +1,4 @@
-"""Tools for data source connections: a pool, retries with backoff, TLS, and embedded database files."""
+"""Shared code for data source connections: a pool, retries with backoff, TLS, and embedded database files."""
 
 import asyncio
 import ssl
@@ -15,14 +15,14 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 
 
 class PooledConnection(Protocol):
-    """The methods that the pool calls on a connection. None of them raises."""
+    """The methods that the pool calls on a connection. They never raise."""
 
     def is_closed(self) -> bool:
         """Whether the connection is closed or lost."""
         ...
 
     async def clean(self) -> bool:
-        """Reset the connection to its state after login. Return False if that may have failed. Limited in time."""
+        """Restore the connection's state after login. Return False if that may have failed. Limited in time."""
         ...
 
     async def disconnect(self) -> None:
@@ -36,7 +36,7 @@ ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLogin:
-    """A connection's user, and its initial database if the engine's connections are bound to a database."""
+    """A connection's user, and its initial database on engines that bind each connection to a database."""
 
     user: str
     password: str = field(repr=False)
@@ -44,9 +44,9 @@ class DatabaseLogin:
 
 
 class ConnectionPool(Generic[LoginT, ConnectionT]):
-    """Keeps idle connections by login, reset for the next session, because logging in costs several round trips.
+    """Pools idle connections by login, because logging in takes several round trips. They are reset before reuse.
 
-    At most `max_idle` connections are kept, each for at most `idle_s`. Callers limit the number in use at any time.
+    Keeps at most `max_idle` idle connections, each for at most `idle_s`. Callers limit how many are in use at a time.
     """
 
     def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
@@ -72,10 +72,10 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
-        """Keep the connection for the next session. Close it if it may be unclean or enough connections are idle."""
+        """Keep the connection for a later session. Close it if it may be unclean or if enough connections are idle."""
         is_kept = False
         try:
-            # Room is checked again afterwards, because cleaning may take round trips.
+            # The limit is checked again afterwards, because cleaning may take round trips.
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:
@@ -87,7 +87,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
-        """Lend a clean connection for one call and close it after any exception. Raises the same errors as `take`."""
+        """Lend a clean connection for one call; close it after any exception. Raises the same errors as `take`."""
         connection = await self.take(login)
         try:
             yield connection
@@ -117,7 +117,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _close_idle(self) -> None:
-        """Close connections that were idle for `idle_s`. Ends when no connections are left."""
+        """Close connections that have been idle for `idle_s`. Ends when none are left."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
@@ -136,7 +136,10 @@ async def connect_first(
     *,
     failure: type[EngineError] = EngineUnavailable,
 ) -> ConnectedT:
-    """Try `connect` on each address in turn and return the first success. Raises the last address's `failure`."""
+    """Try `connect` on each address in turn and return the first success.
+
+    If all fail, raises the last address's error.
+    """
     *earlier, last = addresses
     for address in earlier:
         with suppress(failure):
@@ -157,21 +160,24 @@ async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 RETRY_S = 60.0
-"""How long a failing call is retried before the outcome of its statement counts as unknown."""
+"""How long a failing call is retried before the outcome of its statement is considered unknown."""
 
 _INITIAL_PAUSE_S = 0.05
 _MAX_PAUSE_S = 1.0
 
 
 class Retries:
-    """Exponential backoff between the attempts of one call, limited to `for_s` seconds from this object's creation."""
+    """Exponential backoff between the attempts of one call.
+
+    Retries end `for_s` seconds after this object's creation.
+    """
 
     def __init__(self, for_s: float) -> None:
         self._until = asyncio.get_running_loop().time() + for_s
         self._pause_s = _INITIAL_PAUSE_S
 
     async def pause(self, *, min_s: float = 0) -> bool:
-        """Wait before the next attempt. Return False immediately if no time is left for another attempt."""
+        """Wait before the next attempt. Return False immediately if the wait would exceed the time limit."""
         pause_s = max(self._pause_s, min_s)
         if asyncio.get_running_loop().time() + pause_s > self._until:
             return False
@@ -181,11 +187,11 @@ class Retries:
 
 
 _NOT_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's error reasons (3.0, and 3.2 or later) when a peer does not speak TLS."""
+"""OpenSSL error reasons (3.0, and 3.2 or later) for a peer that does not speak TLS."""
 
 
 class _NamedContext(ssl.SSLContext):
-    """An SSL context that expects a certificate for `server_name`, whatever address the driver passes."""
+    """An SSL context that verifies certificates against `server_name`, whatever address the driver passes."""
 
     server_name = ""
 
@@ -205,11 +211,11 @@ class _NamedContext(ssl.SSLContext):
 
 
 def client_tls(server_name: str, *, validate: bool = True, check_name: bool = True, ca: str = "") -> ssl.SSLContext:
-    """Create the client's TLS context for `server_name`, for drivers that connect to an address.
+    """Create a client TLS context that verifies `server_name`, for drivers that connect by IP address.
 
-    `ca` contains the trusted certificate authorities as PEM text; if empty, the system's authorities are trusted.
-    Without `validate` any certificate is accepted, without `check_name` any certificate from a trusted authority.
-    Raises ValueError if `ca` is not PEM.
+    `ca` contains the trusted certificate authorities in PEM; if empty, the system's authorities are trusted. If
+    `validate` is False, any certificate is accepted; if `check_name` is False, any certificate issued by a trusted
+    authority. Raises ValueError if `ca` is not PEM.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = server_name
@@ -234,7 +240,7 @@ NO_TLS = "it offers no TLS"
 
 
 def connection_failure_message(server: str, error: BaseException, *, reason: str = "") -> str:
-    """Return the message for a failed connection, including `reason` or else the underlying TLS failure, if any."""
+    """Return the message for a failed connection. It includes `reason`, or else the underlying TLS failure, if any."""
     reason = reason or _tls_reason(error)
     return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
 
@@ -242,7 +248,7 @@ def connection_failure_message(server: str, error: BaseException, *, reason: str
 def _tls_reason(error: BaseException) -> str:
     """Describe the TLS failure that caused `error`; empty if there was none.
 
-    The TLS library's message never contains file names, and only the addresses in the certificate.
+    The TLS library's messages contain no file names, and no addresses other than those in the certificate.
     """
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
@@ -274,14 +280,17 @@ def database_file(root: Path | None, path: str) -> Path:
 
 
 def require_folder(root: Path | None, path: str) -> None:
-    """Raise InvalidPath if the database's folder is missing, because engines create files but not folders. Blocks."""
+    """Raise InvalidPath if the database's folder does not exist, because engines create files but not folders.
+
+    Blocks.
+    """
     if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
         name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
         raise InvalidPath(f"The folder {name} of the database does not exist: create it first.")
 
 
 def refuse_links(root: Path, file: Path) -> None:
-    """Raise EngineUnavailable if any part of the path from `root` to `file` is a link.
+    """Raise EngineUnavailable if any part of the path from `root` to `file` is a symbolic link.
 
     Call this before each open. Blocks.
     """

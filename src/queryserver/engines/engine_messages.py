@@ -1,4 +1,4 @@
-"""Reads engine messages: error positions in them, log lines, and redaction of tokens."""
+"""Parsing of engine messages: error positions, log lines, and token redaction."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,14 +7,14 @@ from typing import TypeAlias
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
-"""Number of characters searched in a message. Some messages repeat a statement of several megabytes."""
+"""Maximum number of characters searched in a message. Some messages repeat a statement of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
 _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
 
 
 def find_location(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
-    """Return the position that the first matching pattern extracts from a message."""
+    """Return the position that the first matching pattern extracts from a message; None if no pattern matches."""
     text = text[:_MAX_TEXT_CHARACTERS]
     for pattern, location in patterns:
         if match := pattern.search(text):
@@ -46,7 +46,7 @@ def _near(found: re.Match[str]) -> ErrorLocation:
 
 
 NEAR_POSITIONS: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
-"""MySQL and MariaDB messages, which quote up to 80 bytes of the statement from the error onwards."""
+"""MySQL and MariaDB messages, which quote up to 80 bytes of the statement, starting at the error."""
 
 HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
 """`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`. Columns count UTF-16 units from 0."""
@@ -69,7 +69,7 @@ IMPALA: Sequence[_PositionPattern] = (
 PHOENIX: Sequence[_PositionPattern] = (
     (re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),
 )
-"""Messages of Phoenix's PhoenixParserException. Lines and columns count from 1."""
+"""Messages from Phoenix's PhoenixParserException. Lines and columns count from 1."""
 
 ANY: Sequence[_PositionPattern] = (
     *LABELED_POSITIONS,
@@ -83,11 +83,13 @@ ANY: Sequence[_PositionPattern] = (
 
 
 _MIN_TOKEN_CHARACTERS = 16
-"""Minimum length of redacted tokens. A response may contain a shorter token's characters by chance."""
+"""Minimum length of tokens that are redacted. A shorter token might occur in a response by chance."""
 
 
 def redact_token(content: bytes, token: str | None) -> bytes:
-    """Replace the token in an engine's response by as many asterisks, so that frame lengths remain valid."""
+    """Replace each occurrence of the token in an engine's response with as many asterisks, so that frame lengths stay
+    valid.
+    """
     if token is None or len(token) < _MIN_TOKEN_CHARACTERS:
         return content
     secret = token.encode()
@@ -99,12 +101,12 @@ MAX_CHARACTERS = 1024 * 1024
 
 
 class LogLines(list[str]):
-    """A log's first lines, limited to MAX_LINES and MAX_CHARACTERS. The last line may be truncated."""
+    """The first lines of a log, limited to MAX_LINES and MAX_CHARACTERS. The last line may be truncated."""
 
     _room = MAX_CHARACTERS
 
     def add_line(self, line: str) -> None:
-        """Add a line if there is room for it."""
+        """Append the line, truncated to the remaining characters, unless a limit has been reached."""
         if len(self) >= MAX_LINES or self._room <= 0:
             return
         self.append(line if len(line) <= self._room else f"{line[: self._room]}…")

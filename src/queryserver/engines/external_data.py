@@ -1,6 +1,6 @@
-"""Protocols through which a session's statements read data outside their data source: stored files and results.
+"""Protocols through which a session's statements read stored files and results outside the session's data source.
 
-The server passes both to a session in its options (`engines/protocol.py`).
+The server passes their implementations to a session in its options (`engines/protocol.py`).
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from queryserver.formats.columns import Column
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A store entry. `path` is written as in the storage API, such as `s3a://bucket/x`; `size` is in bytes.
+    """A file or directory in a store. `path` has the form used by the storage API, such as `s3a://bucket/x`; `size` is
+    in bytes.
 
-    `version` changes with the content, as far as the store reveals changes. It is empty for directories.
+    `version` changes when the content changes, as far as the store reports changes. It is empty for directories.
     """
 
     path: str
@@ -35,8 +36,8 @@ class FileSink(Protocol):
 class StatementFiles(Protocol):
     """Gives one session's statements access to the files of all configured stores, with the caller's rights.
 
-    Paths are written as in the storage API (Contract storage 2.2), with a scheme. Calls may run concurrently. They are
-    refused while no statement runs. All methods raise InvalidPath, UnknownScheme, StorageNotConfigured,
+    Paths are written as in the storage API (Contract storage 2.2), with a scheme. Calls may run concurrently and are
+    refused unless a statement is running. All methods raise InvalidPath, UnknownScheme, StorageNotConfigured,
     UnknownAuthority, PathNotFound, PermissionDenied (whose message begins with the path), NotADirectory,
     StorageUnavailable, StorageError.
     """
@@ -48,9 +49,9 @@ class StatementFiles(Protocol):
         """Return the matching files (not directories), sorted by path; empty if nothing matches.
 
         Patterns follow DuckDB: `*`, `?`, `[a-c]` and `[!a]` match within a name, including a leading dot; a path
-        segment `**` matches any number of directories; `[*]` is a literal star, and `{a,b}` is not special. A pattern
-        without matches yields the file with exactly that name, if it exists. Symbolic links are skipped. Raises
-        too_many_entries.
+        segment `**` matches any number of directories; `[*]` is a literal star, and `{a,b}` is not special. If nothing
+        matches but a file with exactly the pattern's name exists, that file is returned. Symbolic links are skipped.
+        Raises too_many_entries.
         """
         ...
 
@@ -61,36 +62,39 @@ class StatementFiles(Protocol):
         ...
 
     async def require_readable(self, path: str) -> StoredFile:
-        """Return the file if the caller may read it, by reading a few bytes if necessary. Raises NotAFile."""
+        """Return the file if the caller may read it, checking by reading a few bytes if necessary. Raises NotAFile."""
         ...
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
         """Return the bytes [offset, offset + length), at most 16 MiB, or fewer at the end of the file.
 
-        With `version`, taken from an earlier result, only that version is read. Raises NotAFile, EntryChanged.
+        If `version` is set (taken from an earlier `StoredFile`), only that version is read. Raises NotAFile,
+        EntryChanged.
         """
         ...
 
     def write(self, path: str, *, overwrite: bool) -> AbstractAsyncContextManager[FileSink]:
-        """Write a file. It appears, complete, only when the block is left without an error.
+        """Write a file, which becomes visible, complete, only when the block is left without an error.
 
-        Entry or exit raises PathExists, InvalidName, VerificationFailed, StoreQuotaExceeded, file_too_large or
-        upload_disabled. `send` raises an error as soon as the store has failed.
+        Entering or leaving the context raises PathExists, InvalidName, VerificationFailed, StoreQuotaExceeded,
+        file_too_large or upload_disabled. `send` raises as soon as the store has failed.
         """
         ...
 
     async def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents, if it does not exist yet. Raises PathExists for a file."""
+        """Create a directory and any missing parents, unless it already exists. Raises PathExists if the path is a
+        file.
+        """
         ...
 
     async def remove(self, path: str) -> None:
-        """Delete a file that this statement has written. Raises PermissionDenied for other files."""
+        """Delete a file that the current statement has written. Raises PermissionDenied for other files."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPiece:
-    """Consecutive rows of a stored result in an Arrow IPC stream, whose buffers may be compressed with LZ4."""
+    """Consecutive rows of a stored result as an Arrow IPC stream, whose buffers may be LZ4-compressed."""
 
     rows: int
     size_bytes: int
@@ -100,11 +104,13 @@ class OpenResult(Protocol):
     """A stored result that neither expires nor loses bytes while it is open. Pieces are numbered from 0."""
 
     columns: tuple[Column, ...]
-    """The result columns. Names need not be unique, and Arrow types may differ by piece (Contract editor 6.3)."""
+    """The result columns. Names need not be unique, and a column's Arrow type may differ between pieces (Contract
+    editor 6.3).
+    """
     pieces: tuple[ResultPiece, ...]
-    """The pieces that contain all rows, in order; empty for a result without rows."""
+    """The pieces that contain all rows, in order; empty if the result has no rows."""
     warning: str
-    """A message if a server limit truncated the result; empty if the result has all rows of its query."""
+    """A message if a server limit truncated the result; empty if the result is complete."""
 
     async def descriptor(self, number: int) -> int | None:
         """Open a file that contains exactly this piece and return its descriptor, which the caller closes.
@@ -122,9 +128,9 @@ class StatementResults(Protocol):
     """Gives one session's statements access to the stored results that the session's user may fetch."""
 
     def open(self, operation_id: str) -> AbstractAsyncContextManager[OpenResult]:
-        """Open an operation's result; for a script, the result of its last statement that has a result.
+        """Open an operation's result; for a script, the result of the last statement that produced one.
 
-        Raises DatabaseUnavailable, and ResultRefused with the code operation_not_found, permission_denied,
-        result_expired (also if closed) or result_not_available (the operation has not ended or returned no rows).
+        Raises DatabaseUnavailable, and ResultRefused with code operation_not_found, permission_denied, result_expired
+        (also if the operation was closed) or result_not_available (the operation has not ended or returned no rows).
         """
         ...

@@ -1,4 +1,6 @@
-"""Tools for table loaders: refusals, staging tables, read-ahead, values as text, and loads by plain statements."""
+"""Shared code for table loaders: target checks, staging tables, read-ahead, values as text, and loads by SQL
+statements.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,7 +33,7 @@ ConvertedT = TypeVar("ConvertedT")
 
 
 def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], str]) -> str:
-    """Write the column list for CREATE TABLE, without parentheses."""
+    """Return the column list for CREATE TABLE, without parentheses."""
     return ", ".join(
         [f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns]
     )
@@ -46,9 +48,9 @@ def refuse_target(load: TableLoad, *, exists: bool) -> None:
 
 
 def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    """Return the statements that make the rows of the table `staging` visible, to be run in one transaction.
+    """Return the statements that publish the rows of the table `staging`, to be run in one transaction.
 
-    Names are double-quoted. If the target to be replaced is a view, the engine's DROP TABLE refuses it.
+    `staging` and `target` are quoted names. If the target to be replaced is a view, the engine's DROP TABLE fails.
     """
     if load.append:
         names = ", ".join(identifier(column.name) for column in load.columns)
@@ -69,12 +71,14 @@ def refuse_changes(*, read_only: bool) -> None:
 
 
 def session_database_error(database: str) -> StatementRejected:
-    """Return the error for a target in a database whose tables vanish with their session."""
+    """Return the error for a target database whose tables are dropped when their session ends."""
     return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
 
 
 def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: Callable[[str], int]) -> None:
-    """Raise StatementRejected for a name that the engine would truncate, or reject without naming it."""
+    """Raise StatementRejected for a name that the engine would truncate, or reject without reporting which name it
+    was.
+    """
     for name in names:
         if size(name) > max_size:
             shown = name[:_SHOWN_CHARACTERS]
@@ -83,7 +87,7 @@ def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: C
 
 
 class Staging:
-    """A staging table. `is_gone` is set once the table was renamed or vanished with its transaction."""
+    """A staging table. `is_gone` is set once the table was renamed or disappeared with its transaction."""
 
     def __init__(self, table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
         self.is_gone = False
@@ -93,9 +97,9 @@ class Staging:
         self._drop = drop
 
     async def publish(self, last_step: Awaitable[object], *, consumes_table: bool = True) -> None:
-        """Run the step that makes the rows visible. Drop the staging table unless that step consumes it.
+        """Run the step that publishes the rows. Drop the staging table unless that step consumes it.
 
-        Runs to completion. A cancellation during this step is too late and reaches the caller after the load.
+        Always runs to completion: a cancellation during this step is delivered to the caller only after the step.
         """
 
         async def publish() -> None:
@@ -106,7 +110,9 @@ class Staging:
         await run_to_completion(publish())
 
     async def clear(self) -> None:
-        """Drop the table and remove it from the ledger. If it cannot be dropped now, it stays in the ledger."""
+        """Drop the table and remove it from the ledger. If the drop fails, the table stays in the ledger for a later
+        drop.
+        """
         self.is_cleared = True
         if not self.is_gone:
             try:
@@ -121,12 +127,12 @@ class Staging:
 async def staging_table(
     table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[Staging]:
-    """Manage a staging table, which the block creates. On exit the table is always dropped.
+    """Manage a staging table that the block creates. The table is dropped on exit unless the block published it.
 
-    The ledger records the table before the block and settles it afterwards. Exceptions from the batches are raised
-    unchanged.
+    The table is entered in the ledger before the block, and removed from it once it is gone. Errors raised by the
+    batches leave the block as the original exceptions, not as BatchesFailed.
     """
-    # Runs to completion; after an interrupted call it would be unknown whether the ledger has the table.
+    # Runs to completion: if the call were interrupted, it would be unknown whether the ledger contains the table.
     await run_to_completion(ledger.add(table))
     staging = Staging(table, ledger, drop)
     try:
@@ -139,9 +145,9 @@ async def staging_table(
 
 
 async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run `work` to completion and return its result. A cancellation during the work is delivered at the next await.
+    """Run `work` to completion and return its result. A cancellation meanwhile is delivered at the task's next await.
 
-    If the work fails, the cancellation replaces its error. The work must limit its own duration.
+    If the work fails, the cancellation replaces its error. `work` must limit its own duration.
     """
     running = asyncio.ensure_future(work)
     is_canceled = False
@@ -165,7 +171,7 @@ def deliver_cancel(failure: BaseException | None) -> None:
 
 
 class BatchesFailed(Exception):
-    """Reading a load's batches failed, not the engine. Drivers' error handling passes this exception unchanged."""
+    """Reading a load's batches failed, not the engine. Driver error handling lets this exception through unchanged."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
@@ -176,10 +182,10 @@ class BatchesFailed(Exception):
 async def read_ahead(
     batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], ConvertedT], executor: Executor
 ) -> AsyncGenerator[AsyncGenerator[ConvertedT]]:
-    """Read and convert the next batches while the engine processes the current batch.
+    """Read and convert upcoming batches while the engine processes the current one.
 
     At most two batches are ready or in progress. Exceptions from the batches and from `convert` are raised as
-    BatchesFailed. A single task reads all batches, and it has ended when the block is left.
+    BatchesFailed. One task reads all batches and has ended when the block is left.
     """
     ready: asyncio.Queue[ConvertedT | None] = asyncio.Queue()
     room = asyncio.Semaphore(_BATCHES_AHEAD)
@@ -212,12 +218,13 @@ async def read_ahead(
             reading.exception()
 
 
-# pyarrow creates the kernels at import, so its stubs declare only some of them.
+# pyarrow generates these functions at import, so its stubs declare only some of them.
 _kernels: Any = pyarrow.compute
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
-    """Convert values of any imported type to text that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
+    """Convert values of any importable type to strings that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31
+    10:20:30`.
 
     Bytes become base64, which engines can decode with a function.
     """
@@ -241,13 +248,13 @@ def cell_texts(values: pa.Array) -> pa.Array:
 
 
 def hex_texts(values: pa.Array, prefix: str = "", suffix: str = "") -> pa.Array:
-    """Convert bytes to hexadecimal digits between the texts `prefix` and `suffix`."""
+    """Convert bytes to hexadecimal strings, each enclosed in `prefix` and `suffix`."""
     literals = (None if value is None else f"{prefix}{value.hex()}{suffix}" for value in values.to_pylist())
     return pa.array(literals, pa.string())
 
 
 def plain_decimals(decimals: pa.Array) -> pa.Array:
-    """Write decimal numbers with all digits, without the exponent that Arrow uses for very small numbers."""
+    """Format decimals with all digits, without the exponent that Arrow uses for very small numbers."""
     texts = decimals.cast(pa.string())
     if not _kernels.any(_kernels.match_substring(texts, "E")).as_py():
         return texts
@@ -255,17 +262,17 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
 
 
 WrittenRows = Sequence[bytes]
-"""Rows written as the engine's SQL text, which a loader's `insert` joins to a statement."""
+"""Rows formatted as SQL text, which a loader's `insert` joins into a statement."""
 
 RowsWriter = Callable[[pa.RecordBatch], WrittenRows]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
-    """Run a statement to completion, or stop it at the engine if the caller is cancelled. Raises EngineError."""
+    """Run a statement to completion. Cancel it on the engine if the caller is cancelled. Raises EngineError."""
     submitting = asyncio.create_task(session.submit(statement), name="submit")
 
     async def end() -> None:
-        # Stop and close the statement, if it was started. The adapter limits the duration of both calls.
+        # Cancel and close the statement if it was started. The adapter limits the duration of both calls.
         await asyncio.wait({submitting}, timeout=_STOP_S)
         if not submitting.done():
             submitting.cancel()
@@ -276,7 +283,7 @@ async def execute(session: EngineSession, statement: str) -> None:
             await session.close(handle)
 
     try:
-        # Shielded: if submit were cancelled, there would be no handle to stop the statement with.
+        # Shielded: if submit were cancelled, there would be no handle with which to cancel the statement.
         handle = await asyncio.shield(submitting)
         await ended(session, handle)
     finally:
@@ -290,9 +297,9 @@ async def created_table(
     ledger: LoadLedger,
     drop: Callable[[], Awaitable[None]],
 ) -> AsyncGenerator[Staging]:
-    """Create a table under its final name, which the block fills. On exit it is dropped unless `is_gone` is set.
+    """Create a table under its final name for the block to fill. Drop it on exit unless `is_gone` is set.
 
-    Only the table that `create` made is ever dropped or recorded, never a table that another client created since.
+    Only the table that `create` made is ever dropped or recorded, never one that another client has created meanwhile.
     """
     creating = asyncio.create_task(create(), name="create table")
 
@@ -307,7 +314,8 @@ async def created_table(
 
     async with AsyncExitStack() as stack:
         try:
-            # Shielded: if create were cancelled, it would be unknown who created the table.
+            # Shielded: if create were cancelled, it would be unknown whether this call or another client created the
+            # table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staging_table(table, ledger, drop))
         except BaseException:  # includes cancellation: the table must not remain
@@ -317,10 +325,10 @@ async def created_table(
 
 
 class StatementLoader(ABC):
-    """Implements `TableLoader` with plain statements. A subclass per engine writes the SQL.
+    """Implements `TableLoader` with plain SQL statements, which subclasses write for each engine.
 
-    A new table is the renamed staging table. If the engine cannot rename tables, the new table is filled by one
-    INSERT ... SELECT and dropped if that fails.
+    To publish a new table, the staging table is renamed. If the engine cannot rename tables, the new table is created,
+    filled by one INSERT ... SELECT, and dropped if that fails.
     """
 
     max_statement_bytes: int
@@ -363,7 +371,7 @@ class StatementLoader(ABC):
         ...
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Raise StatementRejected if the existing table cannot be the load's target."""
+        """Raise StatementRejected if the existing table cannot be the target of the load."""
         if load.replace and await self.is_view(load.target):
             raise not_plain_table_error(load.target)
 
@@ -374,7 +382,7 @@ class StatementLoader(ABC):
 
     @abstractmethod
     def qualified_name(self, table: TableName) -> str:
-        """Return the table's quoted name."""
+        """Return the quoted, qualified name of the table."""
         ...
 
     @abstractmethod
@@ -384,17 +392,22 @@ class StatementLoader(ABC):
 
     @abstractmethod
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
-        """Return a function that writes rows as SQL in a thread. Out-of-range values raise StatementRejected there."""
+        """Return a function that formats rows as SQL in a thread. The function raises StatementRejected for
+        out-of-range values.
+        """
         ...
 
     @abstractmethod
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
-        """Return the statement that adds written rows to the staging table."""
+        """Return the statement that inserts formatted rows into the staging table."""
         ...
 
     @abstractmethod
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """Rename a table if `name` is free. Return False if the engine cannot rename tables. Raises EngineError."""
+        """Rename a table unless `name` is taken. Return False if the engine cannot rename tables.
+
+        Raises EngineError.
+        """
         ...
 
     async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
@@ -416,8 +429,9 @@ class StatementLoader(ABC):
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
         """Replace the existing table with the new table, then drop the old table.
 
-        This takes two renames. The ledger records the old table only after both, because between them no table has
-        the target's name. If the server dies at that point, the old table remains as `qs_import_<id>_old`.
+        This takes two renames. The ledger records the old table only after both, because between the renames it is the
+        only copy and no table has the target's name. If the server dies at that point, the old table remains as
+        `qs_import_<id>_old`.
         """
         old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
         try:
@@ -434,7 +448,7 @@ class StatementLoader(ABC):
             """Leaving the block drops the old table, or else keeps it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
-        """Whether a swap took effect although it reported a failure. If not, the old table's name is restored."""
+        """Whether the swap took effect although a rename failed. If it did not, restore the old table's name."""
         try:
             async with asyncio.timeout(_UNDO_S):
                 if not await self.exists(old):
@@ -465,7 +479,7 @@ class StatementLoader(ABC):
             filled.is_gone = True
 
     async def _undo_rename(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
-        """Undo the rename: if the staging table no longer exists, it has become the target, which is then dropped."""
+        """Drop the target if the rename took effect, which is the case if the staging table no longer exists."""
         await asyncio.wait({renaming}, timeout=_UNDO_S)
         renaming.cancel()
         with suppress(EngineError, TimeoutError, asyncio.CancelledError):
@@ -477,7 +491,7 @@ class StatementLoader(ABC):
 
 
 async def group_rows(written: AsyncGenerator[WrittenRows], max_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
-    """Group rows into statements of at most `max_bytes`, each with at least one row."""
+    """Group rows into batches of at most `max_bytes`, one per statement. Each batch contains at least one row."""
     rows, size = list[bytes](), 0
     async for more in written:
         for row in more:

@@ -28,7 +28,7 @@ class TableKind(StrEnum):
 
     @classmethod
     def of(cls, *, is_view: bool) -> "TableKind":
-        """Return the kind for an engine that only distinguishes tables from views."""
+        """Return VIEW or MANAGED, for engines that distinguish only tables from views."""
         return cls.VIEW if is_view else cls.MANAGED
 
     @property
@@ -59,7 +59,7 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A table column. `type` is the engine's own type name, as shown by its DESCRIBE."""
+    """A table column. `type` is the engine's own type name, as shown by DESCRIBE."""
 
     name: str
     type: str
@@ -88,7 +88,7 @@ class TableProperty:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table or view. Columns are in table order and include partition columns."""
+    """A table or view. `columns` is in table order and includes partition columns."""
 
     database: str
     name: str
@@ -109,7 +109,9 @@ class TableDescription:
     """Only statistics that the engine has already stored: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
 
     def column(self, name: str) -> TableColumn | None:
-        """Return the column with exactly this name, or else the only case-insensitive match."""
+        """Return the column with exactly this name, or else the only case-insensitive match; None if there is
+        neither.
+        """
         exact = [one for one in self.columns if one.name == name]
         folded = [one for one in self.columns if one.name.casefold() == name.casefold()]
         matches = exact or folded
@@ -118,7 +120,7 @@ class TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Column statistics that the engine has already stored. `message` explains why there are none."""
+    """Column statistics already stored by the engine. If there are none, `message` explains why."""
 
     min: str | None = None
     max: str | None = None
@@ -133,7 +135,7 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDescription:
-    """An SQL function. Line breaks separate overloads in `signature`."""
+    """An SQL function. In `signature`, line breaks separate the overloads."""
 
     name: str
     signature: str = ""
@@ -141,7 +143,7 @@ class FunctionDescription:
     is_builtin: str = ""
     """`BUILTIN`, the engine's own term, or empty."""
     is_persistent: str = ""
-    """Whether the function is persistent: `true`, `false`, or empty if unknown."""
+    """`true`, `false`, or empty if the engine does not report whether the function is persistent."""
     description: str = ""
 
 
@@ -163,30 +165,32 @@ class EngineCapabilities:
     """Facts about an engine. Services test these facts instead of comparing dialect names."""
 
     one_process: bool = False
-    """Only one process at a time can open the data, and only that process may claim statements."""
+    """Only one process at a time can open the data, so only that process may claim its statements."""
     data_name: str = ""
-    """With `one_process`: a name shared by all connectors to the same data; empty if no other connector uses it."""
+    """If `one_process` is set: a name shared by all connectors to the same data; empty if no other connector uses it.
+    """
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
     explain_column: str | None = None
-    """The result column that contains the plan's text; None if the plan consists of all columns."""
+    """The result column that contains the plan text; None if the plan spans all columns."""
     explain_failure: re.Pattern[str] | None = None
-    """Matches the start of a plan that is really an error; the engine's message follows the match."""
+    """Matches the start of a plan that is actually an error; the engine's message follows the match."""
     reports_progress: bool = False
     endpoints: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports; a session connects to one of them. Empty if there are none or only the driver knows them."""
+    """Hosts and ports, one of which a session connects to. Empty if there are none or only the driver knows them."""
     wants_credentials: bool = False
     """Callers log in to the data source with their own credentials, which they pass to create_session."""
     wants_external_token: bool = False
-    """The only login the engine accepts is the external token that authenticated the request."""
+    """The engine accepts no login except the external token that authenticated the request."""
     acts_as_caller: bool = False
-    """Sessions run under the caller's name without the caller's credentials, so users may see different objects."""
+    """Sessions run under the caller's name but without the caller's credentials, so visible objects may differ by user.
+    """
     parameters: ParameterSupport = NO_PARAMETERS
-    """The bound parameters that statements may have."""
+    """The kinds of bound parameters that statements may use."""
     reads_files: bool = False
-    """Statements may name files of the configured stores; sessions receive `SessionOptions.files`."""
+    """Statements may reference files in the configured stores; sessions receive `SessionOptions.files`."""
     writes_files: bool = False
-    """With `reads_files`: statements may also write such files, unless the connector is read-only."""
+    """If `reads_files` is set: statements may also write such files, unless the connector is read-only."""
     reads_results: bool = False
     """Statements may read stored results as tables; sessions receive `SessionOptions.results`."""
 
@@ -205,30 +209,30 @@ class SessionOptions:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
     results: StatementResults | None = field(default=None, repr=False)
-    """The stored results that statements can read as tables; None without `reads_results`."""
+    """The stored results that statements can read as tables; None unless the engine has `reads_results`."""
     external_token: str | None = field(default=None, repr=False)
-    """The caller's own token, for engines that accept it instead of a login (Contract platform 3.9)."""
+    """The caller's own token, for engines that accept a token instead of a login (Contract platform 3.9)."""
     token_expires_at: int | None = None
-    """Time in seconds since 1970 after which the session accepts no further statements."""
+    """Unix time in seconds after which the session accepts no further statements."""
     files: StatementFiles | None = field(default=None, repr=False, compare=False)
-    """The files that statements may name; None without `reads_files`."""
+    """The files that statements may reference; None unless the engine has `reads_files`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationHandle:
-    """Identifies a statement at its engine. `token` is opaque text with which a resumable engine can re-attach."""
+    """Identifies a statement on its engine. `token` is an opaque string that a resumable engine uses to re-attach."""
 
     token: str
 
 
 class OperationState(StrEnum):
-    """The state of a statement at its engine."""
+    """The state of a statement on its engine."""
 
     PENDING = "pending"
     """Waiting in the engine's own queue."""
     RUNNING = "running"
     FINISHED = "finished"
-    """Completed, or still producing rows that can already be read with `batches`."""
+    """Completed, or still producing rows; `batches` can already read rows."""
     CANCELED = "canceled"
     FAILED = "failed"
 
@@ -241,9 +245,10 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """A statement's status. `progress` is 0..100 or None if unknown; `error` is set if and only if the state is FAILED.
+    """A statement's status. `progress` is 0 to 100, or None if unknown; `error` is set if and only if the state is
+    FAILED.
 
-    `modified_rows` is None until known. With a result set, it is final once `batches` is exhausted.
+    `modified_rows` is None until known. If there is a result set, the count is final only once `batches` is exhausted.
     """
 
     state: OperationState
@@ -254,72 +259,74 @@ class OperationStatus:
 
 
 class EngineSession(Protocol):
-    """One engine session or connection, which keeps the state set by `SET` and `USE`.
+    """One engine session or connection, whose `SET` and `USE` state persists between statements.
 
-    Runs one statement at a time. Used by one task, except that `poll`, `logs` and `cancel` may be called while another
-    task waits in `poll` or reads `batches`.
+    Runs one statement at a time. Only one task uses the session, except that `poll`, `logs` and `cancel` may be called
+    while another task waits in `poll` or reads `batches`.
     """
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:
-        """Start a statement and return before it completes.
+        """Start a statement and return without waiting for it to complete.
 
-        A `BoundStatement` has parameters that `capabilities.parameters` permits. Raises StatementRejected if the engine
-        refused the text, EngineUnavailable if the statement was never sent, and OutcomeUnknown. Any failure caused by a
-        missing right, if the engine names it, is a StatementDenied.
+        A `BoundStatement` carries parameters, of the kinds that `capabilities.parameters` permits. Raises
+        StatementRejected if the engine refuses the statement, EngineUnavailable if the statement was never sent, and
+        OutcomeUnknown if it may have been sent. A failure that the engine reports as a missing privilege is raised as
+        StatementDenied.
         """
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """Wait up to `wait_s` for a terminal status and return the current one. Failures at the engine are not raised.
+        """Wait up to `wait_s` for a terminal status and return the current one. Engine failures are reported in the
+        status, not raised.
 
         A `ResumableSession` returns early when its resume token has changed.
         """
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Return the result columns in order. Call this only after FINISHED with a result set."""
+        """Return the result columns in order. Call only after FINISHED with a result set."""
         ...
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        """Read the rows, forward only and once. Each batch has a limited size and one field per column, in order.
+        """Read the rows in order, once. Batches are limited in size and have one field per result column, in order.
 
         Raises StatementRejected if the engine fails while producing rows, OutcomeUnknown if the connection is lost.
         """
         ...
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """Return the engine's log lines from index `start` onwards; empty for an engine without logs."""
+        """Return the engine's log lines from index `start` onwards; empty if the engine has no logs."""
         ...
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """Stop the statement at the engine. Returns once the request is sent. Idempotent, limited in time."""
+        """Cancel the statement on the engine and return once the request is sent. Idempotent, limited in time."""
         ...
 
     async def close(self, handle: OperationHandle) -> None:
-        """Free the statement's resources at the engine. Idempotent, limited in time, never raises EngineError."""
+        """Free the statement's resources on the engine. Idempotent, limited in time, never raises EngineError."""
         ...
 
     async def is_alive(self) -> bool:
-        """Whether the session can accept another statement. Implementations need not contact the engine."""
+        """Whether the session can accept another statement. Implementations need not contact the engine to decide."""
         ...
 
 
 class Engine(Protocol):
-    """A connector's running engine. It owns its connection pool, and tasks share it."""
+    """A connector's running engine. Owns the connection pool and is shared by all tasks."""
 
     dialect: str
-    """The SQL dialect of the engine's statements."""
+    """The SQL dialect in which statements are written."""
     capabilities: EngineCapabilities
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        """Open a session for `user`. Leaving the context stops the session's work at the engine.
+        """Open a session for `user`. Leaving the context cancels the session's work on the engine.
 
-        Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database, refused setting).
+        Raises EngineUnavailable, CredentialsRequired, and StatementRejected (unknown database or refused setting).
         """
         ...
 
     async def ping(self) -> None:
-        """Check that statements can be sent. Raises EngineUnavailable or CredentialsRequired otherwise."""
+        """Check that the engine accepts statements. Raises EngineUnavailable or CredentialsRequired if it does not."""
         ...
 
     async def close(self) -> None:
@@ -329,43 +336,44 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ResumableEngine(Protocol):
-    """An engine whose statements keep running without their client. Its sessions are ResumableSessions."""
+    """An engine whose statements keep running after their client disconnects. Its sessions are ResumableSessions."""
 
     def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
-        """Attach to a statement that another process started. `batches` skips its first `rows_read` rows.
+        """Attach to a statement that another process started. `batches` skips the first `rows_read` rows.
 
-        `token` is the last `resume_token` or the handle's token. Leaving the context ends the statement and its session
-        at the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (whose message begins
-        with `Results have expired`) if the engine no longer knows the statement or cannot resume at that row.
+        `token` is the last `resume_token`, or else the handle's token. Leaving the context ends the statement and its
+        session on the engine, unless `detach` was called. Raises EngineUnavailable; raises OutcomeUnknown, with a
+        message that begins with `Results have expired`, if the engine no longer knows the statement or cannot resume at
+        that row.
         """
         ...
 
 
 @runtime_checkable
 class ResumableSession(Protocol):
-    """A session whose statement another process can continue."""
+    """A session whose statement can be continued by another process."""
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """Return the token for resuming after the last results of `poll` and `batches`.
+        """Return the token with which another process resumes after the latest `poll` status and `batches` rows.
 
-        Either call may change the token. The previous token stays valid until the next call, so a caller that stores
-        rows and token together before it continues neither loses rows nor reads them twice.
+        Each `poll` or `batches` step may change the token. The previous token stays valid until the next step, so a
+        caller that stores rows and token together before it continues neither loses rows nor reads them twice.
         """
         ...
 
     def detach(self) -> None:
-        """Leave the statement running at the engine when the session's context is left."""
+        """Let the statement keep running on the engine after the session's context is left."""
         ...
 
 
 @runtime_checkable
 class LiteralSession(Protocol):
-    """A ResumableSession that writes parameters into the statement as literals, which the engine may log."""
+    """A ResumableSession that inlines parameters into the statement as literals, which the engine may log."""
 
     def written(self, statement: BoundStatement) -> str:
-        """Return the text that the engine received from the process that started `statement`."""
+        """Return the SQL text that the process that started `statement` sent to the engine."""
         ...
 
 
@@ -373,8 +381,8 @@ class LiteralSession(Protocol):
 class RowsSession(Protocol):
     """An EngineSession that may run a `BoundStatement` once per parameter row in a single `submit` call.
 
-    On an engine with transactions, all executions share one transaction or join the open transaction. `modified_rows`
-    is their sum. `BoundStatement.row` is the number of the failed row.
+    On an engine with transactions, all executions run in one transaction, which is the open one if there is one.
+    `modified_rows` is the total over all executions. `BoundStatement.row` is the number of the failed row.
     """
 
     @property
@@ -384,11 +392,11 @@ class RowsSession(Protocol):
 class Catalog(Protocol):
     """The metadata visible to one user. Used by one task, one call at a time. No method reads table data.
 
-    Names are matched exactly first, then folded as the engine folds unquoted names. They are always quoted or bound in
-    SQL. `database=""` is the session's default database, except on an engine that has a
-    schema with an empty name. Cancelling the waiting task also stops the engine's work.
+    Names match exactly first, and otherwise after folding them as the engine folds unquoted names. Generated SQL always
+    quotes or binds them. `database=""` is the session's default database, except on an engine that has a schema with an
+    empty name. Cancelling the waiting task also cancels the query on the engine.
 
-    All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right),
+    All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the privilege),
     EngineTimeout, and StatementRejected for any other refusal by the engine.
     """
 
@@ -409,18 +417,18 @@ class Catalog(Protocol):
         ...
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """Return the statistics that the engine has already stored for a column of `table`. Computes nothing."""
+        """Return the stored statistics for a column of `table`. Does not compute new statistics."""
         ...
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """List the functions defined in `database`, or with None the built-in functions and those visible by default.
+        """List the functions defined in `database`; for None, the built-in functions and those visible by default.
 
         Each name occurs once. Raises database_not_found.
         """
         ...
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """Return the function with this name, or None if there is none."""
+        """Return the function with this name, or None if it does not exist."""
         ...
 
     async def sample_statement(
@@ -429,15 +437,15 @@ class Catalog(Protocol):
         """Return the query for a sample of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
 
         Without `column` the query selects rows, newest partitions first for partitioned tables in the Hive family. With
-        `column`, or the path `nested` inside it, it selects sorted distinct values with NULL last, the maximum or the
-        minimum. Raises NotSupported for a nested path that the engine cannot read.
+        `column`, or the path `nested` inside it, the query selects the sorted distinct values (NULL last), the maximum,
+        or the minimum, depending on `kind`. Raises NotSupported for a nested path that the engine cannot read.
         """
         ...
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """Return the statement that makes the engine compute statistics (table in Contract editor 10.5).
 
-        Raises NotSupported.
+        Raises NotSupported if the engine has no such statement.
         """
         ...
 
@@ -462,7 +470,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class LoadColumn:
-    """A column of a table to create. `declared` is its SQL type in the engine's dialect, with precision and scale."""
+    """A column to create. `declared` is its SQL type in the engine's dialect, including precision and scale."""
 
     name: str
     type: ColumnType
@@ -472,10 +480,10 @@ class LoadColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """A table to create or, with `append`, to add rows to.
+    """A table to create, or to add rows to if `append` is set.
 
-    With `replace` the new table replaces an existing plain table. `staging` names a table in the same database that
-    only this load uses, for rows that are not visible yet.
+    If `replace` is set, the new table replaces an existing plain table. `staging` names a table in the same database
+    that only this load uses, for rows that are not visible yet.
     """
 
     target: TableName
@@ -486,14 +494,14 @@ class TableLoad:
 
 
 class LoadLedger(Protocol):
-    """Records the tables to drop if the server dies. Each call is durable when it returns."""
+    """Records the tables that must be dropped if the server dies. Each call is durable when it returns."""
 
     async def add(self, table: TableName) -> None:
         """Record a table that must be dropped.
 
-        A staging table is recorded before its creation. A table with the target's name is recorded after its creation,
-        so that another client's table of that name is never dropped. A table that vanishes with its transaction is not
-        recorded.
+        A staging table is recorded before its creation. A table that already has the target's name is recorded only
+        after its creation, so that another client's table of that name is never dropped. A table that disappears when
+        its transaction rolls back is not recorded.
         """
         ...
 
@@ -506,17 +514,18 @@ class TableLoader(Protocol):
     """Creates and fills tables in one engine session. One call at a time."""
 
     async def exists(self, table: TableName) -> bool:
-        """Whether a table or view with that name exists. Raises EngineError."""
+        """Whether a table or view with this name exists. Raises EngineError."""
         ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Create the table with all rows, or append all rows, and return their number. Values are bound or escaped.
+        """Create the table with all rows, or append all rows, and return the number of rows. Values are bound or
+        escaped.
 
-        Reads the batches as fast as the engine accepts them. A failure is a refusal, an exception from the batches, or
-        a cancellation, which also stops the engine's work. After any failure the staging table is dropped or in the
-        ledger, no new table exists, and an existing table is unchanged, even if it was to be replaced. Raises
-        EngineError (StatementRejected also if another client has since created the table) and any error from the
-        batches.
+        Reads the batches as fast as the engine accepts them. The load fails if the engine refuses it, the batches
+        raise, or the caller is cancelled; cancellation also cancels the work on the engine. After any failure, the
+        staging table is dropped or in the ledger, no new table exists, and an existing table is unchanged, even if it
+        was to be replaced. Raises EngineError (StatementRejected also if another client has created the table in the
+        meantime) and any error from the batches.
         """
         ...
 
@@ -528,5 +537,7 @@ class TableLoader(Protocol):
 @runtime_checkable
 class LoadingEngine(Protocol):
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
-        """Open a loader for one import, like `Engine.session`. Leaving the context stops its work at the engine."""
+        """Open a loader for one import, as `Engine.session` opens a session. Leaving the context cancels its work on
+        the engine.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Converts rows to record batches of limited size: column readers, chunk sizes, and dates of any year as text."""
+"""Conversion of rows to record batches of limited size: column readers, chunk sizes, and dates of any year as text."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,10 @@ class DeclaredColumn:
 
 
 class ColumnReader:
-    """Converts one column by chunks. If a value in the first chunk does not fit the type, the column is read as text.
+    """Converts one column chunk by chunk. If a value in the first chunk does not fit the type, the column becomes text.
 
     `read` builds an array of a given type, and raises one of `misfits` for a value that does not fit. `refusal` is the
-    message for such a value in a later chunk, `text_refusal` the message for a value that is not valid text either.
+    error message for such a value in a later chunk, `text_refusal` that for a value that is not valid text either.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class ColumnReader:
         self._may_be_text = may_be_text and arrow != pa.string()
 
     def read(self, values: Values) -> pa.Array:
-        """Convert the next values. Raises StatementRejected if one does not fit the type set by the first chunk."""
+        """Convert the next values.
+
+        Raises StatementRejected if a value does not fit the type fixed by the first chunk.
+        """
         try:
             array = self._read(self._arrow, values)
         except self._misfits as error:
@@ -62,14 +65,16 @@ class ColumnReader:
 
 
 def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Values], pa.Array]]) -> pa.RecordBatch:
-    """Convert rows to an Arrow batch with one reader per column. Without rows, the columns are empty."""
+    """Convert rows to an Arrow batch with one reader per column. If there are no rows, the columns are empty."""
     by_column = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def offsets(values: Values) -> pa.Array:
-    """Return Arrow list offsets: the position where each list starts among all items, and where the last list ends."""
+    """Return Arrow list offsets: the start of each list in the flattened items, and finally the end of the last
+    list.
+    """
     ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
     return pa.array(ends, pa.int32())
 
@@ -83,7 +88,7 @@ _DAYS_OF_400_YEARS = 146_097
 
 
 def calendar_date(days: int) -> tuple[str, bool]:
-    """Return the ISO text for days since 1970-01-01, in any year, and whether the year is BC."""
+    """Return the ISO date for days since 1970-01-01, for any year, and whether the year is BC."""
     cycles, rest = divmod(days + date(1970, 1, 1).toordinal() - 1, _DAYS_OF_400_YEARS)
     within = date.fromordinal(rest + 1)
     year = within.year + 400 * cycles
@@ -96,7 +101,7 @@ def clock_text(seconds: int) -> str:
 
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Target batch size. A single larger row still forms a batch."""
+"""Target batch size. A single row that exceeds it still forms a batch."""
 
 _FIRST_ROWS = 256
 _GROWTH = 8
@@ -104,17 +109,19 @@ _MAX_ROWS = 10_000
 
 
 class ChunkSize:
-    """The next chunk's row count: small at first, then as many rows as fit `BATCH_BYTES` at the last row width."""
+    """Row count of the next chunk: small at first, then as many rows as fit `BATCH_BYTES` at the previous batch's row
+    width.
+    """
 
     rows = _FIRST_ROWS
 
     def adapt(self, batch: pa.RecordBatch) -> None:
-        """Adapt to the row width in `batch`."""
+        """Adapt to the average row width of `batch`."""
         row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
         fitting = BATCH_BYTES // row_bytes
         self.rows = max(min(fitting, self.rows * _GROWTH, _MAX_ROWS), 1)
 
 
 def slice_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
+    """Slice a batch in order, without copying, into batches of at most `BATCH_BYTES` or a single row."""
     return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())

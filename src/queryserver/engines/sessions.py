@@ -1,4 +1,4 @@
-"""Sessions over asyncio connections, with one streamed statement at a time; `run` reads a small result."""
+"""Sessions on asyncio connections that stream one statement at a time, and `run`, which reads a small result."""
 
 import asyncio
 import itertools
@@ -37,28 +37,28 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Stopped(errors.StatementRejected):
-    """The statement was canceled before its next step was sent."""
+    """The statement was canceled before its next request was sent."""
 
     def __init__(self) -> None:
         super().__init__("canceling statement due to user request")
 
 
 class DriverStatement(Protocol):
-    """One statement on a driver's connection. Serves as a base class. Methods raise domain errors."""
+    """One statement on a driver's connection; serves as a base class. Methods raise domain errors."""
 
     columns: tuple[Column, ...] = ()
-    """The result columns, known after `execute`; empty without a result set."""
+    """The result columns, known after `execute`; empty if there is no result set."""
     modified_rows: int | None = None
-    """The number of changed rows; None unless the server has reported it."""
+    """The number of changed rows; None until the server reports it."""
     log_lines: Sequence[str] = ()
-    """The server's notices about the statement."""
+    """The server's notices for the statement."""
     is_open: bool = False
-    """Whether the server still has rows to send or keeps a transaction open for them."""
+    """Whether the server still has rows to send, or holds a transaction open in order to send them."""
 
     async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         """Run the statement up to its first rows.
 
-        Implementations call `raise_if_stopped` before each further step; it raises an error to stop the statement.
+        Implementations call `raise_if_stopped` before each further request; the call raises to stop the statement.
         """
         ...
 
@@ -67,26 +67,29 @@ class DriverStatement(Protocol):
         ...
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Convert rows to Arrow. Called from another thread, but never concurrently."""
+        """Convert rows to Arrow. May be called from another thread, but never concurrently."""
         ...
 
     async def interrupt(self) -> None:
-        """Send a stop signal through another connection. Never raises. The signal may be lost."""
+        """Send a cancel request over another connection. Never raises. The request may be lost."""
         ...
 
     def was_interrupted(self, error: errors.EngineError) -> bool:
-        """Whether `error` is the server's response to a stop signal."""
+        """Whether `error` is the server's response to a cancel request."""
         ...
 
     async def end(self, *, keep: bool) -> None:
-        """Discard the remaining rows. Commit the changes or, without `keep`, undo them if possible. Idempotent."""
+        """Discard the remaining rows. Commit the changes if `keep` is set; otherwise roll back if possible.
+
+        Idempotent.
+        """
         ...
 
 
 class StreamedOperation:
     """A running or finished statement. Its connection serves no other statement until `close`.
 
-    `cancel` repeats the stop signal for up to `cancel_s` seconds.
+    `cancel` repeats the cancel request for up to `cancel_s` seconds.
     """
 
     def __init__(self, source: DriverStatement, executor: Executor, *, cancel_s: float = 10.0) -> None:
@@ -117,7 +120,7 @@ class StreamedOperation:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the connection must not be reused, because a stop signal or a response may still arrive."""
+        """Whether the connection must not be reused, because a cancel request or a response may still arrive."""
         return self._cancel_requested or self._abandoned or self.is_running
 
     async def status(self, wait_s: float) -> protocol.OperationStatus:
@@ -140,7 +143,9 @@ class StreamedOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the rows. The next chunk is fetched during a conversion to Arrow, except for single wide rows."""
+        """Yield the rows. While one chunk is converted to Arrow, the next is fetched, unless rows are so wide that
+        chunks hold one row.
+        """
         rows, self._first = self._first, ()
         while rows:
             # A source that is no longer open has delivered its last rows.
@@ -165,14 +170,14 @@ class StreamedOperation:
             raise Stopped
 
     async def cancel(self) -> None:
-        """Stop the statement at the server. Does nothing once the statement has ended there."""
+        """Cancel the statement on the server. Does nothing once the statement has ended there."""
         if not self.is_running and not self.source.is_open:
             return
         self._cancel_requested = True
         try:
             async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
-                    # The signal is repeated, because it is lost if it arrives between two messages of a statement.
+                    # The request is repeated, because it is lost if it arrives between two messages of a statement.
                     await self.source.interrupt()
                     await asyncio.wait(tasks, timeout=_CANCEL_INTERVAL_S)
                 if self.source.is_open:
@@ -182,7 +187,9 @@ class StreamedOperation:
             self._ignores_signals = True
 
     async def close(self) -> None:
-        """Free the statement's resources at the server. Stops it first if it runs, unless an earlier stop timed out."""
+        """Free the statement's resources on the server. Cancels a running statement first, unless an earlier cancel
+        timed out.
+        """
         if not self._start.done() and not self._ignores_signals:
             await self.cancel()
         tasks = self._unfinished()
@@ -230,11 +237,11 @@ class StreamedOperation:
 
 
 class Operation(Protocol):
-    """An engine's running or finished statement. The methods correspond to those of `EngineSession`."""
+    """An engine's running or finished statement. Its methods correspond to those of `EngineSession`."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the engine is working on the statement and no row can be read yet."""
+        """Whether the engine is executing the statement and no rows can be read yet."""
         ...
 
     @property
@@ -256,7 +263,7 @@ UseT = TypeVar("UseT")
 
 
 class OperationSession(ABC, Generic[OperationT]):
-    """Base class for EngineSessions that only know their last statement. Earlier handles can still be closed."""
+    """Base class for EngineSessions that track only their latest statement. Closing an earlier handle does nothing."""
 
     gone = "The session is gone; the statement was not started."
     unknown = "The engine no longer knows this statement."
@@ -268,7 +275,7 @@ class OperationSession(ABC, Generic[OperationT]):
 
     @abstractmethod
     async def _start(self, statement: str | BoundStatement) -> OperationT:
-        """Start a statement. Raises the same errors as `submit`."""
+        """Start the statement. Raises the same errors as `submit`."""
         ...
 
     @abstractmethod
@@ -325,7 +332,7 @@ class OperationSession(ABC, Generic[OperationT]):
 
 
 class StreamedSession(OperationSession[StreamedOperation]):
-    """A session on one connection. `is_connected` checks the connection; `executor` converts rows to Arrow."""
+    """A session on one connection. `is_connected` checks that connection; `executor` converts rows to Arrow."""
 
     def __init__(
         self,
@@ -349,7 +356,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
         return not self._in_doubt and self._connected()
 
     async def leave(self) -> None:
-        """Stop and close the statement. The session must not use its connection afterwards. Limited in time."""
+        """Cancel and close the statement. The session must not use its connection afterwards. Limited in time."""
         self._left = True
         await self._close_operation()
 
@@ -379,13 +386,16 @@ class DatabaseAddress:
     password: str | None = field(default=None, repr=False)
     connect_timeout_s: int = 10
     idle_s: float = 60.0
-    """How long an idle connection is kept."""
+    """How long an idle connection is kept in the pool."""
     cell_max_bytes: int | None = None
     """Maximum size of a result value. A row with a larger value is rejected before it is loaded into memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, credentials: protocol.Credentials | None) -> DatabaseLogin:
-        """Return a session's login: its own credentials or else the configured ones. Raises CredentialsRequired."""
+        """Return the login for a session: its own credentials, or else the configured ones.
+
+        Raises CredentialsRequired if there are neither.
+        """
         if credentials is not None:
             return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
@@ -396,7 +406,7 @@ class DatabaseAddress:
 class PooledSessions(Generic[ConnectionT]):
     """One engine's sessions. Owns the engine's connections and the threads that convert rows to Arrow.
 
-    `connect_errors` translates the driver's errors to EngineUnavailable, CredentialsRequired or StatementRejected.
+    `connect_errors` translates driver errors to EngineUnavailable, CredentialsRequired or StatementRejected.
     """
 
     def __init__(
@@ -410,7 +420,7 @@ class PooledSessions(Generic[ConnectionT]):
         self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
         self.executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
-        """Threads for converting rows to and from Arrow."""
+        """Threads that convert rows to and from Arrow."""
 
     @asynccontextmanager
     async def session(
@@ -419,7 +429,9 @@ class PooledSessions(Generic[ConnectionT]):
         new_statement: Callable[[ConnectionT, str | BoundStatement], DriverStatement],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
-        """Open a session on a clean connection initialized by `prepare`. Leaving it stops a running statement."""
+        """Open a session on a clean connection initialized by `prepare`. Leaving the context cancels a running
+        statement.
+        """
         connection = await self._pool.take(login)
         session = StreamedSession(
             partial(new_statement, connection),
@@ -440,7 +452,7 @@ class PooledSessions(Generic[ConnectionT]):
         prepare: Callable[[ConnectionT], Awaitable[None]],
         make: Callable[[ConnectionT, Executor], UseT],
     ) -> AsyncGenerator[UseT]:
-        """Lend the object that `make` builds from the converter threads and a clean, prepared connection.
+        """Lend the object that `make` builds from a clean, prepared connection and the converter threads.
 
         After any exception from the block, the connection is closed instead of being reused.
         """
@@ -454,7 +466,7 @@ class PooledSessions(Generic[ConnectionT]):
             await self._limited(work(connection), _CALL_S)
 
     async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
-        """Send the stop signal over a second connection. Failures are ignored, because the caller retries."""
+        """Send a cancel request over a second connection. Failures are ignored, because the caller retries."""
         with suppress(errors.EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
                 await self.call(login, signal)
@@ -479,7 +491,7 @@ class PooledSessions(Generic[ConnectionT]):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result's columns and rows, in the batches that the engine returned."""
+    """The columns and rows of a result, in the batches that the engine returned."""
 
     columns: tuple[Column, ...] = ()
     rows: tuple[pa.RecordBatch, ...] = ()
@@ -488,9 +500,9 @@ class Answer:
 async def run(
     session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MAX_BYTES
 ) -> Answer:
-    """Run a statement and read its first rows, up to about `max_bytes`. Leaves nothing open at the engine.
+    """Run a statement and read its first rows, up to about `max_bytes`. Leaves no statement open on the engine.
 
-    Raises EngineError if the engine refuses the statement or has stopped it.
+    Raises EngineError if the engine refuses the statement or it was canceled there.
     """
     handle = await session.submit(statement)
     async with submitted(session, handle):
@@ -510,7 +522,7 @@ async def run(
 
 
 async def final_status(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """Wait for the final status, FINISHED or CANCELED. Raises the statement's failure."""
+    """Wait for the final status, FINISHED or CANCELED. Raises the statement's error if it failed."""
     status = await session.poll(handle, wait_s=_POLL_S)
     while not status.state.is_terminal:
         status = await session.poll(handle, wait_s=_POLL_S)
@@ -520,7 +532,7 @@ async def final_status(session: protocol.EngineSession, handle: protocol.Operati
 
 
 async def ended(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """Wait for FINISHED. Raises the statement's failure, or StatementRejected if it was stopped at the engine."""
+    """Wait for FINISHED. Raises the statement's error, or StatementRejected if it was canceled on the engine."""
     status = await final_status(session, handle)
     if status.state is protocol.OperationState.CANCELED:
         raise errors.StatementRejected("The statement was canceled at the engine.")
@@ -529,14 +541,14 @@ async def ended(session: protocol.EngineSession, handle: protocol.OperationHandl
 
 @asynccontextmanager
 async def submitted(session: protocol.EngineSession, handle: protocol.OperationHandle) -> AsyncGenerator[None]:
-    """Close the statement when the block is left; after an exception, cancel it first.
+    """Close the statement when the block is left. If the block raises, cancel the statement first.
 
     The adapter limits the duration of both calls.
     """
     try:
         yield
     except BaseException:  # includes cancellation: the engine must not continue
-        # The original exception matters more than a failure to cancel.
+        # A failure to cancel must not replace the original exception.
         with suppress(errors.EngineError):
             await asyncio.shield(session.cancel(handle))
         raise

@@ -1,4 +1,4 @@
-"""Stops statements that write to a local database beyond its quota or the disk's free-space floor (ADR 41).
+"""Cancels statements whose writes exceed a local database's quota or the free-space floor of its disk (ADR 41).
 
 The engines enforce neither limit: SQLite limits a file's pages but not its log, DuckDB only its temporary files.
 """
@@ -12,10 +12,10 @@ from queryserver.errors.statements import EngineError, disk_below_floor
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 QUOTA_BYTES = 10 * 1024**3
-"""Default quota for one local database's files."""
+"""Default quota for the files of one local database."""
 
 _CHECK_EVERY_S = 0.1
-"""Check interval. At 1 GB/s the disk falls at most 100 MB below the floor, which is at least 1 GiB by default."""
+"""Check interval. At 1 GB/s, free space falls at most 100 MB below the floor, which is at least 1 GiB by default."""
 
 
 def below_floor() -> EngineError:
@@ -29,7 +29,7 @@ def above_quota(quota_bytes: int) -> EngineError:
 
 
 def sample_is_full() -> EngineError:
-    """Return the error for a cancellation that no user has requested (`platform/embedded/sample_server.py`)."""
+    """Return the error for a statement canceled by the server, not by a user (`platform/embedded/sample_server.py`)."""
     error = disk_below_floor(
         "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
         " Drop what is not needed."
@@ -38,7 +38,7 @@ def sample_is_full() -> EngineError:
 
 
 def size_of(files: Iterable[Path]) -> int:
-    """Return the existing files' total size in bytes."""
+    """Return the total size in bytes of those files that exist."""
     total = 0
     for file in files:
         with suppress(OSError):
@@ -47,7 +47,10 @@ def size_of(files: Iterable[Path]) -> int:
 
 
 class StorageWatch:
-    """Watches one database's files. `measure` returns their size. It may be called in any thread and must not block."""
+    """Watches the files of one database.
+
+    `measure` returns their total size; it must be thread-safe and must not block.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,8 @@ class StorageWatch:
     def require_room(self, used_bytes: Callable[[], int] | None = None) -> None:
         """Check the limits before a statement that writes. Raises EngineError `insufficient_storage`.
 
-        `used_bytes` returns the bytes in use inside the files. It is only called if the file sizes reach the quota.
+        `used_bytes` returns the number of bytes in use inside the files. It is called only if the file sizes reach the
+        quota.
         """
         if self.is_below_floor():
             raise below_floor()
@@ -84,9 +88,9 @@ class StorageWatch:
     def over(
         self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool] = lambda: True
     ) -> Generator[None]:
-        """Interrupt the block when it exceeds a limit, and replace its error by EngineError `insufficient_storage`.
+        """Interrupt the block when it exceeds a limit, and replace its error with EngineError `insufficient_storage`.
 
-        Files that already exceed the quota must not grow.
+        If the files already exceed the quota, the limit is their current size.
         """
         allowed = max(self.quota_bytes, self.measure())
 
@@ -116,11 +120,11 @@ class _WatchedCall:
     def check(self) -> None:
         self.exceeded_limit = self.exceeded_limit or self._excess()
         if self.exceeded_limit is not None:
-            self._interrupt()  # repeated, because an interrupt has no effect just before a call
+            self._interrupt()  # repeated, because an interrupt has no effect if it arrives just before a call
 
 
 class _Watcher:
-    """Checks all databases of the process in one thread, which sleeps while no statement writes."""
+    """Checks all databases of the process in one thread, which sleeps while no statement is writing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -130,7 +134,7 @@ class _Watcher:
     def add(self, watched: _WatchedCall) -> None:
         with self._changed:
             self._watched.add(watched)
-            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit the thread
+            if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
                 self._thread = threading.Thread(target=self._run, name="storage-watch", daemon=True)
                 self._thread.start()
             self._changed.notify()
