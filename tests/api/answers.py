@@ -21,7 +21,7 @@ INSIDE = re.compile(
 )
 
 TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
-"""Keys for the times of a statement in query_status, history and get_logs."""
+"""Keys of the timing fields in query_status, history and get_logs responses."""
 
 _UNCACHED = re.compile("/api/v1/|/api/token/|/notebook/api/")
 _IMPORTER = "/api/v1/importer/"
@@ -34,7 +34,7 @@ def _is_time(value: str) -> bool:
     return bool(_RFC_3339.fullmatch(value))
 
 
-# One parameter matches segments at any depth.
+# The `{nested}` parameter may span several path segments.
 _PARAMETERS = {"{nested}": r".+"}
 
 
@@ -47,7 +47,7 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("/".join(parts) + ("=.*" if argument else ""))
 
 
-# Fixed words take precedence over parameters.
+# Literal path segments take precedence over parameters.
 _OPERATIONS = [
     (one.method, _pattern(path), one)
     for one in sorted(read_operations(), key=lambda one: one.path.count("{"))
@@ -56,13 +56,13 @@ _OPERATIONS = [
 
 
 def operation_of(method: str, path: str) -> Operation | None:
-    """The table row that a call belongs to."""
+    """The row of the operations table that matches the call; None if no row matches."""
     method, path = ("GET" if method == "HEAD" else method), path.rstrip("/")
     return next((one for verb, pattern, one in _OPERATIONS if verb == method and pattern.fullmatch(path)), None)
 
 
 def require_contract(response: httpx.Response) -> None:
-    """Fail unless the tables and the common rules allow the response."""
+    """Fail unless the response conforms to the tables and to the rules common to all responses."""
     request = response.request
     path = request.url.raw_path.partition(b"?")[0].decode()
     _require_headers(response, path)
@@ -86,7 +86,7 @@ def require_contract(response: httpx.Response) -> None:
 
 @cache
 def _described_statuses() -> dict[tuple[str, str], set[str]]:
-    """Documented statuses by `Operation.key`."""
+    """Documented statuses, keyed by `Operation.key`."""
     paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
     return {
         (method.upper(), shape(path)): set(call["responses"])
@@ -96,7 +96,7 @@ def _described_statuses() -> dict[tuple[str, str], set[str]]:
 
 
 def _require_declared(response: httpx.Response, path: str) -> None:
-    """Fail if the call's API description lacks the status."""
+    """Fail if the API description of the call does not declare the response's status."""
     operation = operation_of(response.request.method, path)
     statuses = _described_statuses().get(operation.key) if operation else None
     assert statuses is None or str(response.status_code) in statuses, (
@@ -105,7 +105,7 @@ def _require_declared(response: httpx.Response, path: str) -> None:
 
 
 def _failures(response: httpx.Response, path: str) -> list[str]:
-    """Names of the models that the body of a failure may match."""
+    """Names of the models that an error response's body may match."""
     if response.status_code == 401:
         return ["Unauthorized"]
     if path.startswith(_TOKENS):
@@ -124,7 +124,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", headers["x-request-id"])
     assert headers["x-content-type-options"] == "nosniff"
     assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
-    # File downloads have a separate rule; their failures follow the common rule.
+    # File downloads have their own Cache-Control rule; failed downloads follow the common rule.
     own = path.startswith("/api/v1/storage/download") and response.status_code in {200, 206, 304}
     assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or not _UNCACHED.search(path)
     if response.status_code == 401:
@@ -145,14 +145,16 @@ def _require_shape(response: httpx.Response, names: list[str]) -> None:
     assert response.headers["content-type"] == "application/json"
     body = json.loads(response.content)
     require_shape([getattr(generated, name) for name in names], body)
-    # Token and importer responses lack `status`, but unknown paths below them have it.
+    # Token and importer responses have no `status` field, except 404 responses for unknown paths below them.
     without = response.url.path.startswith((*_TOKENS, _IMPORTER)) and response.status_code != 404
     if isinstance(body, dict) and response.status_code != 401 and not without:
         assert type(body["status"]) is int
 
 
 def _fits(model: type[BaseModel], body: Any) -> bool:
-    """Whether the body has exactly the model's keys, types, words and time formats."""
+    """Whether the body has exactly the model's keys and types, and only the enumerated values and time formats that its
+    schema allows.
+    """
     try:
         read = model.model_validate(body, strict=True)
     except ValidationError:
@@ -162,8 +164,8 @@ def _fits(model: type[BaseModel], body: Any) -> bool:
 
 @cache
 def _validator(model: type[BaseModel]) -> Draft202012Validator:
-    """Validator for the model's schema: models accept any word, but their schemas list the allowed words for
-    clients.
+    """Build a validator for the model's schema. The models accept any string, whereas the schemas enumerate the allowed
+    values for clients.
     """
     schema = model.model_json_schema(mode="serialization")
     return Draft202012Validator(schema, formats={"date-time": _is_time}, validate_formats=True)

@@ -1,4 +1,4 @@
-"""One application for all tests of a process: three real engines, and scripted engines where a rule needs them."""
+"""One application for all tests of a process: three real engines, and scripted engines for rules that need them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -27,10 +27,10 @@ def make_settings(
 ) -> Settings:
     """Settings with every kind of interpreter that the tests need.
 
-    Limits are generous enough for a busy machine unless a test waits for them.
+    Limits are generous enough for a busy machine, except those that a test waits for.
 
-    Without `index`, no background task reads data sources, so reads can be counted. Stored connectors may use the
-    service database's server because the tests have only one PostgreSQL.
+    Unless `index` is set, no background task reads data sources, so tests can count reads. Stored connectors may use
+    the service database's server because the tests have only one PostgreSQL server.
     """
     changed = dict(desktop or {})
     policy = {
@@ -54,7 +54,7 @@ def make_settings(
             "read_only": True,
         },
         "hive2": {"interface": "fake", "dialect": "hive"},
-        # The key looks like a stored connector's id, but tests never store that many.
+        # This key looks like a stored connector's id, but the tests never store that many connectors.
         "7070": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
         "together": {"interface": "fake", "shared_session": True},
@@ -75,8 +75,8 @@ def make_settings(
                 "connector_policy": policy,
                 **changed,
             },
-            # Canceled statements must last longer than `cancel_wait_s`; otherwise the cancel call waits for their own
-            # completion.
+            # Canceled statements must run longer than `cancel_wait_s`; otherwise the cancel call waits until they end
+            # by themselves.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
@@ -86,9 +86,9 @@ def make_settings(
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_readiness() -> Iterator[None]:
-    """Allow a readiness check a minute, for all tests of this process after the first API test.
+    """Extend the readiness timeout to a minute for the rest of this process, starting with the first API test.
 
-    No test waits for a check to be abandoned, and a check may take seconds on a busy machine.
+    No test relies on a readiness check timing out, and a check may take seconds on a busy machine.
     """
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
@@ -97,14 +97,14 @@ def patient_readiness() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
-    """The application that most tests call; each test creates separate users."""
+    """The application that most tests share; each test creates its own users."""
     async with open_api(make_settings(tmp_path_factory.mktemp("api"), shared_database_dsn, users_url)) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
-    """Opens an application reserved for the test, with changed editor and `desktop` settings."""
+    """Opens an application for a single test, with changed editor and `desktop` settings."""
 
     def opener(**changes: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_url, **changes))

@@ -1,4 +1,4 @@
-"""SQL that differs between dialects, for tests."""
+"""SQL fragments that differ between dialects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One interpreter of the test settings; its key equals its dialect."""
+    """One interpreter of the test settings. Its key equals its dialect."""
 
     name: str
     rows: Callable[[int], str]
-    """The integers 0, 1, … in order, in the column `n`."""
+    """SQL that returns the first `n` integers 0, 1, … in order, in the column `n`."""
     slow: str
-    """A statement that runs for at least 30 s unless it is stopped."""
+    """A statement that runs for at least 30 s unless it is canceled."""
     bad_table: str
-    """Part of the engine's message about the missing table `no_such_table`."""
+    """An excerpt of the engine's error message about the missing table `no_such_table`."""
     integer_type: str
-    """`meta.type` of the column `n`."""
+    """`meta.type` of the column `n` in fetched results."""
 
     def __str__(self) -> str:
         return self.name
@@ -52,5 +52,5 @@ every_dialect = pytest.mark.parametrize("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:
-    """Quote a text as a literal in standard SQL."""
+    """Quote a string as a literal in standard SQL."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""A service in this process, and its users."""
+"""An application served in this process, and its users."""
 
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -42,7 +42,7 @@ _ACTIVE = {"waiting", "running"}
 
 @dataclass
 class Fakes:
-    """Builds scripted engines for the interface `fake`, and real engines for all others."""
+    """Builds scripted engines for the interface `fake`, and real engines for all other interfaces."""
 
     built: dict[str, FakeEngine] = field(default_factory=dict)
 
@@ -58,29 +58,29 @@ class Fakes:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A served application."""
+    """An application served in this process."""
 
     app: ASGIApp
     services: Services
     database: Database
-    """The service database, for tests that move times into the past or count rows."""
+    """The service database, for tests that backdate timestamps or count rows."""
     fakes: Mapping[str, FakeEngine]
     http: httpx.AsyncClient
     worker: Services | None = None
-    """The services of the process that runs statements, if it is another process (`--task-server`)."""
+    """The services of the worker process that runs statements, if a task server is used (`--task-server`)."""
 
     @property
     def running(self) -> Services:
-        """The services of the process that runs the statements and holds what only one process can hold."""
+        """The services of the process that runs statements and owns their in-memory state."""
         return self.worker or self.services
 
     async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
-        """Create a user who is logged in; tests of one process never share users."""
+        """Create a user and sign in. Every user name is unique within the process."""
         return await sign_in(self, f"{name}{next(_numbers)}", admin=admin, groups=groups)
 
     @property
     def shelf(self) -> FakeCatalogEngine:
-        """The scripted engine with metadata, whose key is `shelf`."""
+        """The scripted engine with metadata, configured under the key `shelf`."""
         engine = self.services.connectors.engine(self._connector("shelf"))
         assert isinstance(engine, FakeCatalogEngine)
         return engine
@@ -98,7 +98,7 @@ class Api:
 
 @asynccontextmanager
 async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
-    """Open an application with separate services. `stores` maps schemes to the builders of their file systems."""
+    """Open an application with its own services. `stores` maps URL schemes to file system builders."""
     fakes, worker = Fakes(), None
     async with AsyncExitStack() as stack:
         if TASK_SERVER in os.environ:
@@ -118,17 +118,17 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:
-    # As without workers, a user may run eight statements on one connector; the ninth slot is kept for other users (ADR
-    # 66).
+    # As without workers, a user may run eight statements on one connector; the ninth slot is reserved for other users
+    # (ADR 66).
     changed = {"enabled": True, "broker_url": SecretStr(url), "concurrency": 9}
     tasks = settings.desktop.task_server.model_copy(update=changed)
     return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"task_server": tasks})})
 
 
 async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":
-    """Create a user and their credentials.
+    """Create a user with the given groups and issue credentials for them.
 
-    There is no password because hashing would take most of a test's time.
+    The user has no password, because hashing one would take most of a test's time.
     """
     records = AccountRepository(api.database)
     for group in groups:
@@ -142,14 +142,14 @@ async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One user's view of the service. Every response is checked against the contract before a test sees it."""
+    """One user's client. Every response is checked against the contract before the test receives it."""
 
     api: Api
     username: str
     headers: Mapping[str, str]
 
     async def send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Send any call. `path` is relative to /api/v1/ unless it begins with a slash."""
+        """Send any request. `path` is relative to /api/v1/ unless it begins with a slash."""
         path = path if path.startswith("/") else f"/api/v1/{path}"
         headers = [*self.headers.items(), *dict(more.pop("headers", {})).items()]
         response = await self.api.http.request(method, path, headers=headers, **more)
@@ -168,17 +168,17 @@ class Caller:
         return await self.send("GET", path, params=query, headers=headers or {})
 
     async def post_ok(self, path: str, /, **fields: Any) -> dict[str, Any]:
-        """Send a POST that must return 200, even for a failed statement; return the body."""
+        """Send a POST that must return HTTP 200, which includes failed statements; return the body."""
         response = await self.post(path, **fields)
         assert response.status_code == 200, response.text
         return response.json()
 
     async def refused(self, path: str, **fields: Any) -> tuple[int, int, str]:
-        """Send a POST that fails; return its HTTP status, `status` and `code`."""
+        """Send a POST that must fail; return its HTTP status, `status` and `code`."""
         return verdict(await self.post(path, **fields))
 
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Submit a statement without waiting for it."""
+        """Submit a statement without waiting for its completion."""
         return await self.post_ok(f"editor/execute/{dialect}", statement=statement, **fields)
 
     async def run(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Caller:
         return body
 
     async def on(self, operation: str, call: str, **fields: Any) -> dict[str, Any]:
-        """Make a call on an operation, for example `on(op, "check_status")`."""
+        """Make an editor call on an operation, for example `on(op, "check_status")`."""
         return await self.post_ok(f"editor/{call}", operationId=operation, **fields)
 
     async def ended(self, operation: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Caller:
         assert await self.begun(operation) == "running"
 
     async def begun(self, operation: str) -> str:
-        """Wait until the statement leaves the queue; return its state. A short statement may already have completed."""
+        """Wait until the statement leaves the queue; return its state. A fast statement may already have completed."""
         states: list[str] = []
 
         async def has_left_the_queue() -> bool:
@@ -213,9 +213,9 @@ class Caller:
         return states[-1]
 
     async def seen_running(self, dialect: object, statement: str) -> str:
-        """Submit the statement with increasing durations until it is seen running.
+        """Submit the statement with increasing durations until it is observed in the running state.
 
-        Returns its operation. `statement` contains `{}` for the seconds.
+        Returns its operation id. `statement` contains `{}` as a placeholder for the seconds.
         """
         for seconds in (3, 12, 48):
             operation = (await self.execute(dialect, statement.format(seconds)))["history_uuid"]
@@ -229,13 +229,13 @@ class Caller:
         return (await self.on(operation, "check_status"))["query_status"]["state"]
 
     async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
-        """Fetch successfully; return `result`."""
+        """Fetch a page, which must succeed; return `result`."""
         body = await self.on(operation, "fetch_result_data", **fields)
         assert body["status"] == 0, body
         return body["result"]
 
     async def result(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Run a statement successfully; return `result` of the first fetch."""
+        """Run a statement, which must succeed; return `result` of the first fetch."""
         body = await self.run(dialect, statement)
         assert body["status"] == 0, body
         return await self.page(body["history_uuid"], **fields)
@@ -247,7 +247,7 @@ class Caller:
 
 
 def without_ends(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The audit events without statement ends, because statements of earlier tests may still end."""
+    """The audit events without ends of statements and imports, because statements of earlier tests may still end."""
     return [event for event in events if event["operation"] not in {"statement.end", "import.end"}]
 
 

@@ -1,4 +1,4 @@
-"""Tables for the metadata tests, created through the service in each dialect."""
+"""Tables for the metadata tests, created through the service in any dialect."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -12,7 +12,7 @@ SCHEMAS = {"sqlite": "main", "duckdb": "main", "postgresql": "public"}
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The tables `items` and `people` and the view `cheap` of one test, under unique names."""
+    """One test's tables `items` and `people` and view `cheap`, under unique names."""
 
     dialect: Dialect
     schema: str
@@ -27,7 +27,7 @@ class Shop:
 
 
 async def make_shop(caller: Caller, dialect: Dialect) -> Shop:
-    """Create three items of two owners; one item has no name."""
+    """Create the tables with three items of two owners; one item has no name."""
     number = next(_numbers)
     shop = Shop(dialect, SCHEMAS[dialect.name], f"items{number}", f"people{number}", f"cheap{number}")
     for statement in (

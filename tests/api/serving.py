@@ -1,4 +1,4 @@
-"""The application on a real port, for behavior that only a real connection shows."""
+"""The application on a real port, for behavior that is visible only on a real connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,9 +16,9 @@ from queryserver.platform.metrics import ConnectionCounts
 
 @asynccontextmanager
 async def served(api: Api, registry: CollectorRegistry | None = None) -> AsyncIterator[str]:
-    """The application on a free loopback port, with the connection limits of production.
+    """Serve the application on a free loopback port, with the connection limits of production.
 
-    `registry` counts connections.
+    Open connections are counted in `registry`.
     """
     settings = api.services.settings
     free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})

@@ -22,7 +22,7 @@ def part(name: str, value: bytes, *, more: str = "") -> bytes:
 
 @dataclass
 class ChunkedBody:
-    """A body sent in chunks that counts how many were read."""
+    """A request body sent in chunks, which counts the chunks read."""
 
     count: int
     piece: bytes = b"x" * 65_536

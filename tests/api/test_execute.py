@@ -1,4 +1,4 @@
-"""The execute call in its three forms (Contract editor 4)."""
+"""The three forms of the execute call (Contract editor 4)."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ ODD_TEXTS = [
 
 
 def equal_part(body: dict[str, Any]) -> dict[str, Any]:
-    """The part of the response that is the same for equal calls."""
+    """The part of the response that is the same for identical calls."""
     handle = {key: value for key, value in body["handle"].items() if key not in UNLIKE}
     return {"status": body["status"], "handle": handle, "query_status": without_times(body["query_status"])}
 
 
 def without_times(status: dict[str, Any]) -> dict[str, Any]:
-    """`query_status` without its times."""
+    """`query_status` without its timing fields."""
     return {key: value for key, value in status.items() if key not in {*TIMES, "expires_at"}}
 
 
@@ -379,7 +379,7 @@ class TestTime:
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
         assert body["query_status"]["status"] == "failed"
         assert (await ana.history())["history"][0]["data"]["status"] == "failed"
-        # The session is free again only after the engine has stopped.
+        # The session accepts the next statement only after the engine has stopped the canceled one.
         assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
 
 

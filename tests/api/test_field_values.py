@@ -1,4 +1,6 @@
-"""Values that files and readers once lost: the inputs are in `tests/field/sql`, whose comments describe the defects."""
+"""Values that downloads or their readers once lost. The inputs are in `tests/field/sql`; comments there describe the
+defects.
+"""
 
 import datetime as dt
 import io
@@ -31,7 +33,7 @@ async def cells(ana: Caller, dialect: str, sql: str) -> list[list[Any]]:
 
 
 def typed(kind: str, content: bytes) -> pa.Table:
-    """Read a typed file with pyarrow."""
+    """Read a Parquet or Arrow file with pyarrow."""
     match kind:
         case "parquet":
             return pq.read_table(io.BytesIO(content))

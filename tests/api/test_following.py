@@ -1,4 +1,4 @@
-"""The calls get_logs, events, watch, cancel and close, and expiry (Contract editor 3, 7, 8.1, 10.5)."""
+"""The calls get_logs, events, watch, cancel and close, and the expiry of results (Contract editor 3, 7, 8.1, 10.5)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A server-sent event."""
+    """One server-sent event."""
 
     id: int
     name: str
@@ -117,7 +117,7 @@ class TestLogs:
 
     @pytest.mark.parametrize("length", [5, 20_000])
     async def test_failure_shows_the_whole_statement(self, ana: Caller, length: int):
-        """The text of a long statement is read by a separate query."""
+        """A long statement's text is read by a separate query."""
         statement = f"fail {'x' * length}"
         operation = (await ana.run("mysql", statement))["history_uuid"]
         for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
@@ -249,7 +249,7 @@ class TestTimes:
                 [(await user.execute("shelf", "sleep 30", session_id=session))["history_uuid"] for _ in range(3)]
             )
             await user.running(started[-1][0])
-        # Users take turns: a user's second waiting statement comes after the first statement of every user.
+        # Users take turns: every user's first waiting statement comes before any user's second.
         for user, operations, places in zip((ana, bob), started, ([None, 1, 3], [None, 2, 4]), strict=True):
             for operation, place in zip(operations, places, strict=True):
                 status = (await user.on(operation, "check_status"))["query_status"]
@@ -330,7 +330,7 @@ async def finished(ana: Caller, dialect: object = "mysql", statement: str = "row
 
 
 async def expired(ana: Caller) -> str:
-    """An operation whose retention time has passed."""
+    """Run a statement and expire its result; return its operation."""
     operation = await finished(ana)
     await ana.api.database.execute(
         "update statements set expires_at = now() - interval '1 second' where id = $1", operation
@@ -340,7 +340,9 @@ async def expired(ana: Caller) -> str:
 
 
 async def reports(ana: Caller, operation: str) -> set[tuple[int, str, str]]:
-    """What all reading calls report about an operation without a result: they must agree."""
+    """The status that reading calls report for an operation without a result. The calls agree if the set has one
+    element.
+    """
     bodies = [await ana.on(operation, call) for call in CALLS]
     return {(body["status"], body["code"], body["query_status"]["state"]) for body in bodies}
 
@@ -429,7 +431,7 @@ class TestClose:
 
     @pytest.mark.item(38)
     async def test_close_deletes_the_result_files(self, small_api: ApiOpener):
-        # This needs a separate database because another application would look for the files in its own directory.
+        # A separate database, because another application would look for the files in its own directory.
         async with small_api() as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 4000 wide 100")
@@ -514,7 +516,7 @@ class TestTerminalStates:
 
 
 class TestNames:
-    """Responses of operation calls that name no operation."""
+    """How operation calls identify their operation, and their responses if they do not."""
 
     @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_absent_operation_is_a_missing_parameter(self, api: Api, call: str):

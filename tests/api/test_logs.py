@@ -19,7 +19,7 @@ Event = dict[str, object]
 
 @pytest.fixture
 def audited() -> Iterator[list[Event]]:
-    """The audit events of a test, parsed from their log lines."""
+    """The audit events of a test, parsed from formatted log lines."""
     events: list[Event] = []
     formatter = LineFormatter("json", Redactor())
 
@@ -124,7 +124,7 @@ async def test_range_downloads_and_their_failures_are_audited(api: Api, audited:
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, object]]]:
-    """The fields of the log lines that a test causes."""
+    """The fields of the access log lines that a test causes."""
     found: list[dict[str, object]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(dict(getattr(record, FIELDS)))  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Rules for all metadata calls, on a scripted engine (Contract editor 10)."""
+"""Rules common to all metadata calls, tested on a scripted engine (Contract editor 10)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def opened(
 
 @pytest.fixture
 async def small(opened: Api) -> Api:
-    """An application with a freshly reset scripted engine and an empty cache."""
+    """An application whose scripted engine is in its initial state and whose metadata cache is empty."""
     vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
     await opened.database.execute("delete from metadata_answers")
     return opened
@@ -44,13 +44,13 @@ async def small(opened: Api) -> Api:
 
 @pytest.fixture
 async def hasty(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """An application whose metadata timeout is four seconds."""
+    """An application with a metadata timeout of four seconds."""
     async with small_api(metadata_timeout_s=4, sample_timeout_s=4) as api:
         yield api
 
 
 def fields(path: str) -> dict[str, str]:
-    """The fields that select the connector `shelf` for this path."""
+    """The fields that select the connector `shelf` in a call to this path."""
     return {"source_type": "shelf"} if "describe" in path else SHELF
 
 

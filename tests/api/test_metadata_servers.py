@@ -22,7 +22,7 @@ DUCK = {"snippet": '{"type": "duckdb"}'}
 
 @dataclass(frozen=True, slots=True)
 class TwoInstances:
-    """Two instances on one database; the first holds the duckdb file."""
+    """Two instances on one database, called by one user; the first instance owns the DuckDB file."""
 
     holder: Caller
     other: Caller
@@ -32,7 +32,7 @@ class TwoInstances:
 
 @pytest.fixture
 async def pair(small_api: ApiOpener) -> AsyncIterator[TwoInstances]:
-    """One user on both instances."""
+    """Two instances, with one user who calls both."""
     async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
@@ -86,7 +86,7 @@ async def test_session_has_its_database_on_every_opening_server(small_api: ApiOp
             session = answer.json()["session"]["id"]
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session, database="main")
             assert (await caller.page(body["history_uuid"]))["data"] == [["warehouse"]]
-            # Statements in a session use its current database, which they may change.
+            # Statements in a session run in its current database, which they may change.
             await caller.run("duckdb", "USE main", session_id=session)
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session)
             assert (await caller.page(body["history_uuid"]))["data"] == [["main"]]
@@ -96,7 +96,9 @@ async def test_session_has_its_database_on_every_opening_server(small_api: ApiOp
 
 
 async def test_session_is_closed_after_its_caller_disconnects(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
-    """The instance holding the duckdb file opens the session after the requesting instance stopped waiting."""
+    """The instance that owns the DuckDB file finishes opening the session after the requesting instance stopped
+    waiting.
+    """
     async with small_api() as first, small_api() as second:
         ana = await first.user()
         await ana.run("duckdb", "SELECT 1")
@@ -160,7 +162,7 @@ _TABLES = 30_000
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """The longest time in seconds between two wake-ups of this coroutine."""
+    """The longest time in seconds between two consecutive resumptions of this coroutine."""
     longest, last = 0.0, time.monotonic()
     while not until.is_set():
         await asyncio.sleep(0.005)
@@ -177,7 +179,7 @@ async def test_cached_list_of_many_tables_needs_no_engine_and_little_time(small_
         api.shelf.content["shop"] = content
         first = await ana.post_ok("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in first["tables_meta"]] == [f"table_{number}" for number in range(_TABLES)]
-        # This takes 30 ms on an idle machine, but other tests keep this machine busy.
+        # The call takes 30 ms on an idle machine; the limit allows for other tests on the machine.
         wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
         page = await soon(lambda: ana.post_ok("editor/autocomplete/shop", **wanted), within_s=1)
         seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
@@ -192,7 +194,7 @@ async def test_cached_list_of_many_tables_needs_no_engine_and_little_time(small_
             done.set()
             return await watching, len(response.content)
 
-        # The 30,000 names are parsed and serialized off the event loop.
+        # The 30,000 names are parsed and serialized outside the event loop.
         assert await at_best(pause_while_all_are_told, below_s=0.5) > _TABLES * 40
 
 
@@ -209,7 +211,7 @@ async def test_metadata_calls_return_while_twenty_statements_run(api: Api, ana: 
             f"editor/autocomplete/{shop.schema}/{shop.items}",
             f"editor/sample/{shop.schema}/{shop.items}",
         ):
-            # This takes a second on a dedicated machine; here twenty statements and the tests share few cores.
+            # The call takes a second on a dedicated machine; here twenty statements and the tests share a few cores.
             await soon(lambda path=path: bob.post_ok(path, snippet=shop.snippet, refresh="true"), within_s=3)
     finally:
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in busy))

@@ -1,6 +1,6 @@
-"""Statements, deadlines, cancels and server shutdown while the network to a HiveServer2 is broken.
+"""Statements, deadlines, cancels and server shutdown while the network to a HiveServer2 server is down.
 
-The peer is scripted and, like Hive, keeps sessions whose connection is gone.
+The server, called the peer, is scripted. Like Hive, it keeps sessions whose connection is lost.
 """
 
 import asyncio
@@ -23,12 +23,14 @@ pytestmark = pytest.mark.slow
 BREAK_S = 3.0
 SLOW = "SELECT SLEEP(60000)"
 _MAX_S = 30.0
-"""Time limit in seconds for steps that take a few seconds on an idle machine; repetitions alone take a minute."""
+"""Upper limit in seconds for steps that take a few seconds on an idle machine. Waiting for all retries would take a
+minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A user, the peer, and the connection between the service and the peer."""
+    """A user, the peer, and the fault proxy between the service and the peer."""
 
     api: Api
     ana: Caller
@@ -46,7 +48,7 @@ class Line:
         return operation
 
     async def has(self, operation: str) -> bool:
-        """Wait until the peer executes the statement or the statement ends; return whether it is executing."""
+        """Wait until the peer executes the statement or the statement ends; return whether the peer is executing it."""
         is_there: list[bool] = []
 
         async def is_decided() -> bool:
@@ -95,7 +97,7 @@ async def test_statement_continues_after_a_network_break(tmp_path: Path, databas
 
 async def test_statement_timeout_applies_during_a_network_break(tmp_path: Path, database_dsn: str) -> None:
     async with lines(tmp_path, database_dsn) as line:
-        for limit_s in (4, 12):  # a busy machine may need more than the first limit
+        for limit_s in (4, 12):  # a busy machine may need longer than the first limit to start the statement
             operation = (await line.ana.execute("impala", SLOW, timeout=limit_s))["history_uuid"]
             if await line.has(operation):
                 break

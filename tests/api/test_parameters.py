@@ -1,4 +1,4 @@
-"""Statement parameters: lists for `?`, objects for `:name`, in scripts, and sealed in the record (docs/clients.md)."""
+"""Statement parameters: arrays for `?`, objects for `:name`, in scripts, and encrypted in records (docs/clients.md)."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ async def rows(ana: Caller, dialect: object, statement: str, parameters: object,
 
 
 async def refusal(ana: Caller, dialect: object, statement: str, parameters: object) -> str:
-    """Send a call that is refused before anything is recorded; return its message."""
+    """Send a call that must be rejected before anything is recorded; return the error message."""
     before = (await ana.history())["count"]
     answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameters=parameters)
     assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
@@ -96,7 +96,9 @@ async def test_text_takes_the_type_of_its_placeholder(ana: Caller):
 
 @every_dialect
 async def test_statements_without_parameters_are_not_searched_for_placeholders(ana: Caller, dialect: Dialect):
-    """The engine's own rules apply: an unfilled placeholder is its error, and PostgreSQL's operators reach it."""
+    """The statement reaches the engine unchanged: unfilled placeholders fail there, and PostgreSQL operators such as
+    `?` work.
+    """
     assert (await ana.run(dialect, "SELECT :a AS a"))["status"] == 1 or dialect.name == "sqlite"
     statement = """SELECT '{"a": 1}'::jsonb ? 'a' AS a"""
     if dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""Engines that accept the caller's own token as their only login (Contract platform 3.9, last part)."""
+"""Engines to which a user logs in only with the token of the API call (Contract platform 3.9, last part)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 
-# The form is one that logs mask; tests also search for planted parts of it.
+# Logs mask tokens of this form; tests also search for its planted part.
 PLANTED = "cGxhbnRlZC1leHRlcm5hbC10b2tlbg"
 TOKEN = f"eyJhbGciOiJSUzI1NiJ9.{PLANTED}.c2ln"
 REFUSED = (403, -1, "engine_jwt_required")
@@ -38,7 +38,9 @@ _AN_HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class ByTestHeader:
-    """Authenticates own tokens as usual; a test header supplies the external token that the call supposedly carried."""
+    """Authenticates the service's own tokens as usual; a test header simulates the external token that the call
+    carried.
+    """
 
     own: Callers
 
@@ -51,14 +53,16 @@ class ByTestHeader:
 
 @dataclass(frozen=True, slots=True)
 class TokenForwarding:
-    """An application whose only engine accepts callers' tokens, and two ways for one user to call it."""
+    """An application whose only engine takes the caller's external token, and one user's calls with an external token
+    and with the service's own token.
+    """
 
     api: Api
     with_token: Caller
     own_token: Caller
 
     async def stored(self) -> list[bytes]:
-        """Sealed tokens in the service database."""
+        """The sealed tokens that the service database stores for the user."""
         rows = await self.api.database.fetch(
             """select sealed_token from statements join users on users.id = user_id
             where username = $1 and sealed_token is not null""",
@@ -67,7 +71,7 @@ class TokenForwarding:
         return [row["sealed_token"] for row in rows]
 
     async def statements(self) -> int:
-        """Number of statements recorded for the user."""
+        """The number of statements recorded for the user."""
         return await self.api.database.value(
             "select count(*) from statements join users on users.id = user_id where username = $1",
             self.own_token.username,
@@ -113,7 +117,7 @@ async def caller(api: Api) -> TokenForwarding:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A genuine issuer's token, two ways for its user to call, and the engine that receives it."""
+    """A token signed by an issuer, two callers for its user, and the engine that receives the token."""
 
     server: ScriptedServer
     token: str
@@ -160,7 +164,7 @@ async def setting(application: Api) -> TokenForwarding:
 
 @pytest.fixture
 def server(listening: ScriptedServer) -> ScriptedServer:
-    """The scripted server with the records of earlier tests cleared."""
+    """The scripted server, without the logins and faults of earlier tests."""
     listening.passwords.logins.clear()
     listening.faults.clear()
     listening.let_go.clear()
@@ -177,7 +181,7 @@ async def test_engine_receives_exactly_the_callers_token(setting: TokenForwardin
 
 @pytest.fixture
 async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[IssuedToken]:
-    """A user reserved for this test, of an application whose authenticators are all its own."""
+    """A user for a single test, on an application that has its own issuer and engine."""
     issuer = Issuer()
     async with issuer.serving() as url, ScriptedServer("http").serving() as server:
         jwt = {"key_server_url": url, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
@@ -242,7 +246,7 @@ async def test_own_token_is_refused_before_anything_is_recorded(setting: TokenFo
     verdicts = {path: verdict(await ana.post(path, **fields)) for path, fields in calls.items()}
     assert verdicts == dict.fromkeys(calls, REFUSED)
     assert await setting.statements() == 0
-    # Sessions of earlier tests may still be closing.
+    # Sessions of earlier tests may still be closing, so an earlier login may appear.
     assert set(server.passwords.logins) <= {f"Bearer {TOKEN}"}
 
 
@@ -265,7 +269,7 @@ async def test_metadata_and_sessions_use_their_calls_token(setting: TokenForward
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
 async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
-    """The service's own lines are printed; audit and library lines are captured as records."""
+    """The service's own log lines go to standard output or error; audit and library lines are captured as records."""
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
@@ -285,7 +289,7 @@ async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
     )
     assert "external bearer refused" in logged
     assert "statement.start" in logged
-    # The tampered token has a different first signature character.
+    # The tampered token has a different first signature character, so that character is left out.
     planted = (*issued.token.split(".")[:2], issued.token.rpartition(".")[2][1:])
     for name, text in (("answers", json.dumps(bodies)), ("log", logged)):
         assert not [part for part in planted if part in text], name
@@ -311,7 +315,9 @@ async def test_expired_token_is_deleted_and_not_used(setting: TokenForwarding, s
 
 
 async def session_that_ends_soon(setting: TokenForwarding) -> tuple[dict[str, Any], int]:
-    """A session and its token's expiry, which is only as late as a busy machine needs to open the session."""
+    """Open a session whose token expires soon; return it and the expiry time. A busy machine may need a longer
+    lifetime.
+    """
     for life_s in (2, 8, 32):
         expires_at = int(time.time()) + life_s
         soon = Caller(setting.api, "ana", {**setting.with_token.headers, "x-test-expires-at": str(expires_at)})
@@ -366,7 +372,7 @@ async def test_trino_receives_the_token(tmp_path: Path, database_dsn: str):
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
 async def test_token_repeated_by_an_engine_is_masked(setting: TokenForwarding):
-    """The test checks only the engine's response, because the statement is the caller's own text."""
+    """Only the engine's message is checked, because the statement is the caller's own text."""
     body = await setting.with_token.run("guarded", f"SELECT error('{TOKEN}')")
     logs = await setting.with_token.on(body["history_uuid"], "get_logs")
     assert body["status"] != 0

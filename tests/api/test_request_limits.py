@@ -1,6 +1,6 @@
 """The setting `limits.api_requests_per_minute` (Contract platform 1.1, 1.6).
 
-Twice as many requests pass if a burst crosses a minute boundary.
+A burst that crosses a minute boundary may make twice as many requests.
 """
 
 from collections import Counter
@@ -90,7 +90,8 @@ async def test_servers_share_their_counts(limited: Api):
     user_id = await limited.database.value("select id from users where username = $1", ana.username)
     await ana.get("editor/get_history")
     await limited.services.request_limits.exchange()
-    # Another server, whose clock is ahead, has used up the next minute, so the test's timing does not matter.
+    # Another server, whose clock is ahead, has already used up the next minute, so it does not matter when the test
+    # runs.
     await limited.database.execute(
         "update request_counts set requests = 100, minute = minute + 1 where caller = $1", f"user {user_id}"
     )

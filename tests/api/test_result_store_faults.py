@@ -24,14 +24,14 @@ from queryserver.results.stores import ResultFiles
 
 UNREACHABLE = (503, -1, "service_unavailable")
 LARGE = "rows 3000 wide 1000"
-"""A statement whose result fills several blocks of one segment, and is too large for the record."""
+"""A statement whose result has several blocks in one segment and is too large to be stored in the record."""
 LARGER = "rows 9000 wide 1000"
-"""A statement whose result fills several segments."""
+"""A statement whose result has several segments."""
 
 
 @dataclass
 class SlowStorage(FaultyStorage):
-    """Segment reads and writes wait for `go` while it is cleared."""
+    """A store whose segment reads and writes block while `go` is cleared."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
@@ -58,7 +58,7 @@ class SlowStorage(FaultyStorage):
 
 @dataclass
 class Served:
-    """A server whose result store is controlled through `store`."""
+    """A server whose result store the test controls through `store`."""
 
     opened: AbstractAsyncContextManager[Api]
     stores: list[SlowStorage]
@@ -80,12 +80,12 @@ def served(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch) -> Served:
         return replace(files, storage=made[-1])
 
     monkeypatch.setattr(stores, "build_result_files", wrapped)
-    # A cancel need not be confirmed while the store is slow.
+    # The cancel call need not wait for the engine's confirmation while the store is slow.
     return Served(small_api(cancel_wait_s=1), made)
 
 
 def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
-    """Fail from this segment number on; the store's checks succeed."""
+    """Build a failure for writes and reads of segments from this number on; the store's checks succeed."""
 
     def failure(_call: int, path: str) -> QueryServerError | None:
         name = path.rpartition("/")[2]
@@ -95,7 +95,7 @@ def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], Q
 
 
 def numbers(page: dict[str, Any]) -> list[int]:
-    """First cells of a page as numbers; wide cells are texts."""
+    """The first cells of a page's rows as integers; wide cells are strings."""
     return [int(row[0]) for row in page["data"]]
 
 
@@ -151,7 +151,7 @@ async def test_lost_object_is_reported_as_unavailable_and_the_state_is_kept(serv
         assert await ana.refused("editor/fetch_result_data", operationId=operation, start_row=2000) == UNREACHABLE
         assert verdict(await ana.get(f"editor/download/{operation}", format="csv")) == UNREACHABLE
         assert await ana.state(operation) == "available"
-        # The cursor has not advanced past rows that were never returned.
+        # The cursor has not advanced, because no rows were returned.
         stored = await api.database.value("select cursor_row from statements where id = $1::uuid", operation)
         assert stored == 0
 
@@ -236,7 +236,7 @@ async def test_results_of_another_database_are_never_deleted(served):
         await retention.clean_up(dry_run=True)
         owner = api.services.settings.results_dir / "owner"
         assert not owner.exists()
-        # A copy of the database with another identity would leave this.
+        # A copied database with another identity would leave such an owner file.
         owner.write_text("another")
         assert (await retention.clean_up())["orphaned results"] == 0
         assert directories(api) == {unknown}

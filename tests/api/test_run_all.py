@@ -1,4 +1,4 @@
-"""Scripts whose statements all run in one call (Contract editor 5.5)."""
+"""Scripts that run all their statements in one call (Contract editor 5.5)."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ FIELD = Path(__file__).parents[1] / "field" / "sql"
 
 
 def steps(body: dict[str, Any]) -> list[tuple[int, str]]:
-    """Number and state of each started statement."""
+    """Number and state of each statement that has started."""
     return [(one["statement_id"], one["state"]) for one in body["query_status"]["statements"]]
 
 
@@ -68,7 +68,7 @@ class TestRunAll:
         assert (handle["statement_id"], handle["statements_count"], handle["has_more_statements"]) == (5, 6, False)
         assert (handle["start"], handle["end"]) == ({"row": 0, "column": 0}, {"row": 5, "column": 15})
         operation = body["history_uuid"]
-        assert (await ana.page(operation))["data"] == []  # the cursor is past the rows of the response
+        assert (await ana.page(operation))["data"] == []  # the cursor is already past the rows in the response
         assert (await ana.page(operation, start_row=0))["data"] == [[3]]
         assert (await ana.page(operation, statement_id=2))["data"] == [[1], [2]]
         assert (await ana.page(operation, statement_id=3))["meta"] == []

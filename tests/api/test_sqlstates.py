@@ -1,4 +1,4 @@
-"""`sqlstate` of failed statements: the engine's state, or the matching class (docs/clients.md)."""
+"""The `sqlstate` of failed statements: the engine's own SQLSTATE, or the matching class (docs/clients.md)."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Large and hostile input is processed off the event loop: other callers see no stall above 200 ms."""
+"""Large or malicious input is processed outside the event loop, so that other callers wait at most 200 ms."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from tests.api.driving import Caller
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
-# The required limit of 0.2 s is measured by `make bench`; this limit allows for a slow shared machine.
+# `make bench` measures the required limit of 0.2 s; this higher limit allows for a slow shared machine.
 MAX_S = 1.0
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -60,7 +60,7 @@ CALLS: dict[str, Send] = {
 
 @asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
-    """Yield a single-element list: the longest time in seconds that a ready task had to wait within the context."""
+    """Yield a list whose only element is the longest time in seconds that a ready task waited for the event loop."""
     longest = [0.0]
 
     async def tick() -> None:
@@ -81,7 +81,7 @@ async def longest_stall() -> AsyncIterator[list[float]]:
 @pytest.mark.parametrize("name", CALLS)
 async def test_hostile_input_does_not_block_the_event_loop(ana: Caller, name: str):
     stalls: list[float] = []
-    # Other work on the machine may also delay us, but hardly every time.
+    # Other load on the machine may also cause stalls, but is unlikely to do so in all five attempts.
     for _ in range(5):
         async with longest_stall() as longest:
             answer = await CALLS[name](ana)

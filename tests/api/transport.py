@@ -1,4 +1,4 @@
-"""An httpx transport for the in-process app that yields the response in chunks as they are sent."""
+"""An httpx transport for the application in this process, which yields response chunks as they are sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,13 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 _MAX_UNREAD = 16
-"""Maximum number of response messages that the app may send before the client reads them."""
+"""Maximum number of response messages that the application may send before the client reads them."""
 
 
 class AppTransport(httpx.AsyncBaseTransport):
-    """Unlike httpx.ASGITransport, it does not wait for the complete response, so event streams can be followed."""
+    """Unlike httpx.ASGITransport, this transport does not wait for the complete response, so clients can follow event
+    streams.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -27,7 +29,7 @@ class AppTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """A single call. If it is left early, the app sees a client disconnect."""
+    """A single call. If the client leaves before its end, the application receives a disconnect."""
 
     def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
         self._left = asyncio.Event()
@@ -52,7 +54,7 @@ class _Exchange(httpx.AsyncByteStream):
         raise httpx.RemoteProtocolError("The answer ends without its last chunk.")
 
     def leave(self) -> None:
-        """Make the app see a client disconnect from now on."""
+        """Signal a client disconnect to the application."""
         self._left.set()
 
     async def aclose(self) -> None:
@@ -66,7 +68,7 @@ class _Exchange(httpx.AsyncByteStream):
             await self._send(None)
 
     async def _send(self, message: Message | None) -> None:
-        """Wait while much is unread, as a socket does. Messages sent after a disconnect are discarded."""
+        """Send a message; block while too many are unread, as a socket does. Discards messages after a disconnect."""
         if not self._sent.full():
             self._sent.put_nowait(message)
             return
@@ -88,7 +90,7 @@ class _Exchange(httpx.AsyncByteStream):
 
 
 def scope_of(request: httpx.Request) -> Scope:
-    # `target` is sent unchanged, as with other transports; httpx would resolve dot segments.
+    # `target` is used unchanged, as in httpx's own transports, because httpx resolves dot segments in URLs.
     raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {
         "type": "http",

@@ -1,4 +1,4 @@
-"""Make every served call once, in a fixed order, so that complete walks can be compared."""
+"""Makes every served call once in a fixed order, so that the responses of complete walks can be compared."""
 
 import json
 from itertools import count
@@ -13,13 +13,13 @@ from queryserver.identity.model import AuthenticatedUser
 
 Answers = dict[tuple[str, str], httpx.Response]
 
-# Fields that differ between two equal calls.
+# Fields that differ between two identical calls.
 _VOLATILE = {
     "access", "refresh", "history_id", "history_uuid", "guid", "secret", "session_id", "session_guid", "id", "uuid",
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified",
-    # The search index fills during the walk.
+    # The search index fills up during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
 _PASSWORD = "a long enough word"
@@ -28,7 +28,8 @@ _numbers = count(1)
 
 
 class Walk:
-    """One user's calls. `slash` is appended to each path; `extra` fields are sent with each call, natively in JSON.
+    """One user's walk. `slash` is appended to each path; `extra` fields are sent with each call, in JSON bodies with
+    their JSON types.
 
     `private` selects the paths of Hue's own pages where a call has such a path.
     """
@@ -45,7 +46,7 @@ class Walk:
         self.answers: Answers = {}
 
     async def whole(self) -> Answers:
-        """Make all calls; return the successful responses by call."""
+        """Make all calls; return their successful responses, keyed by call."""
         await self._tokens()
         await self._statements()
         await self._metadata()
@@ -54,7 +55,7 @@ class Walk:
         return self.answers
 
     async def stable_responses(self, plain: Answers) -> dict[tuple[str, str], Any]:
-        """Make all calls; return the stable parts of the responses to the calls in another walk."""
+        """Make all calls; return the stable parts of the responses to those calls that another walk also made."""
         answers = await self.whole()
         return {key: stable(answers[key]) for key in plain}
 
@@ -158,9 +159,9 @@ class Walk:
 def served_calls() -> set[tuple[str, str]]:
     """The documented calls that a walk must make.
 
-    Responses of /metrics, assets and the root depend on the address, the package and the caller. File calls have a
-    separate walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators have separate tests,
-    and optimizer calls are never executed.
+    Responses of /metrics, assets and the root depend on the address, the package and the caller. File calls have their
+    own walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators have their own tests, and
+    optimizer calls are never executed.
     """
     return {
         one.key
@@ -175,7 +176,7 @@ def served_calls() -> set[tuple[str, str]]:
 
 
 def stable(answer: httpx.Response) -> Any:
-    """The part of the response that is the same for two equal calls."""
+    """The part of the response that is the same for two identical calls."""
     kind = answer.headers["content-type"]
     return kind, _steady(answer.json()) if kind == "application/json" else None
 
@@ -191,5 +192,5 @@ def _steady(value: Any) -> Any:
 
 
 def _is_id(key: str, value: Any) -> bool:
-    """Stored connectors have their id as name."""
+    """Whether the value is a stored connector's name, which equals its id."""
     return key == "name" and isinstance(value, str) and value.isdecimal()

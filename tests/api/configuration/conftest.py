@@ -1,4 +1,4 @@
-"""Applications with data sources that each test chooses."""
+"""Applications whose data sources each test configures."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -17,7 +17,7 @@ SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 
 @pytest.fixture
 def open_with(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens the application on a settings file that combines the text with the values that every server needs."""
+    """Opens the application with settings that combine the given TOML with the values that every server needs."""
 
     def opener(toml: str = "", **environ: Any) -> AbstractAsyncContextManager[Api]:
         file = tmp_path / "queryserver.toml"

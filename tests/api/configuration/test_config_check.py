@@ -1,4 +1,4 @@
-"""Findings of the settings check, and stored connectors in get_config (Contract platform 7.1, 11)."""
+"""Findings of the settings check, and stored connectors in get_config responses (Contract platform 7.1, 11)."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Reader = Callable[[str], Settings]
 
 @pytest.fixture
 def read(tmp_path: Path, database_dsn: str) -> Reader:
-    """Read settings from a text, with a working database."""
+    """Reads settings from a TOML string and adds a working service database."""
 
     def reader(toml: str) -> Settings:
         file = tmp_path / "queryserver.toml"
@@ -42,7 +42,7 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
             "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
             "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
             "QUERYSERVER__METADATA__INDEX__ENABLED": "false",
-            # Separate tests cover access for callers through a proxy.
+            # Access through a proxy is covered by separate tests.
             "QUERYSERVER__DESKTOP__ALLOWED_HOSTS": "localhost",
             "QUERYSERVER__DESKTOP__METRICS__ALLOWED_NETWORKS": "",
         }
@@ -52,7 +52,7 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
 
 
 async def lines(settings: Settings, **how: bool) -> list[str]:
-    """The findings as printed."""
+    """The findings as the settings check prints them."""
     return list(map(str, await check_settings(settings, **how)))
 
 
@@ -177,7 +177,7 @@ async def test_many_documents_are_reported_but_a_missing_extension_is_not(read, 
         "warning editor.history_retention_days: keeps more than 1 history entries: run `queryserver cleanup`." in found
     )
     await connection.close()
-    # Searches are equally fast without this extension (ADR 37), so there is nothing to fix.
+    # Searches are just as fast without this extension (ADR 37), so its absence is not a finding.
     assert not any("pg_trgm" in line for line in found)
 
 
@@ -198,7 +198,7 @@ async def test_local_results_on_several_hosts_must_be_shared(read, database_dsn,
 
 @asynccontextmanager
 async def from_another_address(port: int) -> AsyncIterator[int]:
-    """A port that forwards to the database from 127.0.0.9, as if its callers were on another host."""
+    """A local port whose connections reach the database from 127.0.0.9, as if the clients ran on another host."""
     pumps: set[asyncio.Task[None]] = set()
     closing: list[asyncio.StreamWriter] = []
 
@@ -243,7 +243,7 @@ async def create(admin: Caller, name: str, dialect: str, interface: str, **setti
 
 
 async def shown(caller: Caller) -> list[str]:
-    """Keys and ids of the listed interpreters."""
+    """Keys and ids of the interpreters that get_config lists."""
     return (await caller.post_ok("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 

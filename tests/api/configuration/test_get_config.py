@@ -36,7 +36,7 @@ groups = "analysts"
 
 
 async def get_config(caller: Caller) -> dict[str, Any]:
-    """The response; the caller itself checks its shape against the table."""
+    """The get_config response; `Caller` checks its shape against the API tables."""
     return await caller.post_ok("get_config")
 
 
@@ -112,7 +112,7 @@ async def test_default_interpreter_is_the_main_action(open_with: Opener, named: 
 
 
 async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
-    """Run a statement; return the key of its interpreter."""
+    """Run a statement; return the key of the interpreter that ran it."""
     done = await caller.post_ok(path, statement="select 1", wait=60, **fields)
     assert done["query_status"]["state"] == "available", done
     operation = UUID(done["history_uuid"])

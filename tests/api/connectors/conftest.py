@@ -1,4 +1,4 @@
-"""One application whose connectors belong only to this folder's tests."""
+"""An application with its own service database for the connector tests."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 @pytest.fixture(scope="session")
 async def connectors_database_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
-    """A migrated service database only for this folder, because its servers share all connectors that tests store."""
+    """A separate migrated service database, because all servers on one database share the stored connectors."""
     async for dsn in new_database(postgres, template=migrated_template):
         yield dsn
 

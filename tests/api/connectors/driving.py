@@ -12,18 +12,18 @@ Values = Mapping[str, Any]
 
 
 def listed(settings: Values) -> list[dict[str, Any]]:
-    """Convert settings to their wire format."""
+    """Convert settings to their wire format, a list of name-value objects."""
     return [{"name": name, "value": value} for name, value in settings.items()]
 
 
 def by_name(connector: Values) -> dict[str, Any]:
-    """A response's settings by name."""
+    """Map a connector response's settings from name to value."""
     return {one["name"]: one["value"] for one in connector["settings"]}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorAdmin:
-    """An administrator who manages connectors."""
+    """An administrator who manages stored connectors."""
 
     caller: Caller
 
@@ -35,27 +35,27 @@ class ConnectorAdmin:
         return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
 
     async def save(self, **connector: Any) -> dict[str, Any]:
-        """Store a connector whose `settings` map names to values; return it."""
+        """Store a connector and return it; `settings` maps names to values."""
         return await self.send({**connector, "settings": listed(connector["settings"])})
 
     async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:
         return await self.save(nice_name=nice_name, dialect=dialect, interface=interface, settings=settings)
 
     async def send(self, connector: object) -> dict[str, Any]:
-        """Send a successful update; return its connector."""
+        """Send an update that must succeed; return the connector from the response."""
         response = await self.update(connector)
         assert response.status_code == 200, response.text
         return response.json()["connector"]
 
     async def refused(self, connector: object) -> tuple[int, str, Any]:
-        """Send an update that fails; return its status, code and `errors`."""
+        """Send an update that must fail; return its HTTP status, `code` and `errors`."""
         response = await self.update(connector)
         body = response.json()
         assert response.status_code >= 400, body
         return response.status_code, body["code"], body.get("errors")
 
     async def shown(self, connector_id: str) -> dict[str, Any]:
-        """The response of get, without `status`."""
+        """The body of a successful get call, without `status`."""
         response = await self.caller.get(f"connector/instance/get/{connector_id}")
         assert response.status_code == 200, response.text
         body = response.json()
@@ -63,7 +63,7 @@ class ConnectorAdmin:
         return body
 
     async def instances(self) -> list[dict[str, Any]]:
-        """All connectors that the administrator sees, in order."""
+        """All connectors that the administrator sees, in listing order."""
         return await instances_of(self.caller)
 
     async def delete(self, connector_id: str) -> httpx.Response:
@@ -71,7 +71,7 @@ class ConnectorAdmin:
 
 
 async def instances_of(caller: Caller) -> list[dict[str, Any]]:
-    """All connectors that a caller sees, in order."""
+    """All connectors that a caller sees, in listing order."""
     body = (await caller.get("connector/instances")).json()
     seen = [group["category"] for group in body["connectors"]]
     assert seen == ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]

@@ -42,14 +42,14 @@ async def listening(serve: Serve) -> AsyncGenerator[int]:
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read everything and send nothing."""
+    """Read until the client closes the connection, without ever responding."""
     while await reader.read(4096):
         pass
     writer.write_eof()
 
 
 def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
-    """Answer a single HTTP request."""
+    """Build a handler that answers a single HTTP request with this status and body."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -62,7 +62,7 @@ def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
 
 
 def limited(directory: Path, timeout_s: int) -> dict[str, Any]:
-    """The `desktop` settings of a server with this time limit for connection tests."""
+    """The `desktop` settings of a server with this timeout for connection tests."""
     return {"connector_policy": {"test_timeout_s": timeout_s, "local_database_dir": directory / "databases"}}
 
 
@@ -81,7 +81,7 @@ async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings
 
 
 def last(body: dict[str, Any]) -> tuple[str, bool, str]:
-    """The last check's name and result, and the reason."""
+    """The name and result of the last check, and the overall reason."""
     return body["checks"][-1]["name"], body["checks"][-1]["ok"], body["reason"]
 
 
@@ -168,7 +168,9 @@ async def test_silent_server_times_out_within_the_limit(small_api: ApiOpener, tm
 
 
 async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
-    """Outcomes by dialect, with no more concurrent tests than allowed."""
+    """Run connection tests against an unresponsive server; return outcomes by dialect. Respects the limit on concurrent
+    tests.
+    """
     at_once = asyncio.Semaphore(4)
 
     async def tested(dialect: str, interface: str, settings: dict[str, str]) -> dict[str, Any]:
@@ -181,12 +183,12 @@ async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
 
 
 def _failed(body: dict[str, Any]) -> list[str]:
-    """Names of the failed steps."""
+    """Names of the failed checks."""
     return [one["name"] for one in body["checks"] if not one["ok"]]
 
 
 def _came_too_late(body: dict[str, Any]) -> bool:
-    """Whether the limit expired before the server had a chance to be silent."""
+    """Whether the timeout expired before a connection to the unresponsive server was established."""
     return _failed(body) in (["resolve"], ["connect"]) and body["reason"] == "timeout"
 
 
@@ -354,7 +356,7 @@ async def test_per_user_logins_are_tested_up_to_the_connection(admin: ConnectorA
 
 @pytest.fixture
 async def any_driver(small_api: ApiOpener, tmp_path: Path) -> AsyncGenerator[Caller]:
-    """An administrator on a server that allows these tests' driver."""
+    """An administrator on a server that allows only the drivers of these tests."""
     http_driver.register()
     policy = {"local_database_dir": tmp_path / "databases", "allowed_drivers": (http_driver.NAME, "postgresql")}
     async with small_api(desktop={"connector_policy": policy}) as api:
@@ -460,7 +462,7 @@ async def test_at_most_four_connection_tests_run_concurrently(small_api: ApiOpen
 
 
 async def test_service_database_lookup_ends_with_the_services(small_api, monkeypatch) -> None:
-    """Every connection to a PostgreSQL waits for this lookup."""
+    """Every connection to a PostgreSQL server waits for this lookup, which identifies the service database."""
     hangs = asyncio.Event()
 
     async def connect(*_arguments: object, **_options: object) -> None:

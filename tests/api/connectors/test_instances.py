@@ -105,7 +105,7 @@ async def test_only_administrators_change_connectors(api: Api, ana: Caller, admi
     refused = await ana.post(f"connector/{call}", connector=body)
     assert verdict(refused) == (403, -1, "admin_required")
     assert refused.json()["message"] == "You must be an administrator."
-    # Permissions are checked before the body.
+    # Permissions are checked before the body is parsed.
     assert (
         verdict(await ana.send("POST", f"connector/{call}", content="{", headers={"content-type": "text/x"}))[0] == 403
     )
@@ -295,7 +295,7 @@ async def test_grants_and_revocations_apply_to_the_next_call(api: Api, admin: Co
     assert (await command("ungrant", "watchers", f"connector:{number}")).code == 0
     assert await _sees(ana, number) is False
     assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
-    # This covers a grant to everyone and a grant through another group.
+    # Covers both a grant to everyone and a grant through another group.
     groups = Groups(api.database, AuthSettings())
     await groups.grant("default", "connector:*")
     try:
@@ -340,7 +340,7 @@ async def test_grant_for_a_future_id_does_not_open_a_later_connector(api: Api, a
 
 
 async def _sees(caller: Caller, number: str) -> bool:
-    """Whether the caller sees the connector; all kinds of calls must agree."""
+    """Whether the caller sees the connector. Fails unless list, get and execute calls agree."""
     listed = number in {one["id"] for one in await instances_of(caller)}
     got = (await caller.get(f"connector/instance/get/{number}")).status_code == 200
     executed = await caller.post(f"editor/execute/{number}", statement="select 1", wait=30)
@@ -351,14 +351,14 @@ async def _sees(caller: Caller, number: str) -> bool:
 
 ENCODINGS = ("form", "json with texts", "json")
 
-# Fields that differ between equal calls: assigned numbers, times, and durations.
+# Fields that differ between otherwise identical calls: generated ids, times, and durations.
 _VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
 _IDS = frozenset({"added", "updated", "unchanged"})
 
 
 @dataclass
 class Sender:
-    """An administrator who sends each body in one encoding and keeps the responses without their volatile fields."""
+    """An administrator who sends every body in one encoding and records the responses without volatile fields."""
 
     caller: Caller
     encoding: str
@@ -377,7 +377,7 @@ class Sender:
 
 
 def stable(value: Any, name: str = "") -> Any:
-    # A stored connector's name is its id; settings and checks have other names.
+    # A stored connector's `name` is its numeric id; the names of settings and checks are never numeric.
     if name in _VOLATILE or (name == "name" and isinstance(value, str) and value.isdecimal()):
         return None if value is None else "…"
     if isinstance(value, dict):
@@ -388,7 +388,7 @@ def stable(value: Any, name: str = "") -> Any:
 
 
 async def whole_life(sender: Sender) -> None:
-    """Create, use and delete a connector, including refused calls; then install and remove the examples."""
+    """Create, use and delete a connector, including calls that are refused; then install and remove the examples."""
     drawer = {"nice_name": "Drawer", "dialect": "sqlite", "interface": "sqlite"}
     made = (await sender.post("connector/instance/update", connector={**drawer, "description": "Ours"}))["connector"]
     await sender.post("connector/instance/update", connector=drawer)
@@ -421,7 +421,7 @@ async def test_administrator_calls_are_equivalent_in_every_encoding(small_api: A
             sender = Sender(await api.user("root", admin=True), encoding)
             await whole_life(sender)
             answers_by_encoding[encoding] = sender.answers
-    # The task server's calls are tested in tests/api/taskserver.
+    # The task server's calls are covered by tests/api/taskserver.
     served = {
         row.path
         for row in read_operations()

@@ -24,7 +24,7 @@ from queryserver.platform.settings.sections import DatabaseSettings
 _numbers = count(1)
 _LOCK = 63
 _HELD_UP = f"SELECT pg_advisory_xact_lock({_LOCK}), current_setting('application_name') AS who"
-"""A statement that ends when the context `Servers.held_up` ends."""
+"""A statement that blocks until the `Servers.held_up` context exits."""
 _WHO = "SELECT current_setting('application_name') AS who"
 
 
@@ -41,7 +41,7 @@ class Servers:
 
     @asynccontextmanager
     async def held_up(self) -> AsyncIterator[None]:
-        """Keep `_HELD_UP` statements from completing within the context."""
+        """Block `_HELD_UP` statements until the context exits."""
         holder = await asyncpg.connect(self.users_url)
         try:
             await holder.execute(f"select pg_advisory_lock({_LOCK})")
@@ -51,26 +51,26 @@ class Servers:
 
     @property
     def there(self) -> Caller:
-        """The same user on the second server."""
+        """The user ana on the second server."""
         return Caller(self.second, self.ana.username, self.ana.headers)
 
     def url(self, name: str) -> str:
-        """The URL of the users' database; its connections are identified by `name`."""
+        """The URL of the users' database, with `name` as the application name of its connections."""
         return f"{self.users_url}?application_name={name}"
 
     async def new(self, name: str, **more: Any) -> dict[str, Any]:
-        """Create a PostgreSQL connector whose connections are identified by that name."""
+        """Create a PostgreSQL connector whose connections use `name` as their application name."""
         settings = listed({"url": self.url(name)})
         return await self.admin.send(
             {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
         )
 
     async def connections(self, name: str) -> int:
-        """Number of open connections at the engine."""
+        """Number of connections with this application name that are open on the engine."""
         return await self.users.value("select count(*) from pg_stat_activity where application_name = $1", name)
 
     async def drained(self, name: str) -> None:
-        """Wait until no connection is open."""
+        """Wait until no connection with this application name is open."""
 
         async def are_none() -> bool:
             return await self.connections(name) == 0
@@ -80,7 +80,7 @@ class Servers:
 
 @pytest.fixture
 async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
-    """Two servers reserved for this test."""
+    """Two servers, with their own administrator and user, for a single test."""
     async with (
         small_api() as first,
         small_api() as second,
@@ -91,7 +91,7 @@ async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers
 
 @pytest.fixture
 def name() -> str:
-    """A connection name that only this test uses."""
+    """A unique application name for connections."""
     return f"live-{next(_numbers)}"
 
 
@@ -208,7 +208,7 @@ async def test_session_is_still_served_after_its_server_lost_the_driver(servers,
 
 
 async def _is_unheard(_: object) -> None:
-    """Simulate a lost notification: the sweep picks up statements that no server has claimed."""
+    """Simulate a lost notification, so that only the periodic sweep finds unclaimed statements."""
     raise DatabaseUnavailable
 
 
@@ -258,7 +258,7 @@ async def test_statement_submitted_during_connector_deletion_ends(servers: Serve
     made = await servers.new(name)
     late = (await servers.ana.run(made["id"], _WHO))["history_uuid"]
     assert (await servers.admin.delete(made["id"])).status_code == 200
-    # Pretend that the statement was recorded between the deletion's count and its commit.
+    # Simulate a statement that was recorded after the deletion counted statements but before it committed.
     await servers.first.database.execute(
         "update statements set state = 'waiting', ended_at = null, sent_at = null, owner = null, lease_until = null"
         " where id = $1",

@@ -1,4 +1,4 @@
-"""Stored duckdb and sqlite connectors reach only their own file (Contract platform 5.11)."""
+"""Stored DuckDB and SQLite connectors can access only their own file (Contract platform 5.11)."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class FileServer:
 
     @property
     def caller(self) -> Caller:
-        """The administrator, who may use the connectors created here."""
+        """The administrator as a caller, who may use the connectors created here."""
         return self.admin.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
@@ -47,7 +47,7 @@ class FileServer:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory outside the database directory. Responses may contain its name where statements contain it."""
+    """A directory outside the database directory. Responses may contain its path only where they repeat statements."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="beside") as directory:
         (Path(directory) / "secret.csv").write_text(f"a\n{_PLANTED}\n")
         yield Path(directory)

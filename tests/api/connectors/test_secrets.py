@@ -1,4 +1,4 @@
-"""Secrets, and forbidden drivers, options and hosts (Contract platform 5.1, 5.11; T7, T8)."""
+"""Secrets, and forbidden drivers, options and hosts, in stored connectors (Contract platform 5.1, 5.11; T7, T8)."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ _PLANTED = ("planted-whole", "planted-in-url", "planted-new", "planted-refused",
 
 
 async def dump(dsn: str) -> str:
-    """Every row of every table as text."""
+    """Every row of every table in the database, as text."""
     connection = await asyncpg.connect(dsn)
     try:
         tables = await connection.fetch("select relname from pg_stat_user_tables order by relname")
@@ -225,7 +225,7 @@ def encoded(name: str) -> str:
 
 
 def spellings(name: str) -> set[str]:
-    """Spellings of a name that drivers treat as equal."""
+    """Spellings of an option name that drivers treat as equivalent."""
     return {name, mixed(name), name.upper(), name.replace("_", "-")}
 
 

@@ -13,7 +13,7 @@ from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
 _PROGRAMS = {("pyspark", "livy"), ("spark", "livy"), ("pig", "oozie"), ("java", "oozie")}
-"""Dialects and interfaces of editors that are not for SQL."""
+"""Dialect and interface of editors for languages other than SQL."""
 _FLAGS = {
     "is_sql",
     "sql_identifier_quote",

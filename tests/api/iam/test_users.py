@@ -28,14 +28,14 @@ PATHS = ("get_users", "users", "users/autocomplete")
 
 @pytest.fixture
 async def admin(tmp_path: Path, database_dsn: str, users_url: str) -> AsyncIterator[Caller]:
-    """The administrator root of an application that has only this test's users."""
+    """The administrator root, on an application that has no other users than this test's."""
     async with open_api(make_settings(tmp_path, database_dsn, users_url)) as api:
         yield await sign_in(api, "root", admin=True, groups=())
 
 
 @pytest.fixture
 async def anyone(api: Api) -> Caller:
-    """An administrator of the application shared by all tests, for calls that are refused."""
+    """An administrator of the shared application, for calls that must fail."""
     return await api.user("administrator", admin=True)
 
 
@@ -74,7 +74,7 @@ async def completed(caller: Caller, **query: Any) -> tuple[list[str], list[str]]
 @pytest.mark.parametrize("path", PATHS)
 async def test_only_administrators_may_list_users(ana: Caller, path: str) -> None:
     assert verdict(await ana.get(f"iam/{path}")) == (403, -1, "admin_required")
-    # Permissions are checked before the parameters.
+    # Permissions are checked before the parameters are parsed.
     assert verdict(await ana.get(f"iam/{path}", userids="[", count="x", is_active="maybe"))[0] == 403
     assert (await ana.api.stranger.get(f"iam/{path}")).status_code == 401
 
@@ -322,7 +322,7 @@ async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -
     longest_s: list[float] = []
 
     async def watched(call: Awaitable[T]) -> T:
-        """Await the call; append the longest processor time between two event loop iterations to `longest_s`."""
+        """Await the call; append to `longest_s` the longest CPU time between two event loop iterations."""
         waited = [0.0]
 
         async def watch() -> None:
@@ -338,7 +338,7 @@ async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -
             watcher.cancel()
             longest_s.append(max(waited))
 
-    # Ten thousand times the cost of one user, because the machine may be slow.
+    # The limit is relative, ten thousand times the cost of one user, because the machine may be slow.
     in_one_piece_s = processor_s(
         lambda: [UserSummary(n, f"user{n}", ("default",), True, False, False) for n in range(10001)]
     )

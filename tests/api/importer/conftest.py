@@ -1,4 +1,4 @@
-"""Fixtures for importing files into tables; see tests/api/conftest.py for the shared application."""
+"""Fixtures for imports of files into tables; the shared application is in tests/api/conftest.py."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,15 +18,15 @@ ImporterOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Settings:
-    """Settings with a local root for remote files, and with changed importer settings."""
+    """Settings with a local root for remote files, and with the given importer settings."""
     return storage_settings(directory, database_dsn, tables={"importer": importer})
 
 
 @pytest.fixture
 def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
-    """Opens an application with changed settings on this test's own upload area.
+    """Opens an application with the given importer settings and this test's own upload area.
 
-    A second call opens a second instance of the same application.
+    A second call opens another instance with the same upload area.
     """
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
@@ -48,7 +48,7 @@ async def uploaded(caller: Caller, content: bytes = CONTENT, name: str = "sales.
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
-    """Status and `code` of a failed importer call."""
+    """HTTP status and `code` of a failed importer call."""
     body = answer.json()
     assert set(body) == {"error", "code"}
     assert body["error"]

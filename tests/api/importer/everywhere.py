@@ -1,4 +1,4 @@
-"""Store files as import sources, identical for every store. `EverywhereContract` inherits these tests."""
+"""Store files as import sources: tests that are identical for every store. `EverywhereContract` inherits them."""
 
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ REMOTE = {"import_type": "remote"}
 
 
 class PreviewsEverywhere:
-    """Subclasses provide the fixture `folder`."""
+    """Tests of previews. Subclasses provide the fixture `folder`."""
 
     @pytest.mark.importer(16, 45)
     async def test_remote_text_file_is_previewed(self, folder):

@@ -1,4 +1,4 @@
-"""Imports of files into tables, on an application with separate databases."""
+"""Imports of files into tables, on an application with its own databases."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +17,7 @@ CONTENT = b"id,name,price,day\n1,anna,1.50,2025-01-15\n2,,2.25,\n3,carl,,2025-01
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The application, and the directory that is its local root."""
+    """The application, and the directory that serves as its local root."""
 
     api: Api
     root: Path
@@ -31,14 +31,14 @@ class Tables:
         return engine
 
     def shared_file(self, name: str, content: bytes) -> str:
-        """Create a file that everybody may read; return its path."""
+        """Create a file that every user may read; return its path."""
         (self.root / "shared" / name).write_bytes(content)
         return f"file:///shared/{name}"
 
 
 def table_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Any:
-    """Settings with three databases that are always available, and one each that is read-only, restricted and
-    unusable.
+    """Settings with three databases that are always available, and with one read-only, one restricted and one unusable
+    database.
     """
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ async def open_tables(directory: Path, database_dsn: str, users_url: str, **edit
 
 
 async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> httpx.Response:
-    """Call create_table, for CONTENT unless another file is named; return the response."""
+    """Call create_table, by default for an upload of CONTENT; return the response."""
     given: dict[str, Any] = {
         "import_type": "local",
         "file_type": "csv",
@@ -119,7 +119,7 @@ async def started(caller: Caller, connector: str, table: str, **fields: Any) -> 
 
 
 async def imported(caller: Caller, connector: str, table: str, **fields: Any) -> Mapping[str, Any]:
-    """Import successfully; return the result row by column, with `operation` and `log`."""
+    """Run an import that must succeed; return the result row by column name, plus `operation` and `log`."""
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert (end["status"], end["query_status"]["state"]) == (0, "available"), end
@@ -134,7 +134,7 @@ async def imported(caller: Caller, connector: str, table: str, **fields: Any) ->
 
 
 async def failed(caller: Caller, connector: str, table: str, **fields: Any) -> tuple[str, str, str]:
-    """Run an import that fails; return its `code`, message and log."""
+    """Run an import that must fail; return its `code`, message and log."""
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert end["query_status"]["state"] == "failed", end
@@ -146,7 +146,7 @@ async def log_of(caller: Caller, operation: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for a statement in these databases."""
+    """Quote an identifier for statements on these databases."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -156,7 +156,7 @@ async def rows(caller: Caller, connector: str, table: str, columns: str = "*", o
 
 
 async def tables_like(caller: Caller, connector: str, part: str) -> list[str]:
-    """Names of tables and views, including staging tables, that contain `part`."""
+    """Names of the tables and views that contain `part`, including staging tables."""
     sql = (
         "SELECT name FROM sqlite_master"
         if connector == "sqlite"

@@ -38,9 +38,9 @@ _numbers = count(1)
 async def tables(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """One application on its own database, shared by all tests of a process.
+    """One application on its own service database, shared by all tests of a process.
 
-    Its duckdb file can have only one holder per service database.
+    Only one process per service database may hold its DuckDB file.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):
@@ -58,7 +58,7 @@ def connector(request: pytest.FixtureRequest) -> str:
 
 
 def new_table() -> str:
-    """A table name that no other test uses."""
+    """A unique table name."""
     return f"t{next(_numbers)}_import"
 
 
@@ -300,7 +300,7 @@ class TestLayout:
 
 
 def data_file(package: str, folder: str) -> Path:
-    """A data file of an installed package, found without importing the package."""
+    """Path of a data file in an installed package, located without importing the package."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -315,7 +315,7 @@ class TestWrittenForms:
     FIELDS: ClassVar[dict[str, str]] = {"file_type": "delimiter_format", "field_separator": ";"}
 
     async def test_preview_columns_can_be_sent_back(self, ana: Caller, connector: str, table: str):
-        """This covers every dialect, and both unambiguously detected and specified formats."""
+        """Covers every dialect, and both unambiguously detected and explicitly specified formats."""
         path = await uploaded(ana, self.CONTENT)
         query = {"sql_dialect": None, "connector": connector, "date_format": "%d/%m/%Y", **self.FIELDS}
         shown = (await preview(ana, path, **query)).json()
@@ -332,7 +332,9 @@ class TestWrittenForms:
         ]
 
     async def test_sample_data_sets_are_imported(self, ana: Caller, table: str):
-        """One has dates such as `Jan 1 2000`; the other has a header with a word and years, and numbers with commas."""
+        """One data set has dates such as `Jan 1 2000`; the other has a header of one word and years, and numbers with
+        commas.
+        """
         stocks = data_file("vega_datasets", "_data/stocks.csv")
         fertility = data_file("statsmodels", "datasets/fertility/fertility.csv")
         await imported(ana, "duckdb", table, file_path=await uploaded(ana, stocks.read_bytes()))

@@ -23,13 +23,13 @@ LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_0
 async def opened(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """An application on its own database, so that no other process sweeps it; users may run two statements at a
-    time.
+    """An application on its own service database, so that no other process sweeps its statements. Users may run two
+    statements at a time.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
         with pytest.MonkeyPatch.context() as patched:
-            # Its janitor searches only when a test triggers it.
+            # The janitor searches for orphaned tables only when a test triggers it.
             patched.setattr("queryserver.imports.repository._SEARCH_EVERY_S", 3600.0)
             async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
                 yield tables
@@ -37,7 +37,9 @@ async def opened(
 
 @pytest.fixture
 async def tables(opened: Tables) -> Tables:
-    """The application with an empty engine that lets loads pass, after all statements of earlier tests have ended."""
+    """The application, after all statements of earlier tests have ended. Its slow engine is empty and does not block
+    loads.
+    """
     slow = opened.slow
     slow.refuse_drops = False
     slow.release()
@@ -54,12 +56,12 @@ async def ana(tables: Tables) -> Caller:
 
 
 async def eventually_loading(tables: Tables) -> None:
-    """Wait until the slow engine has a staging table."""
+    """Wait until the slow engine has a staging table, which means that a load has begun."""
     await until(lambda: any(name.name.startswith("_qs_import_") for name in tables.slow.tables))
 
 
 async def eventually_progressing(ana: Caller, operation: str) -> None:
-    """Wait until the load's progress has been recorded."""
+    """Wait until progress of the load has been recorded."""
 
     async def progress() -> bool:
         return bool((await ana.on(operation, "get_logs"))["progress"])
@@ -72,7 +74,7 @@ async def leftovers(tables: Tables) -> int:
 
 
 async def left_behind(tables: Tables, caller: Caller, connector: str, table: str, statement_id: UUID) -> None:
-    """Create a table and its record as a crashed import leaves them."""
+    """Create a table and the record of it that a crashed import leaves behind."""
     await caller.run(connector, f"CREATE TABLE {quoted(table)} (a INTEGER)")
     user_id = await tables.api.database.value("select id from users where username = $1", caller.username)
     await tables.api.database.execute(
@@ -138,9 +140,7 @@ class TestLimits:
         assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == ROWS
 
     async def test_engine_never_executes_the_history_text(self, tables: Tables, ana: Caller):
-        """The fake engine refuses statements that it does not understand, so executing the text would fail the
-        import.
-        """
+        """The fake engine rejects statements that it cannot parse, so executing the text would fail the import."""
         await imported(ana, "slow", "t")
         assert "CREATE TABLE `t`" in (await ana.history(doc_type="hive"))["history"][0]["data"]["statement"]
         assert tables.slow.loads == 1
@@ -155,7 +155,7 @@ async def test_concurrent_appends_to_a_missing_table_all_arrive(tables: Tables, 
     tables.slow.release()
     assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
     assert [table.rows for table in tables.slow.tables.values()] == [2 * ROWS]
-    # One load ran twice because the other had already created the table.
+    # One of the two imports loaded twice, because the other had created the table in the meantime.
     assert tables.slow.loads == 3
     assert await leftovers(tables) == 0
 
@@ -223,7 +223,7 @@ class TestJanitor:
         assert tables.slow.tables == {}
 
     async def test_import_of_a_lost_server_fails_and_its_tables_are_dropped(self, tables: Tables, ana: Caller):
-        """The next sweep finds the record whose lease has expired and wakes the janitor."""
+        """The next sweep finds the import's record, whose lease has expired, and wakes the janitor."""
         tables.slow.hold()
         tables.slow.refuse_drops = True
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))

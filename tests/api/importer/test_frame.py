@@ -1,4 +1,4 @@
-"""Rules common to all importer calls, and hostile files (Contract importer 2, 14.4, 14.5)."""
+"""Rules common to all importer calls, and malicious files (Contract importer 2, 14.4, 14.5)."""
 
 import shutil
 import time
@@ -141,7 +141,7 @@ SAMPLE = 256 * KIB
 
 
 class Timed:
-    """Fails if the block uses more processor time in this process; other work on the machine does not count."""
+    """Fails if the block uses more CPU time in this process than the limit; other processes do not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -201,7 +201,7 @@ class TestText:
 
     @pytest.mark.parametrize("width", [1000, MIB // 2])
     async def test_field_crossing_the_sample_end_is_measured_in_full(self, ana: Caller, width: int):
-        """The field follows seven and a half MiB of records, so half of it lies past the sample's end."""
+        """The field follows seven and a half MiB of records, so half of it lies past the end of the sample."""
         line = b"1," + b"y" * width + b"\n"
         before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
         too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")
@@ -246,7 +246,7 @@ def bomb(path: Path, kind: str) -> Path:
 
 
 def _with_false_size(path: Path) -> Path:
-    """Change the archive directory to claim 600 MiB for the worksheet."""
+    """Change the ZIP directory to claim 600 MiB for the worksheet."""
     content = bytearray(path.read_bytes())
     entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"xl/worksheets/sheet1.xml"))
     content[entry + 24 : entry + 28] = (600 * MIB).to_bytes(4, "little")
@@ -256,7 +256,7 @@ def _with_false_size(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """An application whose HDFS contains odd files."""
+    """An application whose HDFS store contains odd files."""
     directory = tmp_path_factory.mktemp("odd-files")
     memory = {**memory_stores(), Scheme.HDFS: OddFileSystem()}
     settings = storage_settings(directory, shared_database_dsn)

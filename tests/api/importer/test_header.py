@@ -21,7 +21,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS
     ("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)]
 )
 async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
-    caller = (ana, bob)[number % 2]  # one user may keep 50 files
+    caller = (ana, bob)[number % 2]  # a user may keep at most 50 files
     reference = await uploaded(caller, text.encode())
     guessed = (await guess(caller, reference)).json()
     told = await header(caller, reference, guessed["type"])
@@ -105,7 +105,7 @@ async def test_a_blank_file_is_empty(ana: Caller):
 
 
 def workbook(directory: Path, *sheets: str) -> bytes:
-    """A workbook with these sheets; each contains a single cell."""
+    """A workbook with sheets of these names; each sheet contains a single cell."""
     parts = workbook_parts(dict.fromkeys(sheets, column_xml(["<c><v>1</v></c>"])))
     return write_package(directory / "book.xlsx", parts).read_bytes()
 
@@ -259,7 +259,7 @@ class TestParameters:
         assert (await guess(ana, reference)).status_code == 200
 
 
-# This is the list in the specification.
+# The types in the order in which the specification lists them.
 _HIVE = [
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTERVAL DAY TO SECOND",
     "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",

@@ -1,4 +1,4 @@
-"""An application whose index contains only what the current test's users browse."""
+"""An application whose index contains only what the current test's users have browsed."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,31 +20,31 @@ CALL = "metadata/search/entities_interactive"
 async def api(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application for all tests in a file; they search for different names or leave the index unchanged."""
+    """One application for all tests in a file. The tests search for different names or leave the index unchanged."""
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("search"), dsn, users_url, index=True)
         async with open_api(settings) as opened:
-            # Tests read data sources explicitly; a scheduled refresh could run in the middle of a test.
+            # Tests trigger refreshes explicitly; a scheduled refresh could run in the middle of a test.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             yield opened
 
 
 @pytest.fixture
 async def ana(api: Api) -> Caller:
-    """A user reserved for this test; everything indexed for other tests is deleted."""
+    """A user for a single test, who starts with an empty index."""
     api.shelf.act_as_caller(False)
     await api.database.execute("delete from metadata_scopes")
     return await api.user("ana")
 
 
 def described(database: str, name: str, *columns: str, **more: object) -> TableDescription:
-    """A table with columns of these names."""
+    """A table with integer columns of these names."""
     made = tuple(TableColumn(column, "int") for column in columns)
     return replace(table(database, name), columns=made, **more)
 
 
 def stock(engine: FakeCatalogEngine) -> None:
-    """Fill the engine with the objects that tests search for."""
+    """Fill the engine with the objects that the tests search for."""
     engine.content = {
         "web": {
             "sample_07": described(
@@ -58,7 +58,7 @@ def stock(engine: FakeCatalogEngine) -> None:
 
 
 async def browse(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
-    """Make the editor request databases and tables, and wait until the index contains them."""
+    """List databases and tables as the editor does, and wait until the index contains them."""
     await caller.post_ok("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
     for database, names in databases.items():
         await caller.post_ok(f"editor/autocomplete/{database}/", snippet=f'{{"type": "{connector}"}}')
@@ -70,6 +70,6 @@ async def browse(caller: Caller, connector: str = "shelf", **databases: list[str
 
 
 async def found(caller: Caller, text: str, **fields: Any) -> list[str]:
-    """Names of the results, in order."""
+    """Names of the search results, in order."""
     body = await caller.post_ok(CALL, query_s=text, **fields)
     return [one["originalName"] for one in body["results"]]

@@ -1,4 +1,4 @@
-"""The scripted engine with faults in single metadata reads, and a database list that omits some databases."""
+"""A scripted engine whose metadata reads fail, block or omit databases."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
@@ -15,9 +15,10 @@ from queryserver.identity.model import User
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Failures by read, named as in `FakeCatalogEngine.looks`.
+    """Faults of metadata reads. Reads are named as in `FakeCatalogEngine.looks`, for example `tables web`.
 
-    `unlisted` databases are omitted, and `held` reads wait for an event.
+    `failures` maps reads to the errors they raise; databases in `unlisted` are missing from the database list; reads in
+    `held` wait for an event.
     """
 
     failures: Mapping[str, QueryServerError] = field(default_factory=dict)
@@ -27,7 +28,7 @@ class Faults:
 
 
 class FaultyCatalog(FakeCatalog):
-    """Reads the engine's content with these faults."""
+    """Reads the engine's content, subject to the faults."""
 
     def __init__(self, engine: FakeCatalogEngine, faults: Faults) -> None:
         super().__init__(engine)
@@ -49,7 +50,7 @@ class FaultyCatalog(FakeCatalog):
 def faulty(
     engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError] | None = None, **others: Any
 ) -> Generator[None]:
-    """The engine has these `Faults` within the context."""
+    """Apply these `Faults` to the engine until the context exits."""
     faults = Faults(failures or {}, **others)
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ SERVICE = User(0, "index", is_admin=True)
 
 
 class SingleConnectorServer:
-    """A server that knows a single connector."""
+    """The connectors of a server that has a single connector."""
 
     def __init__(self, connectors: Connectors, connector: Connector) -> None:
         self.engine = connectors.engine
@@ -32,7 +32,9 @@ class SingleConnectorServer:
 def another(
     api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
 ) -> IndexRefresh:
-    """The refresh of another server, with separate limits. Its background refresh reads only `shelf`."""
+    """The index refresh of another server on the same database, with its own limits. Background refreshes read only
+    `shelf`.
+    """
     return IndexRefresh(
         owner=owner,
         records=records or MetadataIndexRecords(api.database),
@@ -44,12 +46,12 @@ def another(
 
 
 async def asked(api: Api, what: str) -> None:
-    """Wait until the engine receives this read."""
+    """Wait until the engine receives this metadata read."""
     await until(lambda: what in api.shelf.looks)
 
 
 async def user_of(api: Api, caller: Caller) -> User:
-    """The caller as the services know it."""
+    """Look up the caller's `User`."""
     user_id = await api.database.value("select id from users where username_key = $1", caller.username)
     return User(user_id, caller.username)
 
@@ -57,7 +59,7 @@ async def user_of(api: Api, caller: Caller) -> User:
 async def refreshed(
     api: Api, refresh: IndexRefresh, user: User = SERVICE, *, connector: Connector | None = None
 ) -> None:
-    """Refresh `shelf`, regardless of the last refresh; `connector` replaces its configuration."""
+    """Refresh the index of `shelf` even if it is not due; `connector` replaces its configuration."""
     await api.database.execute("update metadata_scopes set refreshed_at = null, failed_at = null")
     await refresh.refresh(user, connector or shelf_of(api), shelf_key(api, user))
 
@@ -69,7 +71,7 @@ def shelf_of(api: Api) -> Connector:
 
 
 def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
-    """The key of the scope in which this user sees `shelf`."""
+    """The key of the index scope in which this user sees `shelf`."""
     key = scope_key(api.services.connectors, user, shelf_of(api))
     assert key is not None
     return key

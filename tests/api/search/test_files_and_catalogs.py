@@ -1,4 +1,4 @@
-"""Store files, external catalogs, and index records (Contract platform 8.4, 8.5)."""
+"""Search over files, external catalogs, and index records (Contract platform 8.4, 8.5)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -56,9 +56,9 @@ _LATE_S = 2.0
 
 
 class Late(MemoryFileSystem):
-    """A store that lists correctly but two seconds late.
+    """A store whose listings succeed, but only after two seconds.
 
-    Callers that give up earlier do so because of their own limits, so tests need not measure time.
+    A caller that gives up earlier does so because of its own limit, so tests need not measure time.
     """
 
     def as_user(self, user: StorageUser) -> Storage:
@@ -106,7 +106,7 @@ class TestFiles:
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
             two = await ana.post_ok(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
-            # The age of a prefix is unknown, so entries with an age come first.
+            # A prefix has no modification time, so entries with a known time come first.
             assert [found["originalName"] for found in two["results"]] == ["s3a://lake/in/sample.csv", "s3a://lake/in"]
             assert two["facets"] == {"type": {"DIRECTORY": 1, "FILE": 1}}
 
@@ -127,7 +127,7 @@ class TestFiles:
     async def test_search_ends_within_the_configured_seconds(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
-        """The store's two seconds exceed a limit of one second but not of a minute."""
+        """The two seconds that the store needs exceed a limit of one second, but not a limit of one minute."""
         store = make("lake/x")
         store.__class__ = Late
         async with opened(tmp_path, database_dsn, store, metadata={"search": {"max_seconds": max_seconds}}) as api:
@@ -252,7 +252,7 @@ class TestCatalogs:
             assert body["sources"]["sql"]["ok"] is False
 
     async def test_slow_atlas_is_abandoned_at_the_time_limit(self, tmp_path: Path, database_dsn: str):
-        """The limit is two seconds, and Atlas answers after five."""
+        """The timeout is two seconds; Atlas responds after five."""
         async with (
             late_atlas(ENTITIES, after_s=5) as atlas,
             atlas_api(tmp_path, database_dsn, atlas.url, timeout_s=2) as api,
@@ -273,7 +273,7 @@ class TestCatalogs:
             assert PASSWORD not in alone.text
 
     async def test_malformed_atlas_address_is_not_a_server_error(self, tmp_path: Path, database_dsn: str):
-        """The address may have passed the settings check at startup."""
+        """A malformed address must fail only its own sources, because the startup check may have accepted it."""
         async with atlas_api(tmp_path, database_dsn, "http://127.0.0.1:port") as api:
             ana = await api.user("ana")
             body = await ana.post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
@@ -367,7 +367,7 @@ async def test_omitted_tables_are_reported_immediately(records: MetadataIndexRec
 
 
 async def test_omitted_columns_are_reported_until_all_are_present(records: MetadataIndexRecords) -> None:
-    """This also holds if the kept columns are unchanged."""
+    """The report does not depend on whether the kept columns changed."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
     assert not (await completed(records, seen=["a"])).truncated
@@ -413,7 +413,9 @@ async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api
 
 
 async def test_number_of_databases_is_limited(records: MetadataIndexRecords) -> None:
-    """Databases have their own limit besides tables because a refresh that never completes removes none."""
+    """Databases have their own limit, separate from tables, because a refresh that never completes removes none of
+    them.
+    """
     scope = await records.scope(KEY)
     a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
     assert await records.put(scope.id, [a, table("t"), b], max_tables=2)
@@ -425,7 +427,7 @@ async def test_number_of_databases_is_limited(records: MetadataIndexRecords) -> 
 
 @pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
 async def test_truncated_index_is_read_again_immediately_only_if_rows_were_removed(records, seen, *, is_due):
-    """Omitted tables find room only if something was removed."""
+    """Omitted tables fit into the index only after rows have been removed."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("t")], max_tables=1)
     await completed(records, seen=seen, again=True)

@@ -26,7 +26,9 @@ def storage_settings(
     desktop: Mapping[str, Any] | None = None,
     **filebrowser: Any,
 ) -> Settings:
-    """Settings with a local root, created if missing, and without interpreters. `tables` configures other stores."""
+    """Settings with a local root, which is created if missing, and without interpreters. `tables` configures other
+    stores.
+    """
     root = root or directory / "files"
     (root / "shared").mkdir(parents=True, exist_ok=True)
     return Settings.model_validate(
@@ -47,13 +49,13 @@ def storage_settings(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The application and the directory on this machine that is its local root."""
+    """The application, and the directory on this machine that serves as its local root."""
 
     api: Api
     root: Path
 
     def folder(self) -> str:
-        """Create a directory that everybody may use; return its API path without the leading `file:///`."""
+        """Create a directory that every user may modify; return its API path without the leading `file:///`."""
         name = f"shared/folder{next(_numbers)}"
         (self.root / name).mkdir(parents=True)
         return name
@@ -96,5 +98,5 @@ async def eva(world: World) -> Caller:
 
 @pytest.fixture
 def folder(files: Files) -> str:
-    """A new directory in the local root; the path lacks `file:///`."""
+    """A new directory in the local root, as a path without `file:///`."""
     return files.folder()

@@ -1,7 +1,7 @@
 """The storage checklist over HTTP, identical for every store.
 
-Each store has a test class that inherits `EverywhereContract`. A store's `World` states what the store cannot do; such
-calls must return 501 and change nothing.
+Each store has a test class that inherits `EverywhereContract`. A `World` states which features a store lacks; calls
+that need them must return 501 and change nothing.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A store as seen by one user."""
+    """A store as one user sees it, and the optional features that it supports."""
 
     user: Caller
     root: str
-    """Normal form of a directory that the user may fill."""
+    """Normalized path of a directory that the user may modify."""
     trash: bool = False
     replication: bool = False
     summary: bool = False
     modes: bool = False
     owners: bool = False
     makes_parents: bool = True
-    """Whether directories are entries of their own; in an object store a name makes them."""
+    """Whether directories exist independently of files; in an object store, object names imply them."""
     copies_as_text: bool = False
-    """Whether the answer of copy is the JSON string of Ozone."""
+    """Whether a copy call responds with Ozone's JSON string."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFolder:
-    """An empty directory for one test, with shorthand methods for API calls on it."""
+    """An empty directory for one test, with shorthand methods for API calls on paths in it."""
 
     world: World
     path: str
@@ -57,7 +57,7 @@ class StoreFolder:
         return await self.world.user.get(f"storage/{call}", **query)
 
     async def form(self, call: str, name: str, *, query: str = "", **more: Any) -> httpx.Response:
-        """Send a GET in path form; the whole path is percent-encoded."""
+        """Send a GET whose path parameter is fully percent-encoded."""
         path = quote(self.at(name) if name else self.path, safe="")
         return await self.world.user.send("GET", f"storage/{call}={path}{query}", **more)
 
@@ -88,7 +88,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 
 
 class EverywhereContract(PreviewsEverywhere):
-    """Subclasses provide the fixture `world`."""
+    """Tests that every store must pass. Subclasses provide the fixture `world`."""
 
     strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
 
@@ -373,7 +373,7 @@ class EverywhereContract(PreviewsEverywhere):
             answer = await folder.post(call, **fields)
             if not can:
                 refused(answer, 501, "not_supported")
-            elif call != "chown":  # superusers may, other users need not be able to
+            elif call != "chown":  # only superusers can be relied on to succeed
                 assert answer.status_code == 200, answer.text
         if folder.world.replication:
             refused(await folder.post("set_replication", path=folder.path, replication_factor="2"), 400, "not_a_file")
@@ -474,5 +474,5 @@ class EverywhereContract(PreviewsEverywhere):
 
     @staticmethod
     def for_good(folder: StoreFolder) -> dict[str, str]:
-        """Parameters that make a delete permanent on any store."""
+        """Parameters that make a delete permanent on the store under test."""
         return {"skip_trash": "true"} if folder.world.trash else {}

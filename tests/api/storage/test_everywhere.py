@@ -29,7 +29,7 @@ Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
 
 @pytest.fixture(scope="module")
 def with_tables(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> Opener:
-    """Opens an application configured with a store's tables; `ozone` is a table in a different section."""
+    """Opens an application configured with a store's settings tables; `ozone` belongs to a different section."""
 
     def opened(tables: Mapping[str, Any]) -> AbstractAsyncContextManager[Api]:
         directory = tmp_path_factory.mktemp("store")
@@ -44,7 +44,7 @@ def with_tables(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
 
 
 async def _with_bucket(api: Api, scheme: str) -> str:
-    """Create a bucket through the API unless it exists."""
+    """Create a bucket through the API unless it already exists; return its path."""
     admin = await api.user("admin")
     made = await admin.post("storage/mkdir", path=f"{scheme}://{_CONTAINER}")
     assert made.status_code in {201, 409}, made.text
@@ -123,7 +123,7 @@ async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
 async def ozone_world(ozone_gateway: OzoneGateway, with_tables: Opener) -> AsyncIterator[World]:
     table = {"fs_defaultfs": "ofs://om", "webhdfs_url": ozone_gateway.webhdfs_url, "service_user": OZONE_USER}
     async with with_tables({"ozone": {"default": table}}) as api:
-        # The gateway has its own users; the tests' volume belongs to this user.
+        # The gateway has its own users; the volume `tests` belongs to alice.
         user = await sign_in(api, "alice", admin=False, groups=())
         yield World(user, "ofs://om/tests/one", summary=True, copies_as_text=True)
 
@@ -159,7 +159,7 @@ class TestFlatAzure(EverywhereContract):
 
 @pytest.mark.engine("ozone")
 class TestOzone(EverywhereContract):
-    # The gateway parses & < > ' " in a rename's target as XML characters.
+    # The gateway interprets & < > ' " in the target of a rename as XML characters.
     strange_names = tuple(name for name in STRANGE_NAMES if not set("&<>'\"") & set(name))
 
     @pytest.fixture
@@ -168,7 +168,7 @@ class TestOzone(EverywhereContract):
 
 
 class TestHierarchicalAzure(EverywhereContract):
-    """Runs on our own stand-in server."""
+    """Runs against a stand-in server of this repository."""
 
     @pytest.fixture
     def world(self, hierarchical_world: World) -> World:

@@ -97,7 +97,7 @@ async def test_directories_are_never_merged(eva: Caller, folder: StoreFolder) ->
 
 
 def tree(folder: StoreFolder) -> None:
-    """Create a tree with empty directories and more files than are copied concurrently."""
+    """Create a tree with empty directories and with more files than are copied concurrently."""
     folder.put(d__empty=None, d__sub__deep__empty=None)
     for number in range(12):
         folder.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
@@ -141,13 +141,13 @@ async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, 
     answer = await eva.post(f"storage/{call}", **call_again)
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["details"]["state"] == "deleting"
-    # Five directories and twelve files exist, of which two files are deleted.
+    # Of the five directories and twelve files, two files have been deleted.
     assert answer.json()["details"]["remaining"] == 15
     there = {path[1:]: content for path, content in folder.all().items() if path[0] == "e"}
     assert there == before
     world.heal()
     if call == "rename":
-        # For any other user this is a different call, and its target directory exists.
+        # For another user this is a new call rather than a repetition, and its target directory exists.
         bob = await world.api.user("bob")
         assert await refused(bob, call, **call_again) == (409, "already_exists")
     again = await eva.post(f"storage/{call}", **call_again)
@@ -233,7 +233,7 @@ async def test_move_between_stores_transfers_content_and_empty_directories(eva, 
 
 @dataclass
 class Corrupting(FaultyFileSystem):
-    """A store that corrupts the bytes it receives but keeps their number."""
+    """A store that corrupts the bytes it receives but preserves their number."""
 
     def as_user(self, user: StorageUser) -> FaultyStorage:
         return CorruptingStorage(self.inner.as_user(user))
@@ -395,7 +395,7 @@ def local_tree(root: Path) -> None:
 
 
 async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
-    """Size in bytes of every file below a path; None for directories."""
+    """Map every path below a directory to its size in bytes, or to None for directories."""
     found: dict[str, int | None] = {}
     pending = [path]
     while pending:

@@ -1,4 +1,4 @@
-"""Both path forms, and every served call once (Contract storage 2.2)."""
+"""The two forms of paths in calls, and a walk that makes every file call once (Contract storage 2.2)."""
 
 import json
 from dataclasses import dataclass, field
@@ -48,11 +48,11 @@ BAD = {
     "/a%00b": "invalid_path",
     "/a%ffb": "invalid_path",
 }
-"""What stands behind `=`, and the code."""
+"""Expected error code for each path that follows `=` in a URL."""
 
 
 async def raw(caller: Caller, path: str) -> httpx.Response:
-    """Send a GET whose path is not encoded further."""
+    """Send a GET whose path is sent without further encoding."""
     target = f"/api/v1/storage/{path}".encode()
     return await caller.send("GET", "storage/stat", extensions={"target": target})
 
@@ -183,7 +183,7 @@ _NEVER_SUCCESSFUL = {"/api/v1/storage/extract_archive", "/api/v1/storage/compres
 
 @dataclass
 class StorageWalk:
-    """One user's calls on an in-memory HDFS. `slash` is appended to each path except paths of the form `=<path>`."""
+    """One user's calls on an in-memory HDFS. `slash` is appended to each URL path that does not end in `=<path>`."""
 
     caller: Caller
     folder: StoreFolder
@@ -192,7 +192,7 @@ class StorageWalk:
     answers: dict[tuple[str, str], httpx.Response] = field(default_factory=dict[tuple[str, str], httpx.Response])
 
     async def whole(self) -> set[tuple[str, str]]:
-        """Make every call; each must succeed."""
+        """Make every call; each must succeed. Returns the method and path of each call."""
         await self._reading()
         await self._making()
         await self._moving()

@@ -1,4 +1,4 @@
-"""Names that no path can express, over HTTP: calls carry or refuse a tree's entries as a whole and never lose any."""
+"""Names that no API path can express: calls process a tree with such names completely or refuse it."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,14 +27,14 @@ _MARKER = escaped_file_name(b"")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A bucket with a flat key space: `user` calls the API, other methods act as an external program."""
+    """A bucket with a flat key space. `user` calls the API; the other methods act as an external program."""
 
     user: Caller
     root: str
     plant: Callable[[str], Awaitable[None]]
-    """Makes an object; its content is its key."""
+    """Creates an object whose content is its key."""
     all: Callable[[], Awaitable[dict[str, bytes]]]
-    """All objects that hold anything."""
+    """Returns the content of all non-empty objects by key."""
 
     async def fill(self, *keys: str) -> None:
         for key in keys:
@@ -104,7 +104,9 @@ async def azure_keys(azurite: HttpAddress, tmp_path: Path, shared_database_dsn: 
 
 
 class FlatKeysContract:
-    """Subclasses provide the fixture `keys`, a bucket, and `odd`, keys below `d/` that no path can express."""
+    """Tests of keys that no API path can express. Subclasses provide the fixture `keys`, a bucket, and the attribute
+    `odd`, such keys below `d/`.
+    """
 
     odd: tuple[str, ...]
 
@@ -178,7 +180,7 @@ class FlatKeysContract:
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name"), refused.text
         assert await keys.all() == before
         assert (await keys.user.get("storage/list", path="file:///shared")).json()["files"] == []
-        # A single file with such a name can be copied there under another name.
+        # A single file with such a name can be copied to the local root under another name.
         fields = {"src_path": f"{keys.root}/d/{_EMPTY}/x", "dest_path": "file:///shared/x"}
         assert (await keys.user.post("storage/copy", **fields)).status_code == 200
         assert (await keys.user.get("storage/display", path="file:///shared/x")).json()["contents"] == "d//x"
@@ -215,7 +217,7 @@ class TestAzureKeys(FlatKeysContract):
 async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_any_change(
     azure_keys: Keys, flat_s3_server: S3Address
 ) -> None:
-    """The S3 gateway creates the names in the same account because none of our calls can."""
+    """An S3 gateway to the same account creates these names, because the Azure client cannot."""
     container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(s3_options(flat_s3_server))
     client = await connection._open_client()
     planted = ("d/./x", "d/a/../x", "d/plain", "x")
@@ -233,7 +235,7 @@ async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_an
 
 @pytest.fixture
 def strange(files: Files, folder: str) -> Path:
-    """A directory in the local root whose entries have names that are not UTF-8."""
+    """A directory in the local root whose entries have names that are not valid UTF-8."""
     top = files.root / folder
     (top / "d" / os.fsdecode(b"in\xff")).mkdir(parents=True)
     try:
@@ -282,7 +284,7 @@ async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, fold
         restored = await ana.post("storage/trash/restore", path=trashed["trash_path"])
         assert restored.status_code == 200, restored.text
         assert _found(strange) == before
-    for content in (b"outer", b"again"):  # the second file gets another name in the trash
+    for content in (b"outer", b"again"):  # the second file gets a different name in the trash
         (strange / "d" / os.fsdecode(_OUTER)).write_bytes(content)
         trashed = (await ana.post("storage/rmtree", path=f"{root}/d/{escaped_name(_OUTER)}", skip_trash=False)).json()
         assert (await ana.get("storage/download", path=trashed["trash_path"])).content == content

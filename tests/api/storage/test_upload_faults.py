@@ -1,4 +1,4 @@
-"""Failing uploads and their clean-up (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
+"""Failed uploads and their clean-up (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
 
 import asyncio
 import hashlib
@@ -55,7 +55,7 @@ async def send_part(
 
 
 async def turn_clock(api: Api, hours: int = 25) -> None:
-    """Move all uploads and unfinished writes into the past."""
+    """Make all uploads and unfinished writes this many hours older."""
     await api.database.execute(f"update part_uploads set expires_at = expires_at - interval '{hours} hours'")
     await api.database.execute(f"update unfinished_writes set touched_at = touched_at - interval '{hours} hours'")
 
@@ -135,7 +135,7 @@ class TestSweeping:
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
     async def test_heartbeats_keep_a_writes_record_as_recent_as_its_file(self, tmp_path, database_dsn):
-        """If the record expired before its file was old enough, the file would stay forever."""
+        """If the record expired before its file was old enough for removal, the file would never be removed."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             stores = api.services.storage.stores
@@ -185,7 +185,7 @@ class TestSweeping:
                 assert await api.database.value(f"select count(*) from {table}") == 0
 
     async def test_sweep_aborts_only_old_recorded_uploads(self, tmp_path: Path, database_dsn: str):
-        """Other uploads in an object store may belong to another program."""
+        """Unrecorded uploads in an object store may belong to another program."""
         store = MemoryFileSystem(Scheme.S3A, StorageTraits(container_levels=1), LIKE_S3, containers=["lake"])
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -203,7 +203,7 @@ class TestSweeping:
             assert store.tree.unseen == [("lake/mine", now), ("lake/other", now - timedelta(days=9))]
 
     async def _interrupted(self, api: Api, caller: Caller) -> None:
-        """Record an unfinished write as a crash would leave it in the database."""
+        """Record an unfinished write as a crash would leave it."""
         await api.database.execute(
             "insert into unfinished_writes (id, scheme, directory, username) values ($1, 'file', 'shared', $2)",
             uuid4(),
@@ -222,7 +222,7 @@ NOTED = [
 
 class TestNotes:
     async def test_failed_tree_copy_records_each_interrupted_file(self, tmp_path: Path, database_dsn: str):
-        """The tree's record names only its directory, but an object store keeps incomplete uploads per file."""
+        """The tree copy's record names only the directory, but an object store keeps incomplete uploads per file."""
         traits = StorageTraits(lists_in_order=True, container_levels=1)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"]))
         inner = store.as_user(StorageUser("hdfs"))
@@ -239,7 +239,9 @@ class TestNotes:
     @pytest.mark.storage(59)
     @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED)
     async def test_writes_are_recorded_until_they_complete(self, tmp_path, database_dsn, call, fields, step, name):
-        """The clean-up uses the record to find what a crash leaves behind, including an old file that was set aside."""
+        """The clean-up uses the record to find files that a crash leaves behind, including the previous version that a
+        write moves aside.
+        """
         traits = StorageTraits(lists_in_order=True, acts_as_user=True)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, containers=["area"]))
         inner = store.as_user(StorageUser("hdfs"))
@@ -301,13 +303,13 @@ class Connection:
     caller: Caller
     dest: str
     sent: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    """Bytes, then None: the client is gone."""
+    """Chunks of the request body; None stands for a disconnect."""
     answers: list[Message] = field(default_factory=list)
     is_waited_for: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when all that was sent is read, and the application wants more."""
+    """Set when the application has received everything sent so far and waits for more."""
 
     async def serve(self, path: str = "upload/file", **query: Any) -> tuple[int, dict[str, Any]]:
-        """Run the upload; return the response's status and body."""
+        """Send the upload request; return the response's status and body."""
         raw = f"/api/v1/storage/{path}"
         words = "&".join(f"{name}={quote(str(value))}" for name, value in {"dest": self.dest, **query}.items())
         scope = {
@@ -399,7 +401,7 @@ class TestLeaving:
 
 
 class FailingFileSystem(MemoryFileSystem):
-    """A store that fails or becomes unavailable at the third chunk."""
+    """A store that fails or becomes unavailable at the third chunk of a write."""
 
     def as_user(self, user: StorageUser) -> MemoryStorage:
         return _FailingStorage(self.tree, user, self.traits)
@@ -456,7 +458,7 @@ class TestStore:
                 "POST", "storage/upload/file?dest=file:///d", files={"file": ("a", b"x" * 4 * PIECE_BYTES)}
             )
             assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-            # A later clean-up looks for files that the store could not remove.
+            # The file that the store could not remove stays recorded for a later clean-up.
             assert await unfinished(api, ana) == 1
 
     @pytest.mark.security("S10")
@@ -486,7 +488,7 @@ class TestStore:
         hashed: list[tuple[int, int]] = []
 
         class Watched:
-            """SHA-256 that records how many bytes each thread hashes per call."""
+            """A SHA-256 hash that records the calling thread and number of bytes of each update."""
 
             def __init__(self) -> None:
                 self._hash = hashlib.sha256()
@@ -506,7 +508,7 @@ class TestStore:
             status, body = await client.serve()
         assert (status, body["sha256"]) == (200, hashlib.sha256(PIECE * 160).hexdigest())
         assert sum(size for _, size in hashed) == 160 * len(PIECE)
-        # Handing over to a thread pays off only for large chunks.
+        # Hashing in a worker thread pays off only for large chunks.
         assert max((size for thread, size in hashed if thread == get_ident()), default=0) < len(PIECE)
 
 

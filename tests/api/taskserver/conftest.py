@@ -1,4 +1,4 @@
-"""Mail servers and webhook receivers for schedules, and beats whose clock is moved in the database."""
+"""Mail servers and webhook receivers for schedules, and applications with beat whose schedules tests make due."""
 
 import asyncio
 import ssl
@@ -22,7 +22,9 @@ WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"
 
 @dataclass
 class Mailbox:
-    """Records the mail that a server accepted. `answers` are its first replies, before it accepts any mail."""
+    """Records the mail that a server accepted. `answers` are the server's first replies; afterwards it accepts all
+    mail.
+    """
 
     port: int = 0
     mails: list[EmailMessage] = field(default_factory=list)
@@ -44,7 +46,7 @@ class Mailbox:
 
 @asynccontextmanager
 async def mail_server(directory: Path, authority: Authority, *names: str) -> AsyncIterator[Mailbox]:
-    """A mail server on loopback that accepts mail only after STARTTLS."""
+    """Run a mail server on loopback that accepts mail only after STARTTLS."""
     certificate = authority.certify(*names)
     file = directory / f"{names[0]}.pem"
     file.write_text(certificate.certificate + certificate.key)
@@ -63,7 +65,7 @@ async def mail_server(directory: Path, authority: Authority, *names: str) -> Asy
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """The only authority that this process trusts."""
+    """The only certificate authority that this process trusts."""
     made = Authority()
     file = tmp_path / "authority.pem"
     file.write_text(made.certificate)
@@ -79,7 +81,7 @@ async def mailbox(tmp_path: Path, authority: Authority) -> AsyncIterator[Mailbox
 
 @dataclass
 class Receiver:
-    """Accepts webhook calls. `answers` are its first statuses; later calls get 204."""
+    """A webhook receiver. `answers` are the statuses of its first responses; all later responses are 204."""
 
     url: str = ""
     calls: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
@@ -101,7 +103,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     one = Receiver()
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     async with server:
-        # The URL uses a host name because the service's responses must not reveal addresses.
+        # The URL contains a host name because responses of the service must not reveal IP addresses.
         one.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook"
         yield one
 
@@ -111,7 +113,7 @@ Desktop = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def desktop() -> Desktop:
-    """`desktop` settings with a mail server and a webhook secret."""
+    """Builds `desktop` settings with a mail server and a webhook secret."""
 
     def made(mailbox: Mailbox | None = None, **task_server: Any) -> dict[str, Any]:
         smtp = {"host": "localhost", "port": mailbox.port, "default_from_email": "qs@example.org"} if mailbox else {}
@@ -134,7 +136,7 @@ class Fleet:
     root: Caller
 
     async def schedule(self, name: str, **members: Any) -> dict[str, Any]:
-        """Create a schedule on the scripted engine."""
+        """Create a schedule for a statement on the scripted engine; return it."""
         given = {"name": name, "kind": "statement", "connector": "mysql", "statement": "rows 3", "interval_s": 3600}
         response = await self.root.post_json("taskserver/schedules/new", schedule={**given, **members})
         assert response.status_code == 200, response.text
@@ -146,7 +148,7 @@ class Fleet:
         return response.json()["schedule"]
 
     async def due(self, *ids: int, since: str = "0 s") -> None:
-        """Make these schedules due now, or since the given interval."""
+        """Make these schedules due now, or since this interval."""
         await self.api.database.execute(
             "update schedules set next_run_at = now() - $2::text::interval where id = any($1::bigint[])",
             list(ids),
@@ -160,7 +162,7 @@ class Fleet:
         return [dict(row) for row in rows]
 
     async def ended(self, schedule_id: int, runs: int = 1) -> list[dict[str, Any]]:
-        """Wait until this many runs of a schedule have ended; return its runs."""
+        """Wait until this many runs of a schedule have ended; return all its runs."""
 
         async def have_ended() -> bool:
             return sum(bool(run["status"]) for run in await self.runs(schedule_id)) >= runs
@@ -174,7 +176,7 @@ class Fleet:
 
 @pytest.fixture
 def fleets(small_api: ApiOpener) -> Callable[..., Any]:
-    """Opens an application whose single process runs both beat and statements."""
+    """Opens an application whose single process runs both beat and the statements."""
 
     @asynccontextmanager
     async def opener(*, beats: bool = True, **changes: Any) -> AsyncIterator[Fleet]:

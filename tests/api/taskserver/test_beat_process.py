@@ -11,7 +11,7 @@ from tests.fixtures.program import ForkedProcess
 
 @pytest.fixture
 def environment(tmp_path: Path, database_dsn: str) -> Mapping[str, str]:
-    """Settings for the application's database."""
+    """Environment variables that select the application's database."""
     return {
         "HOME": str(tmp_path),
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,

@@ -41,11 +41,13 @@ SERVER = {"task_server": {"enabled": True}, "metrics": {"token": "metrics-token-
 async def fleet(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application with the task server on. Tasks run only when a test runs them; statements run in this process."""
+    """One application with the task server enabled. Tasks run only when a test runs them; statements run in this
+    process.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("fleet"), dsn, users_url, desktop=SERVER, index=True)
         async with open_api(settings) as opened:
-            # Tests read data sources explicitly.
+            # Tests trigger metadata refreshes explicitly.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             opened.services.statements.runner.instance.intake = Intake.OWN
             yield opened
@@ -53,7 +55,7 @@ async def fleet(
 
 @pytest.fixture
 async def boss(fleet: Api) -> Caller:
-    """An administrator reserved for this test; tasks and statements of other tests are deleted."""
+    """An administrator for a single test; tasks and statements of earlier tests are deleted."""
     await fleet.database.execute("delete from tasks")
     await fleet.database.execute("delete from statements")
     return await fleet.user("boss", admin=True)
@@ -78,7 +80,7 @@ async def listed(caller: Caller, **query: Any) -> list[dict[str, Any]]:
 
 
 async def run(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
-    """Submit and run a task; return its record."""
+    """Submit a task and run it; return its record."""
     task = await submitted(caller, name, **params)
     assert await caller.api.services.tasks.runner.run_next()
     return await shown(caller, task["id"])
@@ -132,7 +134,7 @@ class TestStatus:
             assert worker["heartbeat"] >= worker["started"]
 
             async def are_gone() -> bool:
-                """Try again if a heartbeat arrives between the update and the check."""
+                """Repeats the update, because a heartbeat may arrive between the update and the check."""
                 await fleet.database.execute(
                     "update instances set heartbeat_at = now() - interval '31 s' where kind in ('worker', 'beat')"
                 )
@@ -326,7 +328,7 @@ class TestCancel:
 
     @pytest.mark.platform(110)
     async def test_running_task_stops_soon_after_cancel(self, fleet: Api, boss: Caller):
-        """The task waits for a lock that this test holds."""
+        """The task blocks on a table lock that the test holds."""
         runner = fleet.services.tasks.runner
         async with fleet.database.transaction() as connection:
             await connection.execute("lock table idempotency_keys in access exclusive mode")
@@ -335,7 +337,7 @@ class TestCancel:
             await until(lambda: runner.active == 1)
             assert (await shown(boss, task["id"]))["state"] == "running"
             assert (await boss.post(f"taskserver/tasks/{task['id']}/cancel")).status_code == 200
-            # The notification stops it; heartbeats only come every ten seconds.
+            # The cancel notification stops the task; heartbeats would notice only after up to ten seconds.
             assert await asyncio.wait_for(running, 60)
         assert (await shown(boss, task["id"]))["state"] == "canceled"
 
@@ -380,7 +382,7 @@ class TestWork:
         assert (task["state"], task["message"], task["result"]) == ("failed", "Unknown dialect: x", None)
 
     async def test_result_cleanup_deletes_expired_results(self, fleet: Api, boss: Caller):
-        await run(boss, "result_cleanup")  # remove the orphaned files of other tests
+        await run(boss, "result_cleanup")  # remove orphaned files of earlier tests
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()
@@ -388,7 +390,7 @@ class TestWork:
             "update statements set expires_at = now() - interval '1 h' where id = $1::text::uuid", due
         )
         task = await run(boss, "result_cleanup")
-        # This process sweeps every two seconds and may have been first.
+        # This process itself sweeps every two seconds and may have deleted the result first.
         assert task["result"]["results"] in {0, 1}
         assert task["message"] == f"{task['result']['results']} results deleted."
         await until(lambda: not result.exists())
@@ -414,7 +416,7 @@ class TestWork:
 
     async def test_metadata_refresh_reads_the_index_immediately(self, fleet: Api, boss: Caller):
         looks = len(fleet.shelf.looks)
-        for _ in range(2):  # even if the index is fresh
+        for _ in range(2):  # the second run starts even though the index is fresh
             task = await run(boss, "metadata_refresh", connector="shelf")
             assert task["state"] == "finished", task
             tables = task["result"]["tables"]

@@ -1,4 +1,4 @@
-"""Applications for login tests, each on a separate database per test."""
+"""Applications for login tests; each test has its own service database."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,7 @@ from queryserver.identity.model import AuthenticatedUser
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
-    """Opens an application on this test's own database; arguments change settings of `desktop` and `desktop.auth`."""
+    """Opens an application on this test's own database. Arguments change settings in `desktop` and `desktop.auth`."""
 
     def opened(desktop: dict[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         settings = make_settings(tmp_path, database_dsn, users_url)
@@ -37,13 +37,13 @@ async def tokens(opener: Opener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def issuer() -> Issuer:
-    """An external token issuer."""
+    """An external issuer of tokens."""
     return Issuer()
 
 
 @pytest.fixture
 def jwt_opener(opener: Opener) -> JwtOpener:
-    """Opens an application that accepts the issuer's tokens; the arguments are its key server addresses."""
+    """Opens an application that accepts the issuer's tokens; the positional arguments are the URLs of key servers."""
 
     def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
         settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60, **jwt}
@@ -54,6 +54,6 @@ def jwt_opener(opener: Opener) -> JwtOpener:
 
 @pytest.fixture
 async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
-    """An application with default settings that accepts the issuer's tokens."""
+    """An application that has default settings and accepts the issuer's tokens."""
     async with issuer.serving() as url, jwt_opener(url) as api:
         yield api
