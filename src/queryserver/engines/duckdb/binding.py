@@ -1,9 +1,9 @@
 """Binds statement parameters in DuckDB (ADR 61).
 
-The guard checks the statement with its values written as literals. DuckDB then runs the same statement with markers
-`$1`, `$2`, … instead of the literals, but only if it reads both alike: the tokens outside the literals must be the
-same, and each marker must be a parameter. Where DuckDB's grammar allows no parameter, such as after DATE, the checked
-text with literals runs instead.
+The guard checks the statement with its values inlined as literals. DuckDB then runs the same statement with the markers
+`$1`, `$2`, … in place of the literals, provided that it parses both texts alike: the tokens outside the literals must
+be the same, and each marker must be a parameter. Where DuckDB's grammar allows no parameter, such as after DATE, the
+checked text with literals runs instead.
 """
 
 import datetime as dt
@@ -28,14 +28,14 @@ BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"}
 _UNBINDABLE_FUNCTIONS = frozenset({"query", "nextval"})
 """Functions that rule out binding.
 
-The text passed to query() may contain `$1`, which DuckDB would also bind although the guard has not checked it. A query
-with nextval() runs while it is planned, so it cannot be planned a second time.
+The string passed to query() may contain `$1`, which DuckDB would also bind although the guard has not checked it. A
+query with nextval() executes while it is planned, so it cannot be planned a second time.
 """
 _KEYWORDS_WITHOUT_PARAMETERS = frozenset({"returning", "group", "order", "distinct"})
 """Keywords after which DuckDB allows no parameters, or treats two equal parameters as different expressions.
 
-A query that is refused for this reason is planned again with literals. A statement that changes rows already runs while
-it is planned, so it has literals from the start.
+A query that is refused for this reason is planned again with literals. A statement that changes rows already executes
+while it is planned, so it uses literals from the start.
 """
 
 _NON_CALL_KEYWORDS = frozenset(
@@ -49,8 +49,8 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 @dataclass(frozen=True, slots=True)
 class ParameterizedStatement:
-    """A statement that DuckDB runs: its `text` with markers, the parsed statement, and the values of the markers `$1`,
-    `$2`, …
+    """A statement for DuckDB to run: its `text` with markers, its parsed form, and the values of the markers in
+    order.
     """
 
     text: str
@@ -61,7 +61,7 @@ class ParameterizedStatement:
 class _MarkerWriter:
     """Writes markers and collects their values in order.
 
-    A marker gets a CAST where its value alone has another type.
+    A marker is wrapped in a CAST where the bound value alone would have a different type.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _MarkerWriter:
         return self._written[number]
 
     def begin_row(self) -> None:
-        """Start the next row; its values get new markers."""
+        """Start the next row, whose values get new markers."""
         self._written.clear()
 
     def _value(self, one: Parameter) -> str:
@@ -104,7 +104,7 @@ class _MarkerWriter:
 
 
 def _is_plain(one: Parameter) -> bool:
-    """Whether DuckDB gives the bound value the same type as the literal in the text."""
+    """Whether DuckDB gives the bound value the same type as the literal."""
     if isinstance(one.value, int) and not isinstance(one.value, bool):
         return one.is_plain and -_INT <= one.value < _INT
     if one.value is None:
@@ -116,19 +116,19 @@ def _native_value(one: Parameter) -> "Native | None":
     value = one.value
     if isinstance(value, tuple):
         return list(map(_native_value, value))
-    if isinstance(value, Decimal):  # `_is_plain` is False for a Decimal
+    if isinstance(value, Decimal):  # not reached: `_is_plain` is False for a Decimal
         raise TypeError
     return value
 
 
 def text_with_markers(bound: BoundStatement) -> tuple[str, list[Any]]:
-    """Return the text with markers, and the marker values."""
+    """Return the statement text with markers, and the values of the markers."""
     marks = _MarkerWriter()
     return bound.render(marks.write), marks.values
 
 
 def row_offset(tokens: Sequence[Token], text: str) -> int | None:
-    """Return the position of the row in an `INSERT INTO … VALUES (…)`; None if further rows cannot be appended."""
+    """Return the offset of the row in an `INSERT INTO … VALUES (…)`; None if further rows cannot be appended."""
     if [token.name for token in tokens[:2]] != ["insert", "into"]:
         return None
     positions = [at for at, token in enumerate(tokens) if token.kind == "keyword" and token.name == "values"]
@@ -144,13 +144,15 @@ def row_offset(tokens: Sequence[Token], text: str) -> int | None:
 
 
 def type_key(text: str, values: Sequence[Native]) -> Hashable:
-    """Return a key that is equal for rows whose values have the same types, so that they may share one statement."""
+    """Return a key that is equal for rows whose values have the same types and which can therefore share a
+    statement.
+    """
     zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
     return text, tuple(map(type, values)), tuple(zones)
 
 
 def multi_row_text(row: BoundStatement, start: int, rows: int) -> str:
-    """Write the text with markers for `rows` rows like this one. `start` comes from `row_offset`."""
+    """Return the text with markers for `rows` rows like this one. `start` comes from `row_offset`."""
     marks, texts = _MarkerWriter(), list[str]()
     for _ in range(rows):
         text = row.render(marks.write)
@@ -164,9 +166,9 @@ def bind_markers(
 ) -> ParameterizedStatement | None:
     """Return the statement to run instead of `literal`; None if the text with literals must run.
 
-    `literal` comes from the text that `bound` wrote last, and `tokens` are the tokens of that text. If None is
-    returned, this text is still, or again, the last one written. Raises StatementRejected if DuckDB finds parameters
-    other than the markers.
+    `literal` and `tokens` come from the text that `bound` rendered last. If None is returned, that text is again the
+    last one rendered. Raises StatementRejected if DuckDB parses the text with markers differently or finds other
+    parameters in it.
     """
     if statement_kind(literal) not in BINDING_KINDS or literal.named_parameters:
         return None
@@ -198,8 +200,8 @@ def bind_markers(
 def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
     """Whether the parameters can only become column values, so that the guard need not check every row.
 
-    This holds if the statement calls no function: parentheses only follow keywords such as VALUES and IN, or the table
-    of an INSERT.
+    This holds if the statement calls no function: parentheses only follow keywords such as VALUES and IN, or the target
+    table of an INSERT.
     """
     before, is_target = "", False
     for kind, text in _tokens_outside_values(tokens, bound):
@@ -217,7 +219,9 @@ def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
 
 
 def _tokens_outside_values(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
-    """Return the kind and text of each token that does not start inside a value of the text that `bound` wrote last."""
+    """Return the kind and text of each token that does not start inside a value in the text that `bound` rendered
+    last.
+    """
     outside, spans, at = list[tuple[str, str]](), bound.value_spans(), 0
     for token in tokens:
         while at < len(spans) and spans[at][1] <= token.start:

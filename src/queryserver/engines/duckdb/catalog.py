@@ -1,4 +1,4 @@
-"""Reads a DuckDB database's metadata from DuckDB's table functions. `<DB>` is a schema of the single database.
+"""Reads a database's metadata from DuckDB's table functions. `<DB>` is a schema of the one open database.
 
 Names match case-insensitively. Qualified names start with the database name, because a schema may have the same name.
 """
@@ -17,7 +17,7 @@ _TYPES_WITH_EXACT_BOUNDS = frozenset({
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
-"""Types whose minimum and maximum are complete; for text types, DuckDB truncates them to a few bytes."""
+"""Types whose stored minimum and maximum are exact; for text types, DuckDB truncates them to a few bytes."""
 
 _THIS_DATABASE = "database_name = current_database()"
 _TABLES = """
@@ -57,7 +57,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """Describe a table. The row count in its statistics is DuckDB's estimate."""
+        """Describe a table. The row count in `statistics` is DuckDB's estimate."""
         schema, _ = await self._schema(database)
         here = f"{_THIS_DATABASE} AND schema_name = {queries.literal(schema)}"
         found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
@@ -158,9 +158,9 @@ class DuckdbCatalog(queries.SessionCatalog):
         return queries.table_columns(described, is_view=is_view)
 
     async def _scope(self, database: str | None) -> str:
-        """Return the SQL condition for a schema's functions.
+        """Return the SQL condition that selects a schema's functions.
 
-        None selects built-in functions and the current schema's functions.
+        For None, it selects the built-in functions and the current schema's functions.
         """
         if database is None:
             return f"(internal OR {_THIS_DATABASE} AND schema_name = current_schema())"
@@ -185,7 +185,7 @@ def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str |
 def _nested_values_query(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
     """Build a subquery that selects the values at the path; its column is named after the last segment.
 
-    Raises NotSupported.
+    Raises NotSupported if the path does not exist in the column's type.
     """
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None
@@ -199,7 +199,7 @@ def _nested_values_query(source: str, table: protocol.TableDescription, column: 
 
 
 def _path_step(kind: SqlType, segment: str) -> str | None:
-    """Return the SQL expression for one path segment of a value `v`; None if the type has no such part."""
+    """Return the SQL expression for one path segment applied to a value `v`; None if the type has no such part."""
     part = kind.part(segment)
     if part is None:
         return None

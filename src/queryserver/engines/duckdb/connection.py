@@ -1,4 +1,4 @@
-"""One DuckDB connection, its result limits and its error translation. All calls block."""
+"""One DuckDB connection, with its result limits and error translation. All calls block."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -51,8 +51,8 @@ from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement
 
-# DuckDB works in vectors of 2048 rows, which count against its memory limit. Several vectors are copied into one batch
-# only if their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
+# DuckDB processes vectors of 2048 rows, which count against its memory limit. Several vectors are copied into one batch
+# only if the values have a fixed size: reading numbers in batches of 16,384 rows is 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
 _MAX_JOINED_ROWS = 2_000
@@ -74,17 +74,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _CheckedRow:
-    """A checked statement with markers, which the guard need not check again for other values."""
+    """A statement with markers that passed the guard, so it need not be checked again for other values."""
 
     statement: duckdb.Statement
     returns_rows: bool
     lines_before: int
     start: int | None = None
-    """The position of its row in the text with markers; None if no further rows may follow."""
+    """Offset of the row in the text with markers; None if no further rows can be appended."""
 
 
 class _CombinedRowsRejected(Exception):
-    """The combined statement for several rows has failed; the rows must run one by one."""
+    """The statement that combines several rows has failed; the rows must be run one by one."""
 
 
 _Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
@@ -92,7 +92,7 @@ _Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
 
 
 class DuckdbConnection:
-    """A cursor of a database. DuckDB treats it as a separate connection with its own temporary tables, USE and SET."""
+    """A cursor on a database, which DuckDB treats as a connection with its own temporary tables, USE and SET."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class DuckdbConnection:
         files: "Callable[[Callable[[], None]], SessionFileAccess] | None" = None,
         results: RemoteResults | None = None,
     ) -> None:
-        """`has_ended` is called after an internal error and returns whether the error has invalidated the database for
-        all connections.
+        """Connect the cursor to the database's limits and to the session's files and results.
 
-        `files` creates the statements' file access; its argument is a function that interrupts them. `results` are the
-        stored results that statements may read as tables.
+        `has_ended` is called after an internal error and returns whether the error has invalidated the database for all
+        connections. `files` creates the statements' file access; its argument is a function that interrupts them.
+        `results` are the stored results that statements may read as tables.
         """
         self.native = connection
-        """The driver's connection, for the server's own statements."""
+        """The driver's connection, also used for the server's own statements."""
         self._files = files(self.interrupt) if files is not None else None
         self._has_ended = has_ended
         self._watch = watch
@@ -168,8 +168,8 @@ class DuckdbConnection:
 
     @contextmanager
     def engine_errors(self) -> Generator[None]:
-        """Translate database errors into statement errors, and classify our own refusals, which are worded like
-        DuckDB's.
+        """Translate database errors into statement errors, and add the SQLSTATE to refusals raised by the server
+        itself.
         """
         with statement_errors(self._root, self._known_error):
             try:
@@ -181,7 +181,7 @@ class DuckdbConnection:
                 raise
 
     def _run_rows(self, statement: BoundStatement) -> "DuckdbAnswer":
-        """Run the statement once per parameter row, in the open transaction or in its own transaction."""
+        """Run the statement once per parameter row, in the open transaction or else in a transaction of its own."""
         self._is_stopped = False
         if self._room is not None:
             self._room.apply(self.native)
@@ -212,9 +212,9 @@ class DuckdbConnection:
         return changed
 
     def _run_rows_combined(self, statement: BoundStatement) -> int:
-        """Run the statement with rows of the same types combined, which takes a tenth of the time.
+        """Run the statement with rows of equal types combined, which takes a tenth of the time.
 
-        Raises _CombinedRowsRejected.
+        Raises _CombinedRowsRejected if a combined statement fails.
         """
         changed, known, at = 0, dict[str, _CheckedRow](), 0
         together = dict[tuple[str, int], _CheckedRow]()
@@ -269,7 +269,7 @@ class DuckdbConnection:
         return nullcontext() if checked is None else self._watched(statement_kind(checked[0]), tokens)
 
     def _run_row(self, row: BoundStatement, known: "dict[str, _CheckedRow]") -> int:
-        """Run one row and return the number of changed rows; rows from RETURNING are discarded.
+        """Run one row and return the number of changed rows. Rows from RETURNING are discarded.
 
         `known` maps texts with markers to statements that the guard has already checked.
         """
@@ -305,7 +305,7 @@ class DuckdbConnection:
         return count[0] if count and isinstance(count[0], int) else 0
 
     def _in_transaction(self) -> bool:
-        """Whether a transaction is open. Without one, two statements have different transaction numbers."""
+        """Whether a transaction is open. Outside a transaction, two statements get different transaction numbers."""
         with self.engine_errors():
             return (
                 self.native.sql(_TRANSACTION_NUMBER_QUERY).fetchall()
@@ -313,7 +313,7 @@ class DuckdbConnection:
             )
 
     def prepare(self, setting: str) -> None:
-        """Run a statement that the server itself has written, without the guard."""
+        """Run a statement written by the server itself, bypassing the guard."""
         with self.engine_errors():
             self.native.execute(setting)
 
@@ -333,7 +333,7 @@ class DuckdbConnection:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Wrap work that writes; it is stopped above the database's quota or below the disk floor."""
+        """Wrap work that writes. It is interrupted once it exceeds the database's quota or reaches the disk floor."""
         if self._watch is None:
             yield
             return
@@ -353,17 +353,17 @@ class DuckdbConnection:
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
 
     def _used_bytes(self) -> int:
-        """Return the bytes in use, without the free blocks inside the file, which new rows fill first."""
+        """Return the bytes in use, excluding free blocks inside the file, which new rows fill first."""
         with self.native.cursor() as connection:
-            with suppress(duckdb.Error):  # frees the blocks of dropped tables
+            with suppress(duckdb.Error):  # a checkpoint frees the blocks of dropped tables
                 connection.execute("CHECKPOINT")
             ((blocks,),) = connection.execute(_USED_BYTES_QUERY).fetchall()
         return blocks
 
     def _shrink_file(self) -> None:
-        """Shrink the file after a stopped statement.
+        """Shrink the file after an interrupted statement.
 
-        Its blocks are free, but DuckDB truncates the file only after the next change.
+        The statement's blocks are free, but DuckDB truncates the file only after the next change.
         """
         name = identifier(f"queryserver_{uuid4().hex}")
         with suppress(duckdb.Error), self.native.cursor() as connection:
@@ -380,7 +380,7 @@ class DuckdbConnection:
     ) -> tuple[duckdb.Statement, int] | None:
         """Parse and check a text. Raises StatementRejected.
 
-        Returns the statement and the number of lines before it; None for an empty text.
+        Returns the statement and the number of lines before it; None if the text is empty.
         """
         statements = self.native.extract_statements(text)
         if not statements:
@@ -401,7 +401,7 @@ class DuckdbConnection:
             return DuckdbAnswer()
         statement, lines_before = checked
         kind = statement_kind(statement)
-        # A query yields a relation that runs when it is read; any other statement runs here.
+        # A query yields a relation that executes only when it is read; any other statement executes here.
         with self._watched(kind, tokens):
             planned = self._plan_bound(bound, statement, tokens, lines_before) if bound is not None else None
             relation, names = planned or self._plan(statement, lines_before)
@@ -420,7 +420,7 @@ class DuckdbConnection:
     def _plan_bound(
         self, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
     ) -> "_Plan | None":
-        """Plan the statement with bound values; return None if nothing has run and `literal` must run instead."""
+        """Plan the statement with bound values. Return None if nothing was executed and `literal` must run instead."""
         statement_with_markers = bind_markers(self.native, bound, literal, tokens)
         if statement_with_markers is None:
             return None
@@ -430,8 +430,9 @@ class DuckdbConnection:
             try:
                 return self._with_column_names(self.native.sql(statement, params=values), statement, values)
             except duckdb.Error as error:
-                # Planning fails, for instance, because ORDER BY accepts a number but no parameter. Other error classes
-                # may come from a query that already runs, because one of its functions has side effects.
+                # Planning can fail because a parameter is not allowed; for example, ORDER BY accepts a number but no
+                # parameter. Other error classes may come from a query that already executes, because one of its
+                # functions has side effects.
                 if statement_kind(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.render(DUCKDB.write)
@@ -452,22 +453,22 @@ class DuckdbConnection:
     def _with_column_names(
         self, relation: duckdb.DuckDBPyRelation, statement: duckdb.Statement, values: list[Any] | None = None
     ) -> "_Plan":
-        """Return the relation with its column names as DuckDB reports them.
+        """Return the relation with the column names that DuckDB reports for the statement.
 
         If a statement has already returned its rows, the relation over them numbers duplicate names: `i, i_1`.
         """
         names = relation.columns
         known = {name.casefold() for name in names}
         if any((match := _NUMBERED_NAME.fullmatch(name)) and match[1].casefold() in known for name in names):
-            # Private API: the driver has no public call that binds a statement without running it.
+            # Private API: the driver has no public call that binds a statement without executing it.
             names = self.native._bind(statement, with_writes=True, values=values)[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return relation, names
 
     def _binding_error_location(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
-        """Locate a binding error in a query. Only EXPLAIN reports its position.
+        """Locate a binding error in a query. Only EXPLAIN reports the position of such an error.
 
-        Other statements report the position themselves. Returns None inside a transaction, because a failed EXPLAIN
-        would abort it, unlike the query's binding error.
+        Errors in other statements already carry the position. Returns None inside a transaction, because a failed
+        EXPLAIN would abort it, unlike the query's binding error.
         """
         try:
             if self._in_transaction():

@@ -1,8 +1,8 @@
 """Writes the files of COPY … TO.
 
-Each file appears only when complete, and none remains if the statement fails or is stopped. DuckDB opens the files in
-any thread. The statement's target is therefore replaced by a `target://` URL with a random marker, which identifies the
-statement and its real target and which other statements cannot guess (ADR 76).
+Each file appears only once it is complete, and no file remains if the statement fails or is canceled. DuckDB opens the
+files in any thread. The statement's target is therefore replaced with a `target://` URL with a random marker, which
+identifies the statement and its real target, and which other statements cannot guess (ADR 76).
 """
 
 import re
@@ -23,18 +23,18 @@ from queryserver.errors.statements import StatementRejected
 TARGET_SCHEME = "target"
 _NAME = "file"
 _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]{1,20}){1,2}$")
-"""The suffixes from which DuckDB infers a file's format and compression."""
+"""The suffixes from which DuckDB infers the format and compression of a file."""
 
 SMALL_BYTES = 1024 * 1024
 """Files up to this size are buffered in this process until they are complete."""
 MAX_OPEN_WRITES = 24
-"""Maximum number of larger files open at the server, which permits a few more."""
+"""Maximum number of larger files open on the server, which itself permits a few more."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 _MAX_THREADS = 8
 
 
 def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
-    """Return `to` or `from` of a COPY statement and the literal after it.
+    """Return the keyword `to` or `from` of a COPY statement, and the literal that follows it.
 
     Returns None for COPY FROM DATABASE and other statements. The literal is None if the path is computed or is not a
     plain string.
@@ -56,11 +56,11 @@ def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
 class CopyTarget:
     """The files of one COPY … TO statement.
 
-    Callable from any thread, but `finish` and `discard` only after DuckDB is done.
+    Callable from any thread, except that `finish` and `discard` may be called only once DuckDB is done.
     """
 
     def __init__(self, statement: FileStatement, named: str, target: str) -> None:
-        """`named` is the path in the statement, `target` the same path in the store's spelling."""
+        """`named` is the path in the statement, `target` the same path as spelled by the store."""
         self.statement = statement
         self._files = statement.files
         self.named = named.rstrip("/")
@@ -80,7 +80,7 @@ class CopyTarget:
 
     @property
     def prefix(self) -> str:
-        """The prefix of all paths that DuckDB writes for the statement."""
+        """The prefix of all paths that DuckDB writes for this statement."""
         return f"{self._url}/"
 
     def text(self, statement: str, token: Token) -> str:
@@ -89,11 +89,11 @@ class CopyTarget:
         return (encoded[: token.start] + literal(self.marked).encode() + encoded[token.end :]).decode(errors="replace")
 
     def shown(self, text: str) -> str:
-        """Replace the marked target in a DuckDB message with the target named in the statement."""
+        """Replace the `target://` URL in a DuckDB message with the target named in the statement."""
         return text.replace(self.marked, self.named)
 
     def path(self, marked: str) -> str:
-        """Return the path in the store. Raises PermissionDenied for paths outside the target."""
+        """Return the store path for a `target://` path. Raises PermissionDenied if it lies outside the target."""
         rest = marked.removeprefix(f"{self._url}/")
         # DuckDB replaces an existing file by writing a temporary file and renaming it.
         rest = rest.removeprefix("tmp_") if rest == f"tmp_{self._name}" else rest
@@ -103,7 +103,7 @@ class CopyTarget:
         return self._target + below.rstrip("/")
 
     def open(self, path: str) -> "CopyTargetFile":
-        """Open a new file. May first commit complete files to stay within the limits."""
+        """Open a new file, after committing complete files if necessary to stay within the limits."""
         with self._lock:
             if path in self._writes or path in self._committed:
                 raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
@@ -135,13 +135,13 @@ class CopyTarget:
     def make_directory(self, path: str) -> None:
         """Record a directory.
 
-        It is created with its first file or in `finish`, so that a failed statement leaves no directory.
+        It is created together with its first file, or in `finish`, so that a failed statement leaves no directory.
         """
         with self._lock:
             self._directories[path] = None
 
     def remove(self, path: str) -> None:
-        """Remove a file that the statement has written. Raises StatementRejected for any other file."""
+        """Remove a file written by this statement. Raises StatementRejected for any other file."""
         with self._lock:
             if (write := self._writes.pop(path, None)) is not None:
                 write.discard()
@@ -155,7 +155,7 @@ class CopyTarget:
         self._files.remove(path)
 
     def finish(self) -> None:
-        """Commit all files and create empty directories. Removes all files if the store raises an error."""
+        """Commit all files and create the empty directories. Removes all files if the store raises an error."""
         try:
             with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="copy") as threads:
                 list(threads.map(self._commit, list(self._writes.values())))
@@ -182,7 +182,7 @@ class CopyTarget:
     def _next_to_commit(self) -> "CopyTargetFile | None":
         """Return a complete file that must be committed before another file is opened.
 
-        Returns None while the limits allow another open file.
+        Returns None if the limits allow another open file, or if no open file is complete.
         """
         open_writes = sum(write.is_at_server for write in self._writes.values())
         waiting = sum(write.waiting_bytes for write in self._writes.values())
@@ -246,7 +246,7 @@ class CopyTargetFile:
     def commit(self) -> None:
         """Publish the file in the store. Raises the store's errors."""
         self._send(b"")
-        assert self._write is not None  # noqa: S101 `_send` has begun it
+        assert self._write is not None  # noqa: S101 `_send` has opened the write
         self._files.commit_write(self._write)
         self._write = None
 

@@ -1,4 +1,4 @@
-"""The program of a DuckDB process: opens and locks down the database, connects its sessions, and imports tables.
+"""The program of a DuckDB process. It opens and locks down the database, connects its sessions, and imports tables.
 
 All calls block. The server never imports this module, because the driver takes 12 MiB that many servers never need.
 """
@@ -41,7 +41,7 @@ _UNLOCKED_SETTINGS = (
 
 # The order matters: after the last statement, no other setting can be changed.
 _LOCK_DOWN = (
-    # Sessions would share the cached blocks, whose version is only the second of the last change.
+    # Sessions would share the cached blocks, whose version is only the modification time in seconds.
     "SET enable_external_file_cache = false",
     "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
@@ -76,16 +76,16 @@ class DuckdbDatabase:
         schemes: frozenset[str] = frozenset(),
         temporary: Path | None = None,
     ) -> None:
-        """`temporary` is the parent of an in-memory database's directory for temporary files.
+        """`temporary` is the parent directory for an in-memory database's temporary files.
 
         `schemes` are the `StatementFiles` schemes that sessions with file access may read and write.
         """
         self._root = root
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
-        """Whether an internal error has invalidated the database; all its connections then refuse work."""
+        """Whether an internal error has invalidated the database. All its connections then refuse statements."""
         self.files = FileSystems(schemes) if schemes else None
-        """Store access for the database's statements; None without schemes."""
+        """Store access for the database's statements; None if `schemes` is empty."""
         self._room = self._watch = None
         temporary = file.parent if file is not None else temporary
         if temporary is not None:
@@ -119,9 +119,9 @@ class DuckdbDatabase:
         files: RemoteFiles | None = None,
         results: RemoteResults | None = None,
     ) -> DuckdbConnection:
-        """Open a connection for one session with its `files` and `results`.
+        """Open a connection for one session, with the session's access to `files` and `results`.
 
-        Closing the connection of an `is_private` database also closes the database.
+        Closing the connection also closes the database if `is_private` is set.
         """
         statements = None
         if files is not None and self.files is not None:
@@ -158,7 +158,7 @@ class DuckdbDatabase:
             with self.native.cursor() as probe:
                 probe.execute("SELECT 1")
         except duckdb.ConnectionException:
-            pass  # closed
+            pass  # This connection was closed, but the database is still valid.
         except duckdb.Error:
             self.has_ended = True
         return self.has_ended
@@ -174,7 +174,7 @@ _EXISTS = """
 
 
 class DuckdbWriter(TableWriter):
-    """Loads a table in one transaction, which also turns the staging table into the target."""
+    """Loads a table in one transaction, in which the staging table also becomes the target."""
 
     def __init__(self, connection: DuckdbConnection) -> None:
         super().__init__(connection)
@@ -211,9 +211,9 @@ class DuckdbWriter(TableWriter):
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._schema_of(table), table.name)}")
 
     def _schema_of(self, table: TableName) -> tuple[str, str]:
-        """Return a table's database and schema.
+        """Return the table's database and schema.
 
-        Qualified names need both, because a schema may be named like the database.
+        Qualified names need both, because a schema may have the same name as the database.
         """
         ((database, schema),) = self._native.execute("SELECT current_database(), current_schema()").fetchall()
         return database, table.database or schema
@@ -236,7 +236,7 @@ class HostedDuckdb:
     def __init__(
         self, configuration: Mapping[str, Any], calls: ServerCalls, temporary: ProcessDirectory | None
     ) -> None:
-        """`temporary` is the directory for in-memory databases' temporary files; None disables such files."""
+        """`temporary` is the directory for temporary files of in-memory databases; None disables such files."""
         self._configuration = configuration
         self._temporary = temporary
         self._opened = itertools.count()
@@ -254,7 +254,7 @@ class HostedDuckdb:
         return database.connect(options, is_private=self._shared is None, files=files, results=results)
 
     def writer(self, connection: DriverConnection) -> TableWriter:
-        assert isinstance(connection, DuckdbConnection)  # noqa: S101 `connect` made it
+        assert isinstance(connection, DuckdbConnection)  # noqa: S101 `connect` created it
         return DuckdbWriter(connection)
 
     def close(self) -> None:
@@ -294,7 +294,7 @@ def main() -> None:
         if temporary is not None:
             folders.append(temporary.path)
         confine_process(configuration, folders)
-        # ServerCalls is created only now, because the thread that it starts inherits the confinement.
+        # ServerCalls is created only now, because the thread that it starts must inherit the confinement.
         return HostedDuckdb(configuration, ServerCalls(calls), temporary)
 
     run_process(open_database)

@@ -1,4 +1,4 @@
-"""The engine `duckdb`: a file below the configured directory, or a private in-memory database per session."""
+"""The engine `duckdb`: a file in the configured directory, or a private in-memory database per session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,7 +24,7 @@ TEMPORARY_MAX_BYTES = 10 * 1024**3
 MEMORY_LIMIT = "256MB"
 """Memory limit of one database, shared by all its sessions."""
 
-# Directory for extensions and secrets. It does not exist, so that none are found or shown.
+# Directory for extensions and secrets. It does not exist, so DuckDB finds and shows none.
 _NOWHERE = "/nonexistent"
 
 _LOCKED_DOWN = {
@@ -41,7 +41,10 @@ _LOCKED_DOWN = {
 _PROGRAM = "from queryserver.engines.duckdb.database import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""Memory of a process in addition to twice its database's limit, which covers only part of a statement's memory use."""
+"""Memory allowed for a process, in addition to twice its database's limit.
+
+That limit covers only part of a statement's memory use.
+"""
 
 
 def duckdb_processes() -> EngineProcesses:
@@ -52,11 +55,12 @@ def duckdb_processes() -> EngineProcesses:
 class DuckdbEngine:
     """One database file, which a separate process opens on first use and keeps until `close` (Contract platform 5.11).
 
-    `path` is relative to `root`. With `:memory:`, each session has its own database in a process of its user; the
-    database is discarded when the session ends. Statements can access store files with their callers' rights (ADR 76),
-    but no other file, no network, no extension, and no setting except schema, time zone and calendar. Engines with
-    different settings for the same file take turns: an idle engine closes the file, a busy engine is waited for.
-    `processes` are the server's processes, shared by its engines. Raises InvalidPath, ConfigurationError.
+    `path` is relative to `root`. With `:memory:`, each session has its own database, in a process dedicated to its
+    user; the database is discarded when the session ends. Statements can access store files with their callers' rights
+    (ADR 76), but no other files, the network or extensions; they can change no settings except schema, time zone and
+    calendar. Engines with different settings for the same file take turns: an idle engine closes the file for the next
+    one, which waits while the engine is busy. `processes` is the server's process pool, shared by its DuckDB engines.
+    Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "duckdb"
@@ -128,10 +132,10 @@ class DuckdbEngine:
         await self._connections.ping()
 
     async def close(self) -> None:
-        """Stop running statements and close the connections."""
+        """Cancel running statements and close the connections."""
         await self._connections.close()
 
     @property
     def busy(self) -> int:
-        """Number of statements that processes are running."""
+        """Number of statements that are running in the processes."""
         return self._connections.busy

@@ -1,4 +1,4 @@
-"""Translates DuckDB's errors, with their positions and causes; removes paths and stack traces from messages."""
+"""Translates DuckDB's errors, including their positions and causes; removes paths and stack traces from messages."""
 
 import re
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from queryserver.engines.engine_messages import LABELED_POSITIONS, find_location
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 
-# These introduce a stack trace, or advice to change settings that statements may not change.
+# Start of a stack trace, or of advice to change settings that statements may not change.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
 
 _PYTHON_TRACE = "Traceback (most recent call last)"
@@ -30,8 +30,8 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
-# Messages of an allocation that failed at the process's memory limit. An error at the database's own limit,
-# `memory_limit`, reports how much is in use.
+# Messages for an allocation that failed at the process's memory limit. An error at the database's own limit,
+# `memory_limit`, instead reports how much memory is in use.
 _PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc|Allocation failure)", re.DOTALL)
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
@@ -39,14 +39,14 @@ _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 def may_invalidate_database(text: str) -> bool:
     """Whether the error may have invalidated the database for all connections.
 
-    An internal error of a running statement does, an internal error of the planner does not.
+    An internal error while a statement runs invalidates it; an internal error in the planner does not.
     """
     return _IS_FATAL.search(text) is not None
 
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Translate errors on opening a database. DuckDB's messages contain the path and the process that has it open."""
+    """Translate errors on opening a database. DuckDB's messages reveal the path and the process that has it open."""
     try:
         yield
     except duckdb.Error as error:
@@ -59,18 +59,18 @@ def opening_errors() -> Generator[None]:
 def statement_errors(
     root: Path | None, error_of: Callable[[str], errors.QueryServerError | None] | None = None, *, lines_before: int = 0
 ) -> Generator[None]:
-    """Translate statement errors and remove `root` from paths. `error_of` returns the server's own error behind a
-    message, if any.
+    """Translate statement errors and remove `root` from paths in messages.
 
-    `lines_before` is the number of lines before the text sent to DuckDB; it is added to DuckDB's line numbers.
+    `error_of` returns the server's own error behind a DuckDB message, if any. `lines_before` is the number of lines
+    before the text sent to DuckDB; it is added to the line numbers in DuckDB's messages.
     """
     try:
         yield
     except pa.ArrowInvalid as error:
         raise errors.StatementRejected(_clean_message(f"Not implemented Error: {error}", root)) from error
     except UnicodeDecodeError as error:
-        # DuckDB may truncate a value inside a character. Its Python binding then fails to decode the message, but this
-        # error contains the message's bytes.
+        # DuckDB may truncate a value in the middle of a character. Its Python binding then fails to decode the message,
+        # but this exception contains the message's bytes.
         raise _rejected(bytes(error.object).decode(errors="replace"), root, lines_before) from error
     except (duckdb.Error, OSError) as error:
         text = str(error)
@@ -92,7 +92,7 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
-# DuckDB has no SQLSTATE, but its messages name the error's kind. More specific kinds come first.
+# DuckDB has no SQLSTATE, but its messages name the kind of error. More specific kinds come first.
 _SQLSTATES = {
     "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
     "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
@@ -119,19 +119,19 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
 
 
 def location_of(text: str) -> errors.ErrorLocation | None:
-    """Return an error's position; None if DuckDB's caret refers to another text, such as a view's definition."""
+    """Return an error's position; None if DuckDB's caret refers to another text, such as a view definition."""
     location = find_location(text, LABELED_POSITIONS)
     message = text.partition("\n\nLINE ")[0]
     return location if isinstance(location, errors.ErrorExcerpt) and _is_plausible(location, message) else None
 
 
 def _is_plausible(location: errors.ErrorExcerpt, message: str) -> bool:
-    """Whether the caret is plausible: it must not be inside a word, and a message with names must contain the marked
-    word.
+    """Whether the caret is plausible: not inside a word, and on a word that the message mentions if it mentions
+    names.
     """
     position = position_of(location, "\n" * (location.line - 1) + location.shown)
     if position is None or position.column is None:
-        return True  # a position that cannot be located is dropped later
+        return True  # a position that cannot be resolved is dropped later
     before, marked = location.shown[: position.column - 1], location.shown[position.column - 1 :]
     word = _WORD.match(marked)
     if word is None:

@@ -28,27 +28,27 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
 END_WAIT_S = 10.0
-"""How long to wait until a statement that lost its right to a file has ended.
+"""How long to wait for a statement that lost its right to a file to end.
 
-After that, the waiting statement is refused.
+After that, the statement that waits is refused.
 """
 _MAX_PROOF_THREADS = 8
 _MAX_ERRORS = 1_000
-"""Number of callback errors stored until their statements retrieve them, which is usually immediately."""
+"""Number of callback errors kept until their statements retrieve them, which usually happens immediately."""
 _MARK = "file callback "
 _MARKED = re.compile(rf"{_MARK}([0-9a-f]{{16}})")
 _REFUSED = (errors.PermissionDenied, errors.NotFound, errors.Conflict, errors.InvalidRequest)
-"""Errors that prove that a session may not read a file; other errors reveal nothing about its rights."""
+"""Errors that prove that a session may not read a file. Other errors reveal nothing about its permissions."""
 
 
 Stop = Callable[["FileStatement"], None]
-"""Stops a statement from another thread."""
+"""Cancels a statement from another thread."""
 
 
 class CallbackFailed(Exception):
-    """Represents a callback's error.
+    """Stands for a callback's error inside DuckDB.
 
-    A marker in its text identifies the error, because DuckDB passes on only the text.
+    Its text contains a marker that identifies the original error, because DuckDB passes on only the text.
     """
 
 
@@ -58,7 +58,7 @@ class FileStatement:
     def __init__(self, claims: "FileClaims", files: RemoteFiles, stop: Stop) -> None:
         self.files = files
         self.failure: QueryServerError | None = None
-        """The error with which another statement has stopped this statement."""
+        """The error with which another statement has canceled this statement."""
         self.has_ended = False
         self._claims = claims
         self._stop = stop
@@ -76,7 +76,10 @@ class FileStatement:
             self._claims.thread_statement = before
 
     def glob(self, pattern: str) -> Sequence[StoredFile]:
-        """Claim and return the matching files. DuckDB calls this up to three times and always gets the same files."""
+        """Claim and return the matching files.
+
+        DuckDB may call this up to three times and always gets the same files.
+        """
         files = self._listed.get(pattern)
         if files is None:
             files = self.files.glob(pattern)
@@ -85,22 +88,22 @@ class FileStatement:
         return files
 
     def fail(self, error: QueryServerError) -> None:
-        """Stop the statement with `error`, from the thread of another statement."""
+        """Cancel the statement with `error`, from the thread of another statement."""
         self.failure = self.failure or error
         self._stop(self)
 
     def end(self) -> None:
-        """Release the statement's claims. DuckDB must no longer be working on the statement. Idempotent."""
+        """Release the statement's claims. DuckDB must have finished working on the statement. Idempotent."""
         self._claims.end(self)
 
 
 @dataclass(eq=False, slots=True)
 class ClaimedFile:
-    """A file and the statements that may read it."""
+    """A file, and the statements that may read it."""
 
     file: StoredFile
     claimants: dict[FileStatement, bool] = field(default_factory=dict[FileStatement, bool])
-    """The statements with a claim, and whether each has proved that it may read the file."""
+    """The statements that claim the file, and whether each has proved that it may read it."""
     content: FileContent = field(init=False)
 
     @property
@@ -109,7 +112,7 @@ class ClaimedFile:
 
 
 class FileClaims:
-    """The running statements of one database and the files they have claimed. Callable from any thread."""
+    """The running statements of one database, and the files that they have claimed. Callable from any thread."""
 
     def __init__(self) -> None:
         self.is_strict = False
@@ -154,7 +157,7 @@ class FileClaims:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Free threads and memory. No statement may be running."""
+        """Shut down the threads and free memory. No statement may be running."""
         self._proofs.shutdown(cancel_futures=True)
         self._reads.close()
 
@@ -167,11 +170,11 @@ class FileClaims:
         return self._reads.held_bytes
 
     def listing_statement(self) -> FileStatement:
-        """Return the statement to which a path listed in this thread belongs.
+        """Return the statement to which a path listed in the current thread is attributed.
 
         DuckDB lists some paths late, in its own threads: all but the first path in a list passed to `parquet_schema` or
-        `glob`, and the path of `sniff_csv`. Such a path can only be attributed if a single statement is running;
-        otherwise this raises StatementRejected.
+        `glob`, and the path passed to `sniff_csv`. Such a path can be attributed only if a single statement is running.
+        Raises StatementRejected if several are running, PermissionDenied if none is.
         """
         here = self.thread_statement
         if here is not None:
@@ -197,7 +200,7 @@ class FileClaims:
             proved.update(file.path for file in waiting)
 
     def opened(self, path: str) -> ClaimedFile:
-        """Return the claimed file that is opened in this thread.
+        """Return the claimed file for a path that DuckDB opens in the current thread.
 
         Raises PermissionDenied if no statement has named the file.
         """
@@ -220,7 +223,7 @@ class FileClaims:
             return claimed is not None and (here is None or here in claimed.claimants)
 
     def record_error(self, error: QueryServerError) -> CallbackFailed:
-        """Record a callback's error and return the exception to raise.
+        """Record a callback's error and return the exception to raise instead.
 
         DuckDB passes on only the exception's text, from which `error_of` restores `error`.
         """
@@ -232,12 +235,12 @@ class FileClaims:
         return CallbackFailed(f"{_MARK}{mark}")
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """Return the callback error that caused a DuckDB message, if any."""
+        """Return the callback error behind a DuckDB message; None if there is none."""
         match = _MARKED.search(text)
         return self._errors.get(match[1]) if match is not None else None
 
     def _claim(self, statement: FileStatement, file: StoredFile, *, is_proved: bool) -> bool:
-        """Try to claim a file; return whether the statement now has the claim. The caller holds the lock."""
+        """Try to claim a file. Return whether the statement now has the claim. The caller holds the lock."""
         claimed = self._claimed.get(file.path)
         if claimed is None:
             claimed = self._claimed[file.path] = ClaimedFile(file)
@@ -254,9 +257,9 @@ class FileClaims:
         return True
 
     def _prove(self, statement: FileStatement, proved: AbstractSet[str], file: StoredFile) -> None:
-        """Prove that `statement` and all present claimants may read the file.
+        """Check that `statement` and all current claimants may read the file.
 
-        Claimants without that right are stopped.
+        Claimants without permission are canceled.
         """
         if file.path not in proved and statement.files.require_readable(file.path).version != file.version:
             raise _changed(file.path)
@@ -290,9 +293,7 @@ class FileClaims:
                     claimed.claimants[other] = True
 
     def _end_other(self, other: FileStatement, error: QueryServerError, path: str) -> None:
-        """Stop another statement and wait until it has ended, because DuckDB's threads may open files for it until
-        then.
-        """
+        """Cancel another statement and wait until it has ended; until then, DuckDB's threads may open files for it."""
         other.fail(error)
         deadline = time.monotonic() + END_WAIT_S
         with self._changed:
@@ -301,7 +302,9 @@ class FileClaims:
                     raise StatementRejected(f"{path} is in use by a statement that does not end; try again.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:
-        """Read with any claimant's rights: all claimants belong to one session, or all have proved their rights."""
+        """Read with the rights of any claimant: all claimants belong to one session, or all have proved their
+        rights.
+        """
         file, tried = claimed.file, set[FileStatement]()
         while True:
             with self._changed:
@@ -314,7 +317,7 @@ class FileClaims:
             except QueryServerError:
                 if not statement.has_ended:
                     raise
-                continue  # the statement has ended since
+                continue  # the statement has ended in the meantime
             if len(content) != length:
                 raise _changed(file.path)
             return content

@@ -1,6 +1,6 @@
 """File systems registered with DuckDB, through which it reads and writes the server's stores (ADR 76).
 
-They implement those methods of fsspec's AbstractFileSystem that DuckDB calls. DuckDB calls them in any thread, and
+They implement the methods of fsspec's AbstractFileSystem that DuckDB calls. DuckDB calls them in any thread, and calls
 several methods concurrently for one open file.
 """
 
@@ -22,7 +22,7 @@ from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, File
 from queryserver.errors.base import QueryServerError
 
 LOCAL_SCHEME, _FILE = "local", "file"
-"""The scheme shown instead of `file`.
+"""The scheme shown in place of `file`.
 
 DuckDB resolves every `file:` path on its own process's disk, even if another file system is registered for `file`. If
 `file://` were an allowed directory, DuckDB could read that whole disk.
@@ -30,7 +30,7 @@ DuckDB resolves every `file:` path on its own process's disk, even if another fi
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# The guard refuses such calls, but a view or macro stored by an older version may contain such a call.
+# The guard refuses such calls now, but a view or macro stored by an older version may still contain one.
 _UNNAMED_OPENS = """
     SELECT 1 FROM (
         SELECT sql FROM duckdb_views() WHERE NOT internal
@@ -40,22 +40,22 @@ _UNNAMED_OPENS = """
 """
 
 Callback = Callable[[], AbstractContextManager[None]]
-"""Creates a context that wraps code called by DuckDB."""
+"""Creates a context manager that wraps code called by DuckDB."""
 
 
 def statement_schemes(schemes: frozenset[str]) -> Sequence[str]:
-    """Return the schemes of paths in statements; `schemes` are the schemes of `StatementFiles`."""
+    """Return the schemes that paths in statements use. `schemes` are the schemes of `StatementFiles`."""
     return sorted(LOCAL_SCHEME if scheme == _FILE else scheme for scheme in schemes)
 
 
 def store_path(path: str) -> str:
-    """Translate a path from a statement to the store's path."""
+    """Translate a path in a statement to the store's path."""
     scheme, mark, rest = path.partition("://")
     return f"{_FILE}://{rest}" if mark and scheme.lower() == LOCAL_SCHEME else path
 
 
 def statement_path(path: str) -> str:
-    """Translate a store's path to the path in a statement."""
+    """Translate a store's path to the path used in statements."""
     return f"{LOCAL_SCHEME}{path[len(_FILE) :]}" if path.startswith(f"{_FILE}://") else path
 
 
@@ -69,7 +69,10 @@ class FileSystems:
         """The files of running COPY … TO statements, by path prefix."""
 
     def register(self, connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
-        """Register with all connections of the database. `is_new` means that it cannot contain stored definitions."""
+        """Register the file systems for all connections of the database.
+
+        `is_new` means that the database cannot contain stored definitions.
+        """
         connection.register_filesystem(StoreFileSystem(self.schemes, self.claims))
         connection.register_filesystem(TargetFileSystem(self.copies, self.claims))
         self.claims.is_strict = not is_new and bool(connection.execute(_UNNAMED_OPENS).fetchall())
@@ -80,7 +83,7 @@ class FileSystems:
         return [f"{scheme}://" for scheme in (*self.schemes, TARGET_SCHEME)]
 
     def copy(self, statement: FileStatement, target: str) -> CopyTarget:
-        """Register the files of one COPY … TO statement until `copied` is called."""
+        """Register the files of one COPY … TO statement. They stay registered until `copied` is called."""
         copied = CopyTarget(statement, target, store_path(target))
         self.copies[copied.prefix] = copied
         return copied
@@ -212,7 +215,10 @@ class TargetFileSystem(_CallbackFileSystem):
 
     @contextmanager
     def _target(self, path: str) -> Generator[tuple[CopyTarget, str]]:
-        """Yield the statement's files and the path in the store."""
+        """Yield the statement's `CopyTarget` and the path in the store.
+
+        Raises PermissionDenied for an unknown target.
+        """
         scheme, _, rest = path.partition("://")
         copied = self._copies.get(f"{scheme}://{rest.partition('/')[0]}/")
         with self._callback():
@@ -259,7 +265,7 @@ class TargetFileSystem(_CallbackFileSystem):
             copied.remove(name)
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:  # type: ignore[override]
-        """Accept renaming DuckDB's temporary file, which is already the same file as its target."""
+        """Accept renaming DuckDB's temporary file to its target, because both names denote the same file here."""
         with self._target(path1) as (copied, name):
             if copied.path(path2) != name:
                 raise errors.PermissionDenied(f"{name}: COPY renames no files.")

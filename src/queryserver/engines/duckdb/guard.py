@@ -6,10 +6,10 @@ This module closes gaps in DuckDB's own lock-down (`enable_external_access`, `lo
 - ATTACH and DETACH affect all sessions.
 - SET GLOBAL changes a permitted setting for all sessions that have not set their own value.
 - Some views, functions and settings reveal server paths.
-- Some functions act on the database of all sessions.
+- Some functions affect the database for all sessions.
 
-Function and view names are found among the text's tokens. Texts passed to `query` and `query_table` must be literals
-and are checked in the same way.
+Function and view names are found among the statement's tokens. The arguments of `query` and `query_table` must be
+literals; the text passed to `query` is checked in the same way.
 """
 
 import re
@@ -25,7 +25,7 @@ _BLANKS = re.compile(r"[^\S\x00-\x7f]|[\u200b\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a statement. `kind` is DuckDB's type: keyword, identifier, operator, numeric_const, string_const."""
+    """A token of a statement. `kind` is DuckDB's name: keyword, identifier, operator, numeric_const, string_const."""
 
     kind: str
     text: str
@@ -38,7 +38,7 @@ class Token:
 
     @property
     def name(self) -> str:
-        """The text in lower case, without the quotes of an identifier or plain string."""
+        """The text in lower case, without the quotes around an identifier or plain string."""
         text = self.text
         for quote in ('"', "'"):
             if len(text) > 1 and text[0] == quote == text[-1]:
@@ -47,7 +47,7 @@ class Token:
 
     @property
     def is_name(self) -> bool:
-        """Whether the token may name an object; unreserved keywords may do so too."""
+        """Whether the token may be the name of an object, which can also be an unreserved keyword."""
         return self.kind in {"identifier", "keyword"}
 
     @property
@@ -64,8 +64,9 @@ class Token:
 
 
 def tokenize(statement: str) -> tuple[Token, ...]:
-    """Return a statement's tokens without comments."""
-    # The parser treats these characters as blanks, but the tokenizer as parts of names. Token positions count bytes.
+    """Return a statement's tokens, without comments."""
+    # The parser treats these characters as blanks, but the tokenizer treats them as parts of names. Token positions
+    # count bytes.
     encoded = _BLANKS.sub(lambda match: " " * len(match[0].encode()), statement).encode()
     starts = duckdb.tokenize(encoded.decode())
     if not starts:
@@ -79,10 +80,10 @@ def tokenize(statement: str) -> tuple[Token, ...]:
 
 
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
-"""Settings in lower case that a statement may change, but only for its own session."""
+"""Lower-case names of the settings that a statement may change, but only for its own session."""
 
 _REFUSED_KINDS = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
-# These contain another statement at the end of their text. A COPY that contains a PIVOT has the type MULTI.
+# These kinds contain another statement at the end of their text. A COPY that contains a PIVOT has the type MULTI.
 _WRAPPER_KINDS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
 
@@ -108,7 +109,7 @@ _DISABLED_FUNCTIONS = frozenset({
     "read_single_csv_file", "read_single_json_file", "read_single_parquet_file",
 })  # fmt: skip
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
-"""After these words, a name before a parenthesis is a table, not a function call."""
+"""A name after these words and before a parenthesis is a table, not a function call."""
 
 
 def refuse_outside_access(
@@ -140,7 +141,7 @@ def refuse_outside_access(
 
 
 def statement_kind(statement: duckdb.Statement) -> str:
-    """Return the name of the statement's type. Raises StatementRejected for a type that the driver does not know."""
+    """Return the name of the statement's type. Raises StatementRejected if the driver does not know the type."""
     try:
         return statement.type.name
     except ValueError:
@@ -148,7 +149,9 @@ def statement_kind(statement: duckdb.Statement) -> str:
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
-    """Check SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, at the start or after EXPLAIN."""
+    """Check SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, whether they start the text or follow
+    EXPLAIN.
+    """
     words = list(_without_explain(tokens))
     first = words[0].name if words else ""
     if first in {"copy", "force"}:
@@ -163,7 +166,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
 
 
 def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Skip any EXPLAIN prefixes with their options and ANALYZE, and yield the remaining tokens."""
+    """Yield the tokens after any EXPLAIN prefixes with their options and ANALYZE."""
     position = 0
     while position < len(tokens) and tokens[position].name == "explain":
         position += 1
@@ -211,7 +214,7 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
 
 
 def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
-    """Yield each called function's name and the index of its opening parenthesis."""
+    """Yield the name of each called function and the index of its opening parenthesis."""
     for position, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[position + 1].text.startswith("("):
             before = tokens[position - 1] if position else None

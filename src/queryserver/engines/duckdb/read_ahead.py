@@ -1,8 +1,8 @@
 """Reads statements' files with few calls, because each call to the server takes some milliseconds.
 
 DuckDB reads the end of a Parquet file several times, a few KiB each, so small blocks are cached. It reads a row group's
-column chunks one by one in several threads, so a call also fetches some bytes after the chunk, as long as DuckDB uses
-such bytes. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
+column chunks one by one in several threads, so each call also fetches some bytes after the chunk, as long as DuckDB
+turns out to use such bytes. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
 """
 
 import threading
@@ -19,19 +19,20 @@ CACHE_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 2 * 1024 * 1024
 """The maximum number of bytes that DuckDB reads at a time."""
 AHEAD_BYTES = 64 * 1024 * 1024
-"""Maximum total size of pieces read ahead, for all files of a process."""
+"""Maximum total size of the pieces read ahead, for all files of a process."""
 _AHEAD_PIECES = 4
-"""Number of pieces read ahead for one open file."""
+"""Number of pieces read ahead per open file."""
 _FOLLOWING_BYTES = 512 * 1024
-"""Bytes fetched after a column chunk in the same call."""
+"""Number of bytes fetched after a column chunk in the same call."""
 _CHUNK_BYTES = 1536 * 1024
-"""No further bytes are fetched after larger chunks, because DuckDB has split a larger read and requests the rest
-itself.
+"""Maximum size of a chunk after which further bytes are fetched.
+
+DuckDB splits larger reads and requests the rest itself.
 """
 _MAX_CHUNKS = 8
-"""Maximum number of a file's chunks that are kept for the bytes after them."""
+"""Maximum number of a file's chunks that are kept so that the bytes after them can be served."""
 _TRIAL_CHUNKS = 6
-"""Number of chunks after which no further bytes are fetched, if none of these bytes were used."""
+"""If none of the extra bytes of this many chunks were used, no more extra bytes are fetched."""
 _MAX_THREADS = 8
 _SEQUENTIAL_READS = 2
 """Number of sequential reads after which reading ahead starts."""
@@ -86,14 +87,17 @@ class ReadBuffers:
                 self._cached_bytes -= len(self._cache.pop(key))
 
     def take(self, length: int) -> bool:
-        """Reserve memory for `length` bytes, to be released by `give_back`. Return False if there is not enough."""
+        """Reserve memory for `length` bytes, which the caller frees with `give_back`.
+
+        Return False if the limit is reached.
+        """
         with self._lock:
             has_room = self._ahead_bytes + length <= self._max_ahead_bytes
             self._ahead_bytes += length if has_room else 0
             return has_room
 
     def ahead(self, fetch: Fetch, start: int, length: int) -> "Future[bytes] | None":
-        """Start fetching bytes; return None if there is no memory. The caller releases the memory with `give_back`."""
+        """Start fetching bytes; return None if the limit is reached. The caller frees the memory with `give_back`."""
         if not self.take(length):
             return None
         try:
@@ -109,7 +113,7 @@ class ReadBuffers:
 
 @dataclass(slots=True)
 class _Piece:
-    """Bytes that were fetched or are being fetched."""
+    """A byte range that was fetched or is being fetched."""
 
     start: int
     end: int
@@ -154,13 +158,13 @@ class FileContent:
         return self._small(offset, end - offset) if is_small else self.fetch(offset, end - offset)
 
     def open(self) -> "OpenFileReads":
-        """Open the file once more."""
+        """Return a new `OpenFileReads` for this file."""
         with self._lock:
             self._opened.add(opened := OpenFileReads(self))
             return opened
 
     def forget(self) -> None:
-        """Free all memory, including the memory of files that DuckDB has not closed yet."""
+        """Free all memory, including that of files which DuckDB has not closed yet."""
         self.reads.forget(self._number)
         with self._lock:
             opened = list(self._opened)
@@ -171,7 +175,10 @@ class FileContent:
                 self._drop_chunk()
 
     def _chunk(self, offset: int, end: int) -> _Piece | None:
-        """Create a chunk, which the caller fills; return None if there is no memory. The caller holds the lock."""
+        """Create a chunk for the caller to fill; return None if the memory limit is reached.
+
+        The caller holds the lock.
+        """
         self._trials += 1
         while len(self._chunks) >= _MAX_CHUNKS:
             self._drop_chunk()
@@ -188,7 +195,7 @@ class FileContent:
         try:
             piece.value.set_result(self.fetch(piece.start, piece.end - piece.start))
         except BaseException as error:
-            piece.value.set_exception(error)  # for threads that are waiting for it
+            piece.value.set_exception(error)  # for threads that are waiting for the piece
             with self._lock:
                 if piece in self._chunks:
                     self._chunks.remove(piece)
@@ -196,7 +203,7 @@ class FileContent:
             raise
 
     def _small(self, offset: int, length: int) -> bytes:
-        """Read from cached blocks; missing blocks are fetched with one call."""
+        """Read from cached blocks. Missing blocks are fetched with a single call."""
         first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
         blocks = [self.reads.cached(self._number, block) for block in range(first, last + 1)]
         if any(block is None for block in blocks):
@@ -221,7 +228,7 @@ class OpenFileReads:
         self._is_closed = False
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes, fewer only at the end of the file. Raises domain errors."""
+        """Return exactly `length` bytes, or fewer at the end of the file. Raises domain errors."""
         end = min(offset + length, self._content.size)
         if offset >= end:
             return b""
@@ -248,7 +255,7 @@ class OpenFileReads:
             self._drop(self._content.size)
 
     def _due(self, offset: int, end: int) -> list[_Piece]:
-        """Return the pieces read ahead that cover these bytes from `offset` without a gap.
+        """Return the pieces read ahead that cover [offset, end) without a gap from `offset` on.
 
         Also starts fetching the next pieces.
         """
@@ -276,7 +283,7 @@ class OpenFileReads:
             start = end
 
     def _drop(self, offset: int) -> None:
-        """Drop the pieces that end before `offset`."""
+        """Drop the pieces that end at or before `offset`."""
         while self._ahead and self._ahead[0].end <= offset:
             piece = self._ahead.popleft()
             piece.value.cancel()

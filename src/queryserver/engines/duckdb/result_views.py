@@ -1,8 +1,8 @@
 """Makes stored results available as tables in statements: `FROM 'result://<operation id>'` (Contract editor 6.5).
 
 DuckDB first tries to resolve a quoted name as a table. Before a statement runs, each result named in its text is
-therefore opened at the server with the caller's rights. Until the statement ends, the result is registered under that
-name as a temporary view of the session's own connection.
+therefore opened on the server with the caller's rights. Until the statement ends, the result is registered under that
+name as a temporary view on the session's own connection.
 """
 
 import re
@@ -32,7 +32,7 @@ _CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive"
 
 
 class ResultViews:
-    """Registers the results that one connection's statements read. The statements run one after another."""
+    """Registers the results that a connection's statements read. The statements run one after another."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, results: RemoteResults) -> None:
         self._connection = connection
@@ -41,11 +41,11 @@ class ResultViews:
         self._failures = dict[str, QueryServerError]()
         """Why a result cannot be read, by operation ID.
 
-        Reported only if DuckDB looks for the table, because the ID may be mere text.
+        Reported only if DuckDB looks up the table, because the ID may be nothing but text in a string.
         """
 
     def begin(self, tokens: Sequence[Token]) -> None:
-        """Register the results named in a statement's tokens as tables, until `end`.
+        """Register the results named in a statement's tokens as tables until `end` is called.
 
         Raises SessionLost, Interrupted.
         """
@@ -75,11 +75,11 @@ class ResultViews:
             # A failed transaction does not allow dropping a view, but its rollback removes the view.
             with suppress(duckdb.Error):
                 self._connection.unregister(_view_of(operation_id))
-            with suppress(QueryServerError):  # the server closes it with the session
+            with suppress(QueryServerError):  # the server closes the result with the session
                 table.close()
 
     def error_of(self, text: str) -> EngineError | None:
-        """Return the error behind a DuckDB message, if a result caused it."""
+        """Return the error behind a DuckDB message if a result caused it; otherwise None."""
         for table in self._tables.values():
             if table.failure is not None:
                 return _as_engine_error(table.failure)
@@ -96,7 +96,7 @@ class ResultViews:
         )
 
     def _open(self, operation_id: str) -> None:
-        # pyarrow.dataset takes 0.1 s to import, so only statements that read results import it.
+        # pyarrow.dataset takes 0.1 s to import, so it is imported only for statements that read results.
         from queryserver.engines.duckdb.stored_results import StoredResultTable  # noqa: PLC0415
 
         result = self._results.open(operation_id)
@@ -104,7 +104,7 @@ class ResultViews:
             table = StoredResultTable(result)
             self._connection.register(_view_of(operation_id), table.dataset)
         except duckdb.Error:
-            result.close()  # the transaction has failed; the statement will report it
+            result.close()  # the transaction has failed; the statement will report this
         except BaseException:
             with suppress(QueryServerError):
                 result.close()
@@ -118,15 +118,17 @@ def _view_of(operation_id: str) -> str:
 
 
 def _named(tokens: Sequence[Token]) -> Sequence[str]:
-    """Return the distinct IDs in quoted names and strings, including the texts passed to query(), in lower case."""
+    """Return the distinct operation IDs in quoted names and strings, including strings passed to query(), in lower
+    case.
+    """
     ids = (match[1].lower() for token in tokens if token.kind in _QUOTED for match in _NAME.finditer(token.text))
     return list(dict.fromkeys(ids))
 
 
 def _is_definition(tokens: Sequence[Token]) -> bool:
-    """Whether the statement stores a definition that refers to its tables later, such as a view or a macro."""
+    """Whether the statement stores a definition that reads its tables later, such as a view or a macro."""
     words = [token.name for token in tokens]
-    if words[:1] == ["explain"]:  # EXPLAIN ANALYZE executes it
+    if words[:1] == ["explain"]:  # EXPLAIN ANALYZE executes the definition
         words = words[next((place for place, word in enumerate(words) if word in _DEFINITION_KEYWORDS), 0) :]
     if words[:1] != ["create"]:
         return words[:1] == ["prepare"]

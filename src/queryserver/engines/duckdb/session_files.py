@@ -30,7 +30,7 @@ _SQLSTATES = {"permission_denied": "42501"}
 
 
 class SessionFileAccess:
-    """Runs one statement after another, in one thread at a time. Another session may stop the running statement."""
+    """Runs one statement after another, in one thread at a time. Another session may cancel the running statement."""
 
     def __init__(self, systems: FileSystems, files: RemoteFiles, interrupt: Callable[[], None]) -> None:
         self._systems = systems
@@ -41,14 +41,14 @@ class SessionFileAccess:
         self._changing = threading.Lock()
         """Held while the current statement changes, so that an interrupt never hits another statement."""
         self._statement: FileStatement | None = None
-        """The last statement, which may have ended."""
+        """The latest statement, which may have ended."""
         self._copied: CopyTarget | None = None
         self._rows: DriverAnswer | None = None
 
     def run(self, work: Callable[[], DriverAnswer]) -> DriverAnswer:
-        """Run a statement through `work`.
+        """Run a statement by calling `work`. Raises EngineError.
 
-        Its files stay claimed until the rows are read or closed. Raises EngineError.
+        The statement's files stay claimed until all rows are read or the answer is closed.
         """
         with self._changing:
             self._statement = self._systems.claims.begin(self._files, self._stop)
@@ -68,10 +68,11 @@ class SessionFileAccess:
         return FileAnswer(answer, self, self._copied)
 
     def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
-        """Prepare a COPY statement that accesses files, and return its text and tokens; None for any other statement.
+        """Prepare a COPY statement that accesses files and return its text and tokens; return None for any other
+        statement.
 
-        The target of COPY … TO is replaced. Raises StatementRejected for a computed target and for paths without a
-        known scheme.
+        The target of COPY … TO is replaced with a `target://` URL. Raises StatementRejected for a computed target, and
+        a `permission_denied` error for paths without a known scheme.
         """
         clause = copy_clause(tokens)
         if clause is None:
@@ -92,13 +93,13 @@ class SessionFileAccess:
                 "Not implemented Error: COPY … (PER_THREAD_OUTPUT) is switched off on this server; FILE_SIZE_BYTES"
                 " writes several files, too."
             )
-        assert self._statement is not None  # noqa: S101 `run` has begun it
+        assert self._statement is not None  # noqa: S101 `run` has set it
         self._copied = self._systems.copy(self._statement, literal.string)
         changed = self._copied.text(text, literal)
         return changed, tokenize(changed)
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """Return the error behind a DuckDB message, if a file caused it."""
+        """Return the error behind a DuckDB message if a file caused it; otherwise None."""
         statement = self._statement
         if statement is None:
             return None
@@ -132,7 +133,7 @@ class SessionFileAccess:
             self.end()
 
     def end(self) -> None:
-        """End the statement after DuckDB is done, and discard the files of an unfinished COPY. Idempotent."""
+        """End the statement once DuckDB is done, and discard the files of an unfinished COPY. Idempotent."""
         with self._changing:
             copied, self._copied = self._copied, None
             self._rows = None
@@ -150,7 +151,7 @@ class SessionFileAccess:
 
     @contextmanager
     def _working(self) -> Generator[None]:
-        """Wrap DuckDB's work, so that files listed in this thread belong to the statement."""
+        """Wrap DuckDB's work, so that files listed in this thread are attributed to the statement."""
         with self._at_work:
             statement, copied = self._statement, self._copied
             if statement is None or statement.has_ended:
@@ -164,7 +165,9 @@ class SessionFileAccess:
                 raise (error if copied is None else _with_own_target(error, copied)) from error
 
     def _stop(self, statement: FileStatement) -> None:
-        """Interrupt the statement, from the thread of another session, because it lost its right to a file."""
+        """Interrupt the statement, from the thread of another session, because the statement lost its right to a
+        file.
+        """
         deadline = time.monotonic() + END_WAIT_S
         while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < deadline:
             with self._changing:
@@ -224,9 +227,8 @@ def _rejected(error: QueryServerError, message: str) -> EngineError:
 
 
 def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
-    """Remove the rewritten target from DuckDB's message and excerpt.
-
-    The message shows the statement's own target instead.
+    """Replace the rewritten target in DuckDB's message with the target named in the statement, and cut it from the
+    excerpt.
     """
     message = copied.shown(error.message.partition("\n\nLINE ")[0])
     place = error.location
@@ -238,7 +240,7 @@ def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
 
 
 def _with_statement_paths(batch: pa.RecordBatch, copied: CopyTarget) -> pa.RecordBatch:
-    """Replace the rewritten target's paths in the rows of RETURN_FILES and RETURN_STATS."""
+    """Replace the rewritten target's paths in the rows returned by RETURN_FILES and RETURN_STATS."""
     columns = [_statement_paths(column, copied) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

@@ -1,9 +1,9 @@
 """Presents stored results as tables that DuckDB can scan repeatedly, in parallel, and with only the columns it needs.
 
-A dataset is the only Arrow source that can be scanned twice and to which DuckDB passes columns and filters. It reads
-Arrow's IPC file format, while the store uses the streaming format. The file format is the stream between a magic number
-and a footer with the location of each batch. A stored piece is therefore presented as a file with both added, without
-copying it. Rows whose types differ from the table's types are converted first, one piece at a time.
+A dataset is the only Arrow source that can be scanned twice and to which DuckDB pushes down columns and filters. It
+reads Arrow's IPC file format, while the store uses the streaming format. The file format is the stream enclosed by a
+magic number and a footer that locates each batch. A stored piece is therefore presented as a file with both added,
+without copying the piece. Rows whose types differ from the table's types are converted first, one piece at a time.
 """
 
 import os
@@ -30,7 +30,7 @@ from queryserver.platform.lru_cache import LruCache
 MAGIC = b"ARROW1"
 _FILE_HEADER = MAGIC + b"\0\0"
 _STREAM_OFFSET = len(_FILE_HEADER)
-"""Offset of the stream in the file format."""
+"""Offset of the stream within the file format."""
 _SIZE_BYTES = 1 << 40
 """Nominal size of every piece's file, regardless of its content."""
 _PREFIX = struct.Struct("<Ii")
@@ -48,11 +48,11 @@ _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
 _RECORD_BATCH = 3
 
 _CACHE_BYTES = 64 * 1024 * 1024
-"""Size of the cache for pieces that are not in local files, and for converted pieces."""
+"""Size of the cache for pieces that are not in local files and for converted pieces."""
 _MIN_OPEN_FILES = 8
 _MAX_PREFETCHED_FILES = 128
 _FILE_WEIGHT = _CACHE_BYTES // 128
-"""Weight of an open file in this cache, which limits a result to 128 open files."""
+"""Weight of an open file in this cache. It limits a result to 128 open files."""
 
 
 class _PieceSource(Protocol):
@@ -64,7 +64,7 @@ class _PieceSource(Protocol):
 
 
 class _FileSource:
-    """A file, closed when it is no longer referenced."""
+    """A file that is closed when it is no longer referenced."""
 
     weight = _FILE_WEIGHT
 
@@ -95,7 +95,7 @@ class _Pieces:
         self._result = result
         self._are_files: bool | None = None
         self._files = dict[int, _FileSource]()
-        """Files that were opened along with a requested file."""
+        """Files that were opened along with a requested file and not used yet."""
         self._lock = Lock()
 
     def opened(self, number: int) -> _PieceSource:
@@ -111,7 +111,7 @@ class _Pieces:
                 file = opened.pop(number, None)
                 self._are_files = file is not None
                 self._files |= opened
-                for unused in list(self._files)[:-_MAX_PREFETCHED_FILES]:  # of another scan, which is further on
+                for unused in list(self._files)[:-_MAX_PREFETCHED_FILES]:  # of another scan that has advanced further
                     del self._files[unused]
             return file
 
@@ -123,7 +123,7 @@ class _Pieces:
     def schema_messages(self) -> Sequence[bytes]:
         """Return the schema message of each piece. Raises domain errors."""
         numbers = range(len(self._result.pieces))
-        first = [self._schema_message(number) for number in numbers[:1]]  # shows whether the pieces are files
+        first = [self._schema_message(number) for number in numbers[:1]]  # this read shows whether the pieces are files
         if self._are_files is not False:
             schema_messages, files = first, dict[int, _FileSource]()
             for number in numbers[1:]:
@@ -157,20 +157,20 @@ def _read_schema_message(read: Callable[[int, int], bytes]) -> bytes:
 
 
 class StoredResultTable:
-    """Presents an open result's rows; `dataset` is passed to DuckDB. Call `close` when no scan is running."""
+    """Presents an open result's rows. `dataset` is passed to DuckDB. Call `close` when no scan is running."""
 
     def __init__(self, result: RemoteResult) -> None:
         """Read the schema of each piece. Raises domain errors."""
         self.failure: QueryServerError | None = None
-        """A failed scan's error, of which DuckDB reports only the text."""
+        """The error of a failed scan, of which DuckDB reports only the text."""
         if not result.columns:
             raise errors.ResultRefused("A result without columns cannot be read as a table.")
         self._result = result
         self._pieces = _Pieces(result)
         self._lock = Lock()
         self._is_closed = False
-        # Pieces that a scan reads concurrently stay cached regardless of their size, because each is read in many
-        # parts.
+        # A scan reads each piece in many parts, so the pieces that it reads concurrently stay cached regardless of
+        # size.
         self._open = LruCache[int, _PieceSource](_CACHE_BYTES, weigh=lambda one: one.weight, min_values=_MIN_OPEN_FILES)
         numbers = range(len(result.pieces))
         schema_messages = self._pieces.schema_messages()
@@ -183,7 +183,7 @@ class StoredResultTable:
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
     def close(self) -> None:
-        """Close the result at the server. The table is closed even if that raises a domain error."""
+        """Close the result on the server. The table is closed even if that raises a domain error."""
         # The dataset references files that reference this table: a cycle through Arrow that Python cannot collect.
         self._is_closed = True
         del self.dataset
@@ -195,7 +195,7 @@ class StoredResultTable:
         self._result.close()
 
     def open(self, file: "PieceFile") -> "tuple[_PieceSource, int]":
-        """Open a piece as a stream with the table's schema; return its bytes and size. Each call yields the same bytes.
+        """Open a piece as a stream with the table's schema. Return its bytes and size; each call yields the same bytes.
 
         Files that have not been used for a while must be opened again. Raises domain errors.
         """
@@ -223,9 +223,9 @@ class StoredResultTable:
 class PieceFile:
     """Presents one piece as a Python file object in Arrow's IPC file format. Used by one thread at a time.
 
-    Each batch takes two or three calls, so the cost of a call counts a thousand times per scan. A dataset requests a
-    file's size when it is created, but bytes only when scanning. To avoid fetching anything earlier, all pieces report
-    the same size, with an unused gap between the stream and the footer.
+    Each batch takes two or three calls, so a scan makes thousands of calls and the cost of each matters. A dataset
+    requests a file's size when it is created, but bytes only when scanning. To avoid fetching anything earlier, all
+    pieces report the same size, with an unused gap between the stream and the footer.
     """
 
     closed = False
@@ -248,7 +248,7 @@ class PieceFile:
         return True
 
     def close(self) -> None:
-        """Do nothing, because other scans read the piece again."""
+        """Do nothing, because other scans may read the piece again."""
 
     def forget(self) -> None:
         """Free the bytes until the next read."""
@@ -266,7 +266,7 @@ class PieceFile:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes. Raises OSError; the table's `failure` has the reason."""
+        """Read bytes. Raises OSError; the cause is stored in the table's `failure`."""
         stored, start = self._stored or self._opened(), self._at
         stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
         if start >= _STREAM_OFFSET and stop <= self._stream_end:
@@ -304,7 +304,7 @@ class PieceFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchLocation:
-    """The position of a record batch with its prefix in a stream, and the sizes of its metadata and body."""
+    """The offset of a record batch, including its prefix, in a stream, and the sizes of its metadata and body."""
 
     start: int
     metadata_bytes: int
@@ -333,8 +333,8 @@ def batch_locations(stored: _PieceSource, size_bytes: int) -> Sequence[BatchLoca
 def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
     """Build the bytes after the stream: a FlatBuffer (Arrow's File.fbs: Footer), its size, and the magic number.
 
-    Offsets in the file include its first eight bytes. The schema is part of a complete message after the root table.
-    This works because offsets in a FlatBuffer are relative and point forward.
+    Offsets in the file include its first eight bytes. The FlatBuffer's root table is followed by a complete schema
+    message, into which the table points. This works because offsets in a FlatBuffer are relative and point forward.
     """
     message = schema.serialize().to_pybytes()[_PREFIX.size :]
     version, header = _table_field(message, _VERSION), _table_field(message, _HEADER)
@@ -355,7 +355,7 @@ def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
 
 
 def _message_bytes(head: bytes) -> int:
-    """Return a message's size including its prefix, read from its first bytes. Raises StorageError."""
+    """Return a message's size, including its prefix, from its first bytes. Raises StorageError."""
     if len(head) < _PREFIX.size:
         raise errors.StorageError("A stored segment is incomplete.")
     continuation, metadata_bytes = _PREFIX.unpack_from(head)
@@ -365,7 +365,7 @@ def _message_bytes(head: bytes) -> int:
 
 
 def _header_of(message: memoryview) -> tuple[int, int]:
-    """Return a message's header type, and its body size in bytes."""
+    """Return a message's header type and its body size in bytes."""
     kind, body = _table_field(message, _HEADER_TYPE), _table_field(message, _BODY_LENGTH)
     return message[kind] if kind else 0, struct.unpack_from("<q", message, body)[0] if body else 0
 
@@ -381,10 +381,10 @@ def _table_field(message: bytes | memoryview, number: int) -> int:
 
 
 def table_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return a schema that DuckDB can scan and that holds all rows without loss.
+    """Return a schema that DuckDB can scan and that represents all rows without loss.
 
-    Columns keep their own types where possible. Otherwise they get the types of a Parquet file (Contract editor 8.2),
-    or text. Names are unique regardless of case.
+    Columns keep their own types where possible. Otherwise they get the types used in a Parquet file (Contract editor
+    8.2), or text. Names are unique regardless of case.
     """
     schemas = list(schemas)
     common = common_schema(columns, schemas)
@@ -425,7 +425,7 @@ def _has_unrepresentable_decimals(kind: pa.DataType) -> bool:
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
-    """Make names unique like `unique_names`, but regardless of case, because DuckDB ignores it."""
+    """Make names unique like `unique_names`, but regardless of case, because DuckDB ignores case."""
     taken, used = {name.casefold() for name in names}, set[str]()
     unique = list[str]()
     for name in names:

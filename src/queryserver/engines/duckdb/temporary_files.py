@@ -1,4 +1,4 @@
-"""Manages the directory and size limit of DuckDB databases' temporary files. All calls block."""
+"""Manages the directory and size limit for temporary files of DuckDB databases. All calls block."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from queryserver import errors
 from queryserver.platform.disk_floor import DiskFloor
 
 _STEP_BYTES = 64 * 1024 * 1024
-"""The limit changes in steps of this size, so that it is rarely set."""
+"""The limit is a multiple of this size, so that it rarely needs to be set again."""
 
 _DIRECTORY = ".duckdb-temporary"
 """A subdirectory of the database directory. It contains one locked directory per process with in-memory databases."""
@@ -55,7 +55,7 @@ def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
 
 
 class TemporaryFilesLimit:
-    """Limits one database's temporary files, which are in `directory`."""
+    """Limits the size of one database's temporary files in `directory`."""
 
     def __init__(self, directory: Path, max_bytes: int, floor: DiskFloor) -> None:
         self._max_bytes = max_bytes
@@ -67,12 +67,12 @@ class TemporaryFilesLimit:
     def apply(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Set the current limit for the whole database. Blocks.
 
-        DuckDB refuses a limit below the current use; the previous limit then stays until less is in use.
+        DuckDB refuses a limit below the current use; the previous limit then remains until less is in use.
         """
         limit = self._max_bytes
         if not self._floor.is_off:
             with suppress(OSError):
-                room = max(self._floor.room(self._directory, fresh=True), 0)  # a full disk has negative room
+                room = max(self._floor.room(self._directory, fresh=True), 0)  # negative if the disk is full
                 limit = min(limit, room // _STEP_BYTES * _STEP_BYTES)
         with self._lock, suppress(duckdb.Error):
             if limit != self._limit:
@@ -80,7 +80,7 @@ class TemporaryFilesLimit:
                 self._limit = limit
 
     def error_of(self, text: str) -> errors.QueryServerError | None:
-        """Return the error behind a driver's message, if this limit caused it."""
+        """Return the error behind a driver message if this limit caused it; otherwise None."""
         if "max_temp_directory_size" not in text:
             return None
         if self._limit is not None and self._limit < self._max_bytes:

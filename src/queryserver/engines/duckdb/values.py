@@ -1,4 +1,4 @@
-"""Reads DuckDB's rows as record batches. Values that Arrow's types cannot represent become DuckDB's own text."""
+"""Reads DuckDB's rows as record batches. Values that Arrow's types cannot represent become text in DuckDB's format."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -49,7 +49,8 @@ MAX_LEVELS = 60
 
 _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
 
-# Types whose values Arrow would corrupt (UHUGEINT overflows, TIMETZ loses its zone) or for which it has no text format.
+# Types whose values Arrow would corrupt (UHUGEINT overflows, TIMETZ loses its zone) or for which Arrow has no text
+# format.
 _AS_TEXT = frozenset({"uhugeint", "enum", "time with time zone", "bit", "bignum", "interval", "variant", "geometry"})
 
 
@@ -58,7 +59,7 @@ def result_type(native: DuckDBPyType) -> ResultType:
 
 
 def require_shallow(types: Sequence[DuckDBPyType]) -> None:
-    """Reject a type that is nested deeper than results can be: Arrow's own limit is 64 levels.
+    """Reject a type that is nested deeper than results allow (Arrow's own limit is 64 levels).
 
     Raises StatementRejected.
     """
@@ -77,7 +78,7 @@ def child_types(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _readable_type(native: DuckDBPyType) -> str:
-    """Return the type as which a value is read; the type itself if Arrow can represent it."""
+    """Return the type to cast a value to so that Arrow can represent it; the type itself if Arrow already can."""
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
@@ -121,17 +122,17 @@ _INFINITY_TICKS = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 def correct_batch(
     batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
 ) -> pa.RecordBatch:
-    """Return the batch with the names of `columns`, out-of-range dates (`text_union`) as text, and dense unions.
+    """Return the batch with the names of `columns`, out-of-range dates as text (`text_union`), and dense unions.
 
-    Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns that are read as text or have such
-    members.
+    Dates from year 1 to 9999 are in range. `natives` contains DuckDB's types for columns that are read as text or have
+    members that are.
     """
     arrays = [_corrected(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
 
 
 def is_read_as_text(native: DuckDBPyType) -> bool:
-    """Whether values are read as text but have another Arrow type."""
+    """Whether values are read as text although their final Arrow type is not text."""
     return native.id == "uhugeint" or any(is_read_as_text(child) for _, child in child_types(native))
 
 
@@ -180,7 +181,9 @@ def _corrected_timestamps(array: pa.Array) -> pa.Array:
 def _with_text_outside_calendar(
     array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]
 ) -> pa.Array:
-    """Return the array unchanged if all values are in [first, last], otherwise with the other values as text."""
+    """Return the array unchanged if all values are in [first, last]; otherwise convert the values outside it to
+    text.
+    """
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
         return array
@@ -226,7 +229,7 @@ def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
 
 
 def readable(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Return the same rows with types that Arrow can represent; the relation itself if it has only such types."""
+    """Return the same rows with types that Arrow can represent; the relation itself if it already has such types."""
     shown = [_readable_column(number, native) for number, native in enumerate(relation.types, start=1)]
     if not any(text.startswith("CAST") for text in shown):
         return relation
@@ -248,7 +251,7 @@ def has_own_size(native: DuckDBPyType) -> bool:
 def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_bytes: int, rows_before: int) -> None:
     """Reject a value above the limit before it leaves the engine. Raises cell_too_large, RowTooLarge.
 
-    Only batches above the limit are inspected; members of nested values are counted with the result (`Spool`).
+    Only batches above the limit are inspected. Members of nested values are checked with the whole result (`Spool`).
     """
     if batch.nbytes <= cell_max_bytes:
         return
@@ -296,7 +299,7 @@ class DuckdbAnswer:
             raise
 
     def hide_excerpts(self) -> None:
-        """Omit the statement excerpt from later batches' errors too, because it contains parameter values."""
+        """Also omit the statement excerpt from errors in later batches, because it contains parameter values."""
         around = self._around
 
         @contextmanager
@@ -340,7 +343,10 @@ class DuckdbAnswer:
 
 
 def _concatenated(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
-    """Concatenate small batches, each of which costs some 50 µs downstream; Arrow cannot do so with sparse unions."""
+    """Concatenate small batches, because each batch costs some 50 µs downstream.
+
+    Arrow cannot do so with sparse unions.
+    """
     if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches
     try:
