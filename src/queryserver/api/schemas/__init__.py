@@ -1,1 +1,1 @@
-"""The wire format. Only `api` imports it."""
+"""The wire format: models of requests and responses. Imported only by `api`."""

@@ -1,6 +1,6 @@
-"""Types of request fields, with the same rules for form text and native JSON (Contract platform 1.2, editor 1.2).
+"""Types of request fields, which follow the same rules in forms and in JSON (Contract platform 1.2, editor 1.2).
 
-Invalid values raise a PydanticCustomError whose text completes the sentence "<field> must …".
+Invalid values raise a PydanticCustomError whose message completes the sentence "<field> must …".
 """
 
 import json
@@ -31,7 +31,7 @@ from queryserver.platform.text import MAX_DEPTH, parse_boolean, parse_json
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
 JSON_DEPTH = "max_json_depth"
-"""Key of the validation context for the maximum nesting depth of JSON text in a field."""
+"""Key in the validation context: the maximum nesting depth of JSON text in a field."""
 MAX_ENTRIES = 1000
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -41,7 +41,7 @@ _EXACT_IN_A_DOUBLE = 2**53
 
 
 def is_storable_text(text: str) -> bool:
-    """Return whether `text` can be stored and forwarded: it has no U+0000 and no lone surrogates."""
+    """Return whether `text` can be stored and forwarded, i.e. contains no U+0000 and no lone surrogates."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -104,7 +104,7 @@ def decode_json_string(value: Any) -> Any:
 
 
 def _require_few_entries(value: Any) -> Any:
-    """Check the number of entries before they are validated, which takes some microseconds each."""
+    """Check the number of entries before validating them, because validation takes some microseconds per entry."""
     entries: Any = value
     if isinstance(value, list | tuple) and len(entries) > MAX_ENTRIES:
         raise must(f"have at most {MAX_ENTRIES} entries.")
@@ -112,7 +112,7 @@ def _require_few_entries(value: Any) -> Any:
 
 
 def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Omit members that are JSON null, which is the same as absent (Contract editor 1.2)."""
+    """Return `values` without members that are null, because null means absent (Contract editor 1.2)."""
     for value in values.values():
         if value is None:
             return {name: value for name, value in values.items() if value is not None}
@@ -122,33 +122,33 @@ def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
 T = TypeVar("T")
 
 EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
-"""Schema of a query parameter that may be empty, which means absent, although its type does not allow empty text."""
+"""Schema of a query parameter that may be an empty string, which means absent, although its type excludes it."""
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-"""Text exactly as decoded. Other JSON types are rejected.
+"""A string exactly as decoded. Other JSON types are rejected.
 
-The services limit the length of names and descriptions, because commands and files set these values too.
+The services limit the length of names and descriptions, because these values can also be set by commands and files.
 """
 
 OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]
-"""Text, or None if it is blank."""
+"""A string; None if it is blank."""
 
 RequiredText: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
-"""Required text. The handler rejects blank text."""
+"""A required string. The handler rejects blank strings."""
 
 ConnectorReference: TypeAlias = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else _text(value)),
     WithJsonSchema({"type": ["string", "integer"]}),
 ]
-"""The id, key or dialect of a connector. An integer is read as its decimal text: clients send ids in both forms."""
+"""The id, key or dialect of a connector. Integers are converted to strings, because clients send ids in both forms."""
 
 TextOrInteger: TypeAlias = Annotated[
     int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))
 ]
-"""Text or an integer, which have different meanings."""
+"""A string or an integer, which have different meanings."""
 
 _FLAG_WORDS = "|".join(
     "".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in word)
@@ -161,7 +161,7 @@ Flag: TypeAlias = Annotated[
 """A JSON boolean, or one of the accepted words."""
 
 Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, info: _object(parse_json_text(value, info)))]
-"""An object: as JSON text, or in a JSON body also natively."""
+"""An object: JSON text or, in a JSON body, also a native JSON object."""
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object inside another object."""
@@ -172,7 +172,7 @@ ShortArray: TypeAlias = Annotated[T, BeforeValidator(_require_few_entries)]
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """Annotation for an integer with bounds: decimal text with optional sign, or a JSON number without fraction."""
+    """Annotation for a bounded integer: a decimal string with an optional sign, or a whole JSON number."""
 
     minimum: int = -INT64_MAX
     maximum: int = INT64_MAX
@@ -182,7 +182,7 @@ class Integer:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> int:
-        """Convert the value. JSON booleans are rejected, although Python booleans are integers."""
+        """Convert the value. Booleans are rejected, although they are integers in Python."""
         is_text = isinstance(value, str) and _INTEGER.fullmatch(value)
         is_float = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_A_DOUBLE
         if type(value) is int or is_text or is_float:
@@ -194,9 +194,9 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """Annotation for a page size: an integer of at least `minimum`. Values above `maximum` are reduced to it.
+    """Annotation for a page size: an integer of at least `minimum`. Values above `maximum` are reduced to `maximum`.
 
-    Clients send huge numbers to get as many entries as possible (Contract platform 1.2).
+    Clients send huge numbers to request as many entries as possible (Contract platform 1.2).
     """
 
     maximum: int = INT64_MAX
@@ -206,7 +206,7 @@ class PageSize:
         return core_schema.no_info_before_validator_function(self.read, core_schema.int_schema(ge=self.minimum))
 
     def read(self, value: Any) -> int:
-        """Convert the value. Raises the error of `Integer` if it is not an integer or is too small."""
+        """Convert the value. Raises the error of `Integer` if the value is not an integer or is too small."""
         if isinstance(value, str):
             is_large = _LARGE.fullmatch(value) is not None
         else:
@@ -219,7 +219,7 @@ class PageSize:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Annotation for a number with bounds: decimal text with optional sign and fraction, or a JSON number."""
+    """Annotation for a bounded number: a decimal string with an optional sign and fraction, or a JSON number."""
 
     minimum: int
     maximum: int
@@ -229,7 +229,7 @@ class Number:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> float:
-        """Convert the value. JSON booleans are rejected; NaN and infinity are outside every range."""
+        """Convert the value. Booleans are rejected, as are NaN and infinity, which are outside every range."""
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
@@ -248,7 +248,7 @@ def must(rule: str) -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """A response model. A field with a reserved Python name has the suffix `_`, which is not part of its wire name."""
+    """A response model. A field whose name is reserved in Python or pydantic has the suffix `_`; the key has not."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 
@@ -260,19 +260,19 @@ def _without_default(schema: dict[str, Any]) -> None:
 Omittable: TypeAlias = Annotated[
     T | SkipJsonSchema[None], Field(exclude_if=partial(is_, None), json_schema_extra=_without_default)
 ]
-"""Type of an optional key in a response. None omits the key."""
+"""Type of an optional key in a response. If the value is None, the key is omitted."""
 
 Time: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """A time in a response: RFC 3339, UTC, with `Z`."""
 
 
 def requires(name: str, **schema: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an object with the member `name` that matches `schema`; by default it is not null."""
+    """Return the JSON Schema of an object whose member `name` must match `schema`; by default, must not be null."""
     return {"required": [name], "properties": {name: schema or {"not": {"type": "null"}}}}
 
 
 def requires_text(*names: str) -> dict[str, Any]:
-    """Return the JSON Schema of an object with a non-blank text at the path `names`."""
+    """Return the JSON Schema of an object with a non-blank string at the path `names`."""
     schema: dict[str, Any] = {"type": "string", "pattern": r"\S"}
     for name in reversed(names[1:]):
         schema = {"type": "object", **requires(name, **schema)}
@@ -280,11 +280,11 @@ def requires_text(*names: str) -> dict[str, Any]:
 
 
 FORM_PATTERN = "x-form-pattern"
-"""Schema key of a field with the pattern of its form text, if that may also be something other than JSON text."""
+"""Schema key: the pattern of a field's form value, for fields that accept other text besides JSON."""
 
 
 def word_list_pattern(*words: str) -> str:
-    """Return the pattern of form text for one or more of `words`, as a JSON array or a comma-separated list."""
+    """Return a pattern that matches one or more of `words`, as a JSON array or a comma-separated list."""
     word = "(?:" + "|".join(map(re.escape, words)) + ")"
     blank = r"[ \t\r\n]*"
     array = rf'\[{blank}"{word}"{blank}(?:,{blank}"{word}"{blank})*\]'
@@ -294,10 +294,10 @@ def word_list_pattern(*words: str) -> str:
 
 
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
-    """Return a model configuration whose JSON Schema requires one of several members. The call itself checks this.
+    """Return a model configuration whose JSON Schema requires one of several members.
 
-    It is written as `if` and `then`, which client generators ignore; with `anyOf` they would generate a class for
-    each choice.
+    Pydantic does not check this rule; each call does. It is expressed with `if` and `then`, which client generators
+    ignore; from `anyOf`, they would generate a class for each alternative.
     """
     *others, last = map(dict, choices)
     extra: dict[str, Any] = {"if": {"not": {"anyOf": others}} if others else {}, "then": last}
@@ -305,11 +305,11 @@ def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
 
 
 def one_of(*words: str | int) -> WithJsonSchema:
-    """Return the JSON Schema of a field with one of `words`.
+    """Return the JSON Schema of a field whose value is one of `words`.
 
-    Responses are not checked at run time; tests compare the words with the domain.
+    Responses are not checked at run time; tests compare the words with the domain's enumerations.
     """
-    # plain values: YAML cannot represent enumeration members
+    # Plain values, because YAML cannot represent enumeration members.
     values = [word if isinstance(word, int) else str(word) for word in words]
     return WithJsonSchema({"type": "integer" if isinstance(words[0], int) else "string", "enum": values})
 
@@ -324,10 +324,10 @@ Model = TypeVar("Model", bound=Fields)
 
 
 def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """Parse the fields of a call, from form text, query text or native JSON.
+    """Parse the fields of a call from a form, a query string or JSON.
 
-    JSON text in a field may be nested up to `max_json_depth`. Raises MissingParameter, InvalidParameter or
-    InvalidJson with a message that names the field and its rule.
+    `max_json_depth` limits the nesting of JSON text in a field. Raises MissingParameter, InvalidParameter or
+    InvalidJson with a message that names the field and the violated rule.
     """
     try:
         return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
@@ -336,7 +336,7 @@ def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int 
 
 
 def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
-    """Convert validation errors. Malformed JSON takes precedence, then the first invalid field.
+    """Return the domain error for malformed JSON if there is any, otherwise for the first invalid field.
 
     Contract platform 1.1.
     """

@@ -1,1 +1,1 @@
-"""One file or folder for each path group of /api/v1."""
+"""The calls below /api/v1: one module or package for each path group."""

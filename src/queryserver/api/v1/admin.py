@@ -59,7 +59,6 @@ async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -
 
 
 _CONNECTORS = "connectors"
-# Hue applications that this service does not have
 _MAX_SHOWN_CHARACTERS = 100
 
 

@@ -1,4 +1,4 @@
-"""Connector calls: the type catalog, and stored instances (Contract platform 5)."""
+"""Connector calls: connector types and stored connectors (Contract platform 5)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -157,7 +157,7 @@ def _connector(shown: InstanceView) -> wire.Connector:
 
 
 def _template(found: TypeView) -> wire.ConnectorTemplate:
-    """Return a connector type as a template, to which clients add a name before sending it to update."""
+    """Return a connector type as a template, which clients complete with a name and send to `update`."""
     fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
     return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
 

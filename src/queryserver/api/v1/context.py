@@ -1,7 +1,7 @@
-"""Calls for contexts (namespaces, computes, clusters), which Hue clients request first, the banner, and the optimizer.
+"""Calls for contexts (namespaces, computes, clusters), the banner, and Hue's optimizer.
 
-Contract platform 7.3, 7.4 and 7.8. This server does not support Hue's optimizer calls. Every interface, even an unknown
-one, has the same namespace, compute and cluster, because clients request them before they know the interfaces.
+Contract platform 7.3, 7.4 and 7.8. Every interface, even an unknown one, has the same namespace, compute and cluster,
+because Hue clients request these before they know the interfaces. Optimizer calls are not supported.
 """
 
 from fastapi import Response

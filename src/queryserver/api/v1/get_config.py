@@ -1,4 +1,4 @@
-"""The get_config call: interpreters, browsers, limits and flags for a client (Contract platform 7.1)."""
+"""The get_config call, with the interpreters, browsers, limits and flags for a client (Contract platform 7.1)."""
 
 from functools import lru_cache
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from queryserver.platform.settings.tree import Settings
 
 router = PathGroup("get_config")
 
-_HUE_LEVEL = "4.11.0"  # the Hue version that clients may assume
+_HUE_LEVEL = "4.11.0"  # the version of Hue with which this API is compatible
 
 
 @router.post("/get_config", response_model=wire.ClientConfiguration)
@@ -33,7 +33,7 @@ async def get_config(
 
 
 def configuration_json(settings: Settings, found: Configuration) -> bytes:
-    """Return the response body. Writing 200 interpreters, each listed twice, through one model would take too long."""
+    """Return the response body. Each interpreter is encoded once and cached, since the body may list 200 of them."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
     interpreters = [_interpreter(one) for one in found.interpreters]
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
@@ -117,7 +117,7 @@ def _json_fragment(model: BaseModel) -> orjson.Fragment:
 
 
 def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
-    """Return the editor, without its interpreters."""
+    """Return the editor app with an empty list of interpreters."""
     keys = [one.key for one in found.interpreters]
     first_sql = next((one.key for one in found.interpreters if takes_sql(one)), "")
     return wire.EditorApp(
@@ -134,7 +134,7 @@ def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
 
 
 def _scheduler_app() -> wire.SchedulerApp:
-    """Return the scheduler, whose only back end is the task server's."""
+    """Return the scheduler app, whose only back end is the task server."""
     page = _page("celery-beat")
     entry = Browser("celery-beat", "Scheduler", page, "Schedule")
     return wire.SchedulerApp(

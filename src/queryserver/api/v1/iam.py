@@ -1,4 +1,4 @@
-"""Calls for users and groups, for administrators, and for user preferences (Contract platform 6)."""
+"""Calls for users and groups, which are for administrators, and for the caller's preferences (Contract platform 6)."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,7 +18,7 @@ from queryserver.identity.users import GroupName, UserDetails, UserSummary
 
 router = PathGroup("iam", prefix="/api/v1/iam")
 
-# larger responses are written in a thread: 50,000 users take a third of a second
+# Larger responses are encoded in a thread: 50,000 users take 0.3 s.
 _MAX_LOOP_USERS = 2000
 
 

@@ -1,4 +1,4 @@
-"""Importer calls (Contract importer): upload, detection, preview, create_table, and the format of their failures."""
+"""Importer calls (upload, detection, preview, create_table) and their error format (Contract importer)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -57,7 +57,7 @@ _BY_CLASS: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.ServiceUnavailable: (500, None),
     errors.DetectionFailed: (500, None),
 }
-"""Status and code by error class, where they differ from STATUS; without a code, the error's own code."""
+"""HTTP status and code by error class, where they differ from STATUS. If the code is None, the error's code is used."""
 
 _BY_CODE: Mapping[str, tuple[int, str]] = {
     **dict.fromkeys(
@@ -71,18 +71,18 @@ _BY_CODE: Mapping[str, tuple[int, str]] = {
     "too_many_statements": (429, "too_many_statements"),
     "stopping": (503, "stopping"),
 }
-"""Status and code for single error codes, which take precedence."""
+"""HTTP status and code by error code; takes precedence over the error class."""
 
 
 class ImporterRoute(PlatformRoute):
-    """A route whose failures have the importer's body, including failures for wrong methods."""
+    """A route whose error responses, including those for wrong methods, have the importer's format."""
 
     internal_error_code: ClassVar[str] = QueryServerError.code
 
     def failure(self, request: Request, error: QueryServerError) -> Response:
         """Return the response to a failed call.
 
-        Only 400, 403, 429 and 500 are used; errors with other statuses keep their code.
+        Errors without an entry in the tables above get 400 and keep their code, except internal errors (500).
         """
         if isinstance(error, errors.NotAuthenticated | errors.InvalidFields):
             return respond(request, error)
@@ -103,7 +103,7 @@ class ImporterRoute(PlatformRoute):
 
 
 class DetectionRoute(ImporterRoute):
-    """A route whose internal errors have the detection code."""
+    """A route whose internal errors have the code of DetectionFailed."""
 
     internal_error_code = errors.DetectionFailed.code
 
@@ -117,13 +117,13 @@ _READING_FIELDS = {
     "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows", "comment", "escape",
 }  # fmt: skip
 _NO_FILE = "No file was submitted."
-# Responses up to these sizes are written on the event loop: 2,000 columns take about 10 ms.
+# Responses up to these sizes are encoded on the event loop: 2,000 columns take about 10 ms.
 _MAX_INLINE_CELLS = 2_000
 _MAX_INLINE_CHARACTERS = 256 * 1024
 
 
 class Importer(Caller):
-    """Dependency that returns a caller who may import files. Raises ImporterDenied, and the errors of `Caller`."""
+    """Dependency that returns a caller who may import files. Raises ImporterDenied and the errors of `Caller`."""
 
     async def __call__(self, request: Request) -> User:
         user = await super().__call__(request)
@@ -152,7 +152,8 @@ detection_router = PathGroup("importer", prefix="/api/v1/importer", route_class=
 async def _file(
     sources: ImportSources, user: User, request: requests.MetadataParameters | requests.HeaderParameters
 ) -> ImportFile:
-    # Paths of GET calls may be encoded twice (Contract storage 2.2); references never contain the repaired characters.
+    # Clients may percent-encode the path of a GET call twice (Contract storage 2.2). This is repaired only for storage
+    # paths; references to uploads contain no such characters.
     remote = request.import_type is Origin.REMOTE
     file_path = repaired_path(request.file_path) if remote else request.file_path
     return await sources.find(user, request.import_type, file_path)
@@ -166,7 +167,7 @@ def _reading_options(request: requests.HeaderParameters) -> ReadingOptions:
 
 
 def _has_header(request: requests.ColumnParameters) -> bool:
-    """Return whether the first row contains column names; files of records name their columns.
+    """Return whether the file has column names. Record files (Parquet, Avro, Arrow, NDJSON) always have them.
 
     Raises MissingParameter.
     """
@@ -180,7 +181,10 @@ def _has_header(request: requests.ColumnParameters) -> bool:
 def _dialect(
     connectors: Connectors, user: User, request: requests.PreviewParameters | requests.SqlTypesParameters
 ) -> str:
-    """Return the dialect of the type names. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
+    """Return the SQL dialect of the column types: `sql_dialect`, or else the connector's dialect.
+
+    Raises MissingParameter, import_connector_not_found, invalid_dialect.
+    """
     if request.sql_dialect is not None:
         return request.sql_dialect
     if request.connector is None:
@@ -266,7 +270,7 @@ async def guess_file_metadata(
 
 
 def _skipped(skipped: SkippedLines) -> dict[str, Any]:
-    """Return `skip_rows` and `comment`, if lines are skipped."""
+    """Return the keys `skip_rows` and `comment`, which are None if no such lines are skipped."""
     return {"skip_rows": skipped.first or None, "comment": skipped.comment or None}
 
 
@@ -307,7 +311,7 @@ async def preview_file(
 
 
 def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
-    """Build the response. Cells are not validated, because validating 100,000 cells would block all other calls."""
+    """Build the response. Cells bypass the model, because validating 100,000 cells would block the event loop."""
     names = engine_names([column.name for column in analysis.columns], dialect)
     preview = wire.Preview(
         type=request.file_type,

@@ -1,4 +1,4 @@
-"""The metadata search call (Contract platform 8)."""
+"""The metadata search (Contract platform 8)."""
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
@@ -20,11 +20,11 @@ from queryserver.search.search import SearchParameters, SearchResult
 
 router = PathGroup("metadata")
 
-_MAX_LOOP_RECORDS = 50  # records; highlighting matches in 1,000 long comments takes 0.1 s
+_MAX_LOOP_RECORDS = 50  # more are encoded in a thread: highlighting matches in 1,000 long comments takes 0.1 s
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
 _DESCRIPTION_CHARACTERS = 200
-_EXCERPT_LEAD = 60  # before the first match in a longer description
+_EXCERPT_LEAD = 60  # characters before the first match in the excerpt of a long description
 
 
 @router.post("/metadata/search/entities_interactive", response_model=wire.SearchResponse, responses=failures(403, 501))
@@ -56,7 +56,10 @@ async def search_metadata(
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:
-    """Return the requested sources, and the dialects to which SQL sources are limited. Raises InvalidParameter."""
+    """Return the requested sources, and the dialects to which the SQL source is limited (empty: no limit).
+
+    Raises InvalidParameter.
+    """
     chosen: dict[SourceName, None] = {}
     limited: set[str] = set()
     has_sql = False
@@ -122,7 +125,7 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
 
 
 def highlighted(text: str, terms: Sequence[Term]) -> str:
-    """Return the escaped text with `<em>` around every match of a term, and no other markup."""
+    """Return the HTML-escaped text with `<em>` around every match of a term."""
     plain = folded(text)
     spans: list[tuple[int, int]] = []
     for term in terms:
@@ -150,7 +153,10 @@ def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _description_of(record: Record, terms: Sequence[Term]) -> str:
-    """Return the matched tags, else the description, else the matching excerpt of the text; at most 200 characters."""
+    """Return, highlighted, the matched tags, or else an excerpt of the description, or else of the text.
+
+    The excerpt has at most 200 characters before highlighting.
+    """
     tags = [tag for tag in record.tags if any(term.find_in(folded(tag)) for term in terms)]
     if tags:
         return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
@@ -160,7 +166,7 @@ def _description_of(record: Record, terms: Sequence[Term]) -> str:
 
 
 def _excerpt(text: str, terms: Sequence[Term]) -> str:
-    """Return an excerpt of at most 200 characters, including the first match."""
+    """Return an excerpt of at most 200 characters that includes the first match, if there is one."""
     if len(text) <= _DESCRIPTION_CHARACTERS:
         return text
     plain = folded(text)

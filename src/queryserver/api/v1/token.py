@@ -1,4 +1,4 @@
-"""Token calls: login, verification, refresh, revocation (Contract platform 3); API tokens (ADR 62)."""
+"""Token calls: login, verification, refresh and revocation (Contract platform 3), and API tokens (ADR 62)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ from queryserver.platform.text import parse_boolean
 router = PathGroup("token", prefix="")
 
 TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
-"""A caller whose API token, if any, has the admin scope; the user need not be an administrator."""
+"""A caller whose API token, if one is used, has the admin scope. The user need not be an administrator."""
 
 _MAX_SHOWN_CHARACTERS = 100
 
@@ -146,7 +146,10 @@ async def revoke_api_token(
 
 
 def _owner(user: User, username: str | None, settings: Settings) -> str:
-    """Return the name of the user whose tokens the call concerns. Raises admin_required, InvalidUsername."""
+    """Return the name of the user whose tokens the call concerns: `username`, or else the caller.
+
+    Raises admin_required, InvalidUsername.
+    """
     if username is None:
         return user.username
     rule = UsernameRule.of(settings.desktop.auth)
@@ -176,7 +179,7 @@ def _single_token(fields: Mapping[str, Any], name: str) -> str:
 
 
 class TokenFields:
-    """Reads the fields of a token call one at a time, and collects the error messages by field."""
+    """Reads the fields of a token call one by one, and collects the error messages by field."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -185,7 +188,7 @@ class TokenFields:
     def text(
         self, name: str, *, trimmed: bool = False, max_characters: int | None = None, max_bytes: int | None = None
     ) -> str:
-        """Read a required text; a JSON number counts as its text. Returns an empty text if it is invalid."""
+        """Return a required string; JSON numbers are converted. If invalid, record the error and return ""."""
         value = self._fields.get(name)
         if name not in self._fields:
             return self._problem(name, "This field is required.")

@@ -1,7 +1,7 @@
 """Request bodies and query parameters of editor and session calls (Contract editor 4 to 12).
 
-Create models only with `parse`. Clients may send some values in two forms, short or full: read these values from the
-properties of a model, never from its fields.
+Create models only with `parse`. Clients may send some values in either of two fields (the short and the full form).
+Properties return such values from the field that was sent, so use them instead of the fields.
 """
 
 import json
@@ -64,7 +64,7 @@ class PreviousHandle(Fields):
 
     @property
     def selects_statement(self) -> bool:
-        """Whether any of the four members that select the next statement is present."""
+        """Whether at least one of the four members that select the next statement is present."""
         return not _SELECTING_MEMBERS.isdisjoint(self.model_fields_set)
 
 
@@ -82,7 +82,7 @@ class SnippetConnector(Fields):
 
 
 def _setting_value(value: Any) -> str:
-    """Convert the value to text, because engines take settings as text. Numbers and booleans are written as JSON."""
+    """Convert the value to a string, because engines take settings as strings. Numbers and booleans become JSON."""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if not isinstance(value, str) or not is_storable_text(value):
@@ -115,13 +115,13 @@ class Snippet(Fields):
 
     @property
     def dialect(self) -> str | None:
-        """The reference of the connector: `connector` takes precedence over `type` (Contract editor 1.7)."""
+        """The connector reference: `connector` takes precedence over `type` (Contract editor 1.7)."""
         chosen = self.connector and (self.connector.type or self.connector.id)
         return chosen or self.type or None
 
     @property
     def guid(self) -> str | None:
-        """The token that identifies an operation in the full form."""
+        """The token that identifies an operation in the full form; None if it is absent."""
         return self.result.handle.guid if self.result.handle else None
 
 
@@ -149,11 +149,11 @@ class NotebookFields(Fields):
 
     @property
     def saved_uuid(self) -> str | None:
-        """The `history_parent_uuid` of its operations; None if the notebook is not saved."""
+        """The `history_parent_uuid` of the notebook's operations; None if the notebook is not saved."""
         return (self.parent_saved_query_uuid or self.uuid) if self.is_saved else None
 
     def session_of(self, names: Collection[str]) -> int | None:
-        """Return the id of the session for a connector with one of `names`, compared case-insensitively."""
+        """Return the id of the first session whose type is one of `names` (case-insensitive); None if there is none."""
         wanted = {name.casefold() for name in names}
         return next(
             (one.id for one in self.sessions if one.id is not None and (one.type or "").casefold() in wanted), None
@@ -161,7 +161,10 @@ class NotebookFields(Fields):
 
 
 def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the properties unchanged if they can be stored as JSON. Not recursive, so deep nesting is harmless."""
+    """Return the properties unchanged after checking that they can be stored as JSON.
+
+    The check is iterative, so deep nesting cannot exhaust the stack.
+    """
     left: list[Any] = list(properties)
     seen = 0
     while left:
@@ -181,7 +184,7 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_password(one: Mapping[str, Any]) -> bool:
-    """Return whether a property is a password according to its name or key."""
+    """Return whether the name or key of a property suggests a password."""
     names = [str(one.get(member, "")).casefold() for member in ("name", "key")]
     return any(word in name for name in names for word in _PASSWORDS)
 
@@ -195,13 +198,13 @@ class SessionSpec(Fields):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User name and password for the data source, if at least one of them is present."""
+        """User name and password for the data source; None if both are absent."""
         user, password = self._credential("user"), self._credential("password")
         return None if user is None and password is None else (user or "", password or "")
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings, subject to the connector's allowed settings."""
+        """Engine settings as sent; the connector decides which are allowed."""
         given: Any = self._value("key", "settings") or []
         return {setting.key: setting.value for setting in _SETTINGS.validate_python(given)}
 
@@ -220,7 +223,7 @@ class SessionSpec(Fields):
 
     @model_validator(mode="after")
     def _values_have_their_types(self) -> Self:
-        """Read the values once, so that the properties above cannot raise later."""
+        """Read both properties once, so that invalid values are rejected during validation instead of later."""
         _ = self.credentials, self.settings
         return self
 
@@ -243,7 +246,7 @@ BigNumbersField: TypeAlias = Annotated[
         " user's preference (iam/preferences), which is initially `number`."
     ),
 ]
-"""Format of numbers that may have more digits than 64-bit floating point can hold; None for the user's preference."""
+"""JSON format of numbers that may lose digits in 64-bit floating point; None means the user's preference."""
 
 
 KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"})
@@ -317,7 +320,7 @@ class ExecuteRequest(Fields):
         """The parameter values. Raises InvalidParameter, conflicting_parameters."""
         if self.parameter_rows is None:
             return None if self.parameters is None else read_parameters(self.parameters)
-        # An empty value is passed on so that calls without parameter rows are refused.
+        # An empty value is passed on, so that `read_parameter_rows` rejects it.
         if self.parameters or self.operation_id is not None or self.run_all:
             raise conflicting_parameters("parameter_rows goes with none of parameters, operationId and run_all.")
         return read_parameter_rows(self.parameter_rows)
@@ -328,19 +331,19 @@ class ExecuteRequest(Fields):
 
     @property
     def previous(self) -> PreviousHandle | None:
-        """The handle of the full form, if it selects the statement to run."""
+        """The handle in the full form if it selects the statement to run, else None."""
         handle = self.snippet.result.handle
         return handle if handle and handle.selects_statement else None
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings of the full form. If a key is repeated, the last value applies."""
+        """Engine settings in the full form. If a key is repeated, the last value applies."""
         return {setting.key: setting.value for setting in self.snippet.properties.settings}
 
     def idempotency_key(self, header: str | None) -> str | None:
-        """Return the key from the header `Idempotency-Key` or from the field.
+        """Return the key from the header `Idempotency-Key` or the field `client_request_id`; None if both are absent.
 
-        Raises InvalidParameter if the header is invalid, conflicting_parameters if header and field differ.
+        Raises InvalidParameter if the header is invalid, and conflicting_parameters if header and field differ.
         """
         if header is None:
             return self.client_request_id
@@ -373,7 +376,7 @@ class OperationRequest(Fields):
 
     @property
     def id_and_guid(self) -> tuple[str | None, str | None]:
-        """The operation id if the call has one, otherwise the `guid` of a handle. Raises MissingParameter."""
+        """The operation id and None or, if there is no id, None and the `guid` of a handle. Raises MissingParameter."""
         guid = None if self.operation_id else self.snippet.guid
         if not (self.operation_id or guid):
             raise MissingParameter("operationId is required.")
@@ -456,14 +459,14 @@ class DownloadParameters(Fields):
     )
 
     def packed(self) -> bool:
-        """Return whether the rows are sent compressed. Raises InvalidParameter for formats other than `arrow`."""
+        """Return whether to compress the rows. Raises InvalidParameter if the format does not support compression."""
         if self.compression != "none" and self.format != "arrow":
             raise InvalidParameter("compression is only supported for the format arrow.")
         return self.compression == "lz4"
 
 
 def _as_int64(value: Any) -> Any:
-    """Replace decimal text outside int64 by the nearest int64, so that it is a number that is out of range."""
+    """Replace a decimal string outside int64 with the nearest int64, so that it counts as a number out of range."""
     if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
         return value
     return -INT64_MAX if value.startswith("-") else INT64_MAX
@@ -475,7 +478,7 @@ class HistoryParameters(Fields):
     doc_type: OptionalText = None
     doc_text: OptionalText = None
     doc_connector: OptionalText = None
-    # A page beyond the end is empty; the offset of this largest page number still fits PostgreSQL's bigint.
+    # Pages beyond the end are empty. The row offset of page MAX_PAGE still fits PostgreSQL's bigint.
     page: Annotated[
         int,
         Integer(1),

@@ -1,7 +1,7 @@
-"""Fields of the importer's calls (Contract importer 2, 4 to 7).
+"""Request fields of importer calls (Contract importer 2, 4 to 7).
 
-Create models only with `parse_import`: values are not trimmed, empty ones count as absent, and problems are reported in
-the order of the fields.
+Create models only with `parse_import`, which does not trim values, treats empty values as absent, and reports the first
+invalid field in field order.
 """
 
 import re
@@ -45,7 +45,7 @@ _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
 FileEncoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": [UTF_8_WITH_MARK, *ENCODINGS]})]
-"""Name of an encoding, case-insensitive."""
+"""Encoding name, case-insensitive."""
 OriginField: TypeAlias = Annotated[Origin, one_of(*Origin)]
 FileTypeField: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
@@ -63,7 +63,7 @@ def _date_form(value: str) -> str:
 
 
 def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
-    """Parse a JSON array of texts, native or as JSON text."""
+    """Parse an array of strings, sent as a JSON array or as JSON text."""
     value = parse_json_text(value, info)
     words = cast("Sequence[Any]", value)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(words) > _MAX_NULL_WORDS:
@@ -155,7 +155,7 @@ Model = TypeVar("Model", bound=Fields)
 
 
 def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """Parse the fields of an importer call. JSON text in a field may be nested up to `max_json_depth`.
+    """Parse the fields of an importer call. `max_json_depth` limits the nesting of JSON text in a field.
 
     Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson with a message that names the field.
     """
@@ -208,7 +208,7 @@ class ImportColumn(Fields):
 
 
 def _columns(value: Any, info: ValidationInfo) -> tuple[ImportColumn, ...]:
-    """Parse a JSON array, native or as JSON text. Raises invalid_columns."""
+    """Parse an array of columns, sent as a JSON array or as JSON text. Raises InvalidJson or invalid_columns."""
     if isinstance(value, str):
         try:
             value = parse_json(value, max_depth=max_json_depth_of(info))

@@ -54,5 +54,5 @@ class DescribeRequest(Fields):
 
     @property
     def connector_reference(self) -> str | None:
-        """The reference of the connector: `connector` takes precedence over `source_type`."""
+        """The connector reference: `connector` takes precedence over `source_type`."""
         return (self.connector and (self.connector.type or self.connector.id)) or self.source_type

@@ -44,7 +44,7 @@ class ServerLogsParameters(Fields):
 
 
 OTHER_EXAMPLES = ("hive", "impala", "hbase", "pig", "oozie", "notebook", "search", "spark", "jobsub")
-"""Hue applications whose examples this service does not have: 501."""
+"""Hue applications for which this service has no examples; the response is 501."""
 CONNECTOR_EXAMPLES = "connectors"
 
 
@@ -71,7 +71,7 @@ class StatementListParameters(Fields):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The states to list; None: all."""
+        """The states to list; None for all states."""
         return self.state.states
 
     @property
@@ -80,7 +80,7 @@ class StatementListParameters(Fields):
 
 
 def _id(value: Any) -> str | None:
-    """Return the id, or None for empty text and 0, which identify no connector."""
+    """Return the id as a string; None for a blank string or 0, which identify no connector."""
     if type(value) is int:
         return str(value) if value else None
     if not isinstance(value, str):
@@ -111,7 +111,7 @@ class ConnectorFields(Fields):
 
     @property
     def setting_values(self) -> dict[str, Any] | None:
-        """The values by name. If a name is repeated, the last value applies."""
+        """The setting values by name; if a name is repeated, the last value applies. None if `settings` is absent."""
         return None if self.settings is None else {one.name: one.value for one in self.settings}
 
 
@@ -139,7 +139,7 @@ class NewConnectorRequest(Fields):
     connector: Json[ConnectorFields] = ConnectorFields()
 
 
-# Token calls accept a number as text, and 0 and 1 as booleans.
+# Token calls also accept numbers as strings, and 0 and 1 as booleans.
 _Credential: TypeAlias = Annotated[Text, WithJsonSchema({"type": ["string", "number"], "minLength": 1})]
 _EndsAll: TypeAlias = Annotated[Flag, WithJsonSchema({"type": ["boolean", "string", "integer", "null"]})]
 
@@ -177,7 +177,7 @@ _WHITE_SPACE = " \t\r\n"
 
 
 def _listed(value: Any, info: ValidationInfo) -> Any:
-    """Parse a JSON array, native or as text, or a comma-separated list. White space is that of JSON."""
+    """Parse a list, sent as a JSON array, as JSON text or comma-separated. Only JSON white space is stripped."""
     if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
         return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
     return parse_json_text(value, info)
@@ -191,7 +191,7 @@ def _token_id(value: Any) -> Any:
 
 
 def _scope(value: Any) -> Any:
-    if value not in tuple(Scope):  # in a JSON body it may be any type
+    if value not in tuple(Scope):  # in a JSON body, the value may have any type
         raise must(f"be one of {', '.join(Scope)}.")
     return value
 
@@ -247,7 +247,7 @@ class ApiTokenIdRequest(Fields):
 
 
 def _names(value: Any) -> Sequence[str] | None:
-    """Return all values, each of which is a comma-separated list; None if they contain no name."""
+    """Return the names in all values, each of which is a comma-separated list; None if there are none."""
     values: list[Any] = value if is_array(value) else [value]
     if not all(isinstance(one, str) for one in values):
         raise must("be text.")
@@ -255,7 +255,7 @@ def _names(value: Any) -> Sequence[str] | None:
 
 
 def _ids(value: Any, info: ValidationInfo) -> Sequence[int]:
-    """Parse a JSON array of integers, native or as text."""
+    """Parse an array of integers, sent as a JSON array or as JSON text. Raises too_many_ids."""
     value = parse_json_text(value, info)
     if not isinstance(value, list | tuple):
         raise must("be a JSON array of integers.")
@@ -319,7 +319,7 @@ def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _state(value: Any) -> Any:
-    """Treat empty text as absent."""
+    """Return None for an empty string, and reject unknown states."""
     if value == "":
         return None
     if value not in tuple(TaskState):

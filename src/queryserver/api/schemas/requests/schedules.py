@@ -30,7 +30,7 @@ def _object(value: Any, info: ValidationInfo) -> Mapping[str, Any]:
 
 
 JsonWithNulls: TypeAlias = Annotated[T, BeforeValidator(_object)]
-"""An object as JSON text or native, in which null removes a member."""
+"""An object, sent as a JSON object or as JSON text, in which null removes a member."""
 
 
 def _moment(value: Any) -> Any:
@@ -111,7 +111,7 @@ class ScheduleFields(Fields):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The sent members, including nulls, as values of a Plan."""
+        """The members that were sent, including nulls, converted to domain types; `id` and `version` are omitted."""
         members = {name: getattr(self, name) for name in self.model_fields_set - {"id", "version"}}
         if self.kind is not None:
             members["kind"] = ScheduleKind(self.kind)

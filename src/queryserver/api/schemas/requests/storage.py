@@ -1,4 +1,7 @@
-"""Fields of storage calls, which have several names and may be in query or body (Contract storage 2.1)."""
+"""Request fields of storage calls. A field may have several names, and be in the query string or the body.
+
+Contract storage 2.1.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,14 +36,14 @@ QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "w
 """Fields that POST calls also read from the query string."""
 
 PATH_FIELDS = ("path", "src_path", "source_path", "dest_path", "destination_path", "dest")
-"""Fields with a path."""
+"""Names of fields that contain a path."""
 
 NAME_FIELDS = ("name", "qqfilename")
-"""Fields with the name of a new entry."""
+"""Names of fields that contain the name of a new entry."""
 
 
 def _few_items(value: Any) -> Any:
-    """Checked before the paths are validated, which takes some microseconds each."""
+    """Check the number of paths before validating them, because validation takes some microseconds per path."""
     items: Any = value
     if isinstance(value, list | tuple) and len(items) > MAX_ENTRIES:
         raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
@@ -48,7 +51,7 @@ def _few_items(value: Any) -> Any:
 
 
 Items: TypeAlias = Annotated[tuple[RequiredText, ...], BeforeValidator(_few_items), Field(min_length=1)]
-"""Paths of the items of a call, at most 1000; more raise too_many_entries (Contract storage 7.8)."""
+"""Paths of a call's items. Raises too_many_entries for more than 1000 paths (Contract storage 7.8)."""
 
 
 class StorageFields(Fields):
@@ -56,16 +59,16 @@ class StorageFields(Fields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may have several values; their type is a tuple."""
+    """Fields that may be repeated; their type is a tuple."""
 
 
 FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
-"""All received values by name, in order: JSON values natively, form and query values as text."""
+"""All received values by name, in order: JSON values unchanged, form and query values as strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFields:
-    """The fields of the two places that a call may read."""
+    """The fields that a call received in the query string and in the body."""
 
     query: FieldValues
     body: FieldValues
@@ -75,10 +78,10 @@ Model = TypeVar("Model", bound=StorageFields)
 
 
 def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: int) -> Model:
-    """The fields of one call.
+    """Parse the fields of a call. If a name is repeated, the last value applies.
 
-    Raises conflicting_parameters if a field occurs under two names, or in query and body, with different content;
-    otherwise as `parse`. Of a repeated name the last value counts.
+    Raises conflicting_parameters if a field has different values under two names, or in query and body; also raises
+    the errors of `parse`.
     """
     values = {name: value for name in model.model_fields if (value := _value(model, name, fields)) is not None}
     return parse(model, values, max_json_depth=max_json_depth)
@@ -86,7 +89,7 @@ def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: 
 
 @cache
 def wire_names(model: type[Fields]) -> frozenset[str]:
-    """The wire names of the fields of a model, including synonyms."""
+    """Return the wire names of a model's fields, including synonyms."""
     synonyms: Mapping[str, Sequence[str]] = model.SYNONYMS if issubclass(model, StorageFields) else {}
     own = {field.alias or name for name, field in model.model_fields.items()}
     return frozenset(own.union(*synonyms.values()))
@@ -114,7 +117,7 @@ def _value(model: type[StorageFields], name: str, fields: RequestFields) -> Any:
 
 
 def _content(value: Any) -> str:
-    """The value as text, also if it was sent as JSON."""
+    """Return the value as a string, so that JSON values can be compared with form and query values."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -180,7 +183,7 @@ class PathsRequest(StorageFields):
 
 
 def _other_owner(name: str) -> dict[str, Any]:
-    """Schema: `user` or `group` is `__other__`, and the other field has the name."""
+    """Return the JSON Schema that requires `<name>` to be `__other__` and `<name>_other` to contain the actual name."""
     named = requires(f"{name}_other", type="string", minLength=1)
     return {"required": [name, *named["required"]], "properties": {name: {"const": _OTHER}, **named["properties"]}}
 
@@ -207,7 +210,7 @@ class ChownRequest(PathsRequest):
     recursive: Flag = False
 
     def chosen(self) -> tuple[str | None, str | None]:
-        """Owner and group to set. Raises MissingParameter if neither is present."""
+        """Return the owner and group to set; None for one that stays unchanged. Raises MissingParameter (neither)."""
         owner = self.user_other if self.user == _OTHER else self.user
         group = self.group_other if self.group == _OTHER else self.group
         if not owner and not group:
@@ -260,7 +263,10 @@ class ChmodRequest(PathsRequest, PermissionFlags):
     recursive: Flag = False
 
     def permissions(self) -> int:
-        """The permission bits to set. Raises MissingParameter (none), conflicting_parameters (two forms)."""
+        """Return the permission bits to set.
+
+        Raises MissingParameter if there are none, and conflicting_parameters if two forms have different values.
+        """
         forms: dict[str, int] = {}
         if self.permission is not None and self.permission.model_fields_set:
             forms["permission"] = self.permission.bits()
@@ -312,10 +318,10 @@ SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
 Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$", **EMPTY_ALLOWED})]
-"""The user to act as; empty for the caller."""
+"""The user to act as; an empty string means the caller."""
 
 _PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
-"""For the API description: the path form, which has the path in its URL, uses the same parameters."""
+"""Marks `path` as required in the API description only: calls with the path in the URL share these parameters."""
 
 
 class ReadParameters(StorageFields):
@@ -349,7 +355,7 @@ class ViewParameters(DirectoryParameters):
 DIRECTORY_NAMES = ("dest", "destination_path", "dest_path")
 FILE_NAMES = ("local_file", "hdfs_file", "file")
 LEADING_NAMES = frozenset({*DIRECTORY_NAMES, "overwrite", "sha256"})
-"""Fields of an upload that have no effect after the file."""
+"""Upload fields that must precede the file in the body."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -433,7 +439,7 @@ class WindowParameters(StorageFields):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Offset and length in bytes. Raises InvalidParameter."""
+        """Offset and length in bytes. Raises InvalidParameter if `begin` is above `end`."""
         if self.end is None:
             return self.offset, self.length
         if self.begin > self.end:

@@ -1,1 +1,1 @@
-"""The SQL editor (Contract editor): statements, results, metadata. docs/architecture.md explains how to add a call."""
+"""SQL editor calls (Contract editor): statements, results, metadata. See docs/architecture.md for how to add a call."""

@@ -1,4 +1,4 @@
-"""Streams statement events (Contract editor 8.1)."""
+"""The server-sent events of a statement (Contract editor 8.1)."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ from queryserver.statements.status import StatementProgress, StatementReader, pa
 router = editor_group()
 
 _COMMENT_EVERY_S = 15.0
-# An event id contains the log position, so any instance can continue from it.
+# Event ids encode the log position, so any instance can continue an interrupted stream.
 _IDS_PER_LINE = 1_000_000
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -57,7 +57,7 @@ async def follow_events(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The event stream of a caller, for at most `longest_s`."""
+    """The event stream of a call, which ends after at most `max_duration_s`."""
 
     user: User
     reader: StatementReader
@@ -74,11 +74,11 @@ class _Stream:
                         for piece in await self._changes(step, sender):
                             yield piece
                 except (errors.NotAuthenticated, errors.PermissionDenied, errors.OperationNotFound) as error:
-                    # The user was disabled or may no longer read the statement; a reconnect would be rejected.
+                    # The user was disabled or may no longer read the statement, so a reconnect would be rejected.
                     yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
     async def _changes(self, step: StatementProgress, sender: "_Sender") -> list[bytes]:
-        """Return the events for changes that were not sent yet."""
+        """Return the events for all changes since the previous step, or a comment if one is due."""
         status = step.status
         if status.outcome is not None:
             status = await self.reader.with_failure(status)
@@ -117,7 +117,7 @@ class _Sender:
         return self._state != _states(status)
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
-        """Encode the status; sent at the start and on every state change, including those of a script's statements."""
+        """Encode the status at the start and after every state change, including those of a script's statements."""
         if not self.has_changed(status):
             return []
         self._state = _states(status)
@@ -143,7 +143,7 @@ class _Sender:
         return [self.event("log", body)]
 
     def comment(self) -> list[bytes]:
-        """Encode the comment that is sent after 15 s without an event."""
+        """Encode the comment that keeps the connection alive after 15 s without an event."""
         if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
             return []
         self._commented = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Runs a statement: interprets the request, waits for the end, and reads the first rows."""
+"""Executes a statement: interprets the request, waits for the end, and reads the first rows."""
 
 import asyncio
 from contextlib import ExitStack
@@ -37,14 +37,14 @@ from queryserver.statements.submission import Submission, Submissions, remaining
 from queryserver.tasks.mail import Recipients
 
 _STATES_WITH_RESULT = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""States in which the result exists; for `success` it is an empty table."""
+"""States in which a result exists; in state `success`, it is an empty table."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Runs the statement of one call."""
+    """Executes the statement of one call."""
 
     http: Request
     settings: Settings
@@ -56,11 +56,11 @@ class Execution:
     recipients: Recipients
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
-        """Run the statement, and return the response of `execute`.
+        """Execute the statement and return the response of `execute`.
 
-        `dialect` is from the path; None for the default connector.
+        `dialect` comes from the path; None if the path has no such segment.
         """
-        # 10,000 rows of values take 0.1 s
+        # In a thread, because parsing 10,000 rows of values takes 0.1 s.
         values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
         submission = replace(self._submission(user, request, dialect), parameters=values)
         if request.notify is not None:
@@ -81,9 +81,9 @@ class Execution:
     async def _first_page(
         self, user: User, request: requests.ExecuteRequest, status: StatementStatus
     ) -> ResultPage | None:
-        """Read the first rows; None if they cannot be read now, in which case fetch_result_data returns the reason.
+        """Return the first rows; None if they cannot be read now, in which case fetch_result_data returns the reason.
 
-        The statement has been recorded, so the client must receive its handle in any case.
+        An error is not raised here, because the statement has been recorded and the client must receive its handle.
         """
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
         try:
@@ -94,9 +94,10 @@ class Execution:
         return page if page.status.outcome is None else None
 
     async def _submitted(self, user: User, submission: Submission, *, wait_s: float) -> RecordedStatement:
-        """Submit the statement, and wait at most `wait_s` for its end.
+        """Submit the statement and wait up to `wait_s` for its end.
 
-        New statements are rejected if the caller has no free wait slot; replays are not.
+        If the caller has no free stream slot for waiting, a new statement is rejected with TooManyStreams, while a
+        replay returns without waiting.
         """
         while_wanted = partial(while_connected, self.http)
         if wait_s <= 0:
@@ -127,12 +128,12 @@ class Execution:
         script = request.script
         continued = parse_operation_id(request.operation_id) if request.operation_id else None
         if dialect is not None and not dialect.strip():
-            # only paths without the segment select the default connector
+            # An empty segment is an error; only a path without this segment selects the default connector.
             raise self.connectors.unknown(user, dialect)
         named = request.snippet.dialect or dialect
         previous = request.previous
         handle = request.snippet.result.handle
-        names: tuple[str, ...] = ()  # of the connector, in the notebook's sessions
+        names: tuple[str, ...] = ()  # names under which the notebook's sessions may refer to the connector
         if request.notebook.sessions:
             connector = self.connectors.resolve(user, named)
             names = (connector.key, connector.dialect, named or "")

@@ -1,4 +1,4 @@
-"""Calls for metadata (autocomplete, describe), sample values and statistics of a data source."""
+"""Calls for the metadata of a data source (autocomplete, describe), sample values and statistics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +36,7 @@ from queryserver.sql.types import SqlType
 from queryserver.statements.model import RecordedStatement
 
 router = editor_group()
-# The paths start with the name of a connector.
+# Separate, because the paths of these calls start with the name of a connector.
 analyze_router = editor_group("dialect")
 
 _AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
@@ -55,7 +55,7 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _ColumnPath:
-    """The path of a table, a column, or with `nested` a nested field. `column` is empty for a table."""
+    """The path of a table, a column or a nested field. `column` is empty for a table, `nested` for a column."""
 
     database: str
     table: str
@@ -241,7 +241,7 @@ def _name_filter(request: AutocompleteRequest) -> NameFilter:
 
 
 def _tables_json(found: NamePage[TableList]) -> bytes:
-    """Encode DatabaseMetadata without models, because there may be 50,000 tables."""
+    """Encode DatabaseMetadata as JSON without models, which would be slow for 50,000 tables."""
     listed = zip(found.items.names, found.items.kinds, found.items.comments, strict=True)
     tables = [
         {"name": name, "type": TABLE_TYPES.get(kind, "Table"), "comment": comment} for name, kind, comment in listed
@@ -343,7 +343,7 @@ async def sample_nested(
 
 
 def _sample_response(sample: TableSample, form: CellForm) -> Response:
-    """Return a response with rows that are already encoded as JSON."""
+    """Return the response with the sample, whose rows are already encoded as JSON."""
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
@@ -360,7 +360,7 @@ def _sample_response(sample: TableSample, form: CellForm) -> Response:
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {protocol.TableKind.VIEW.value: "View", protocol.TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
-"""`tables_meta.type` by table kind; `Table` for all other kinds."""
+"""`tables_meta.type` by table kind; all other kinds are `Table`."""
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
@@ -377,7 +377,7 @@ def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
 
 
 def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
-    """Return a column, or its part at `path`, whose type is `at` (Contract editor 10.1)."""
+    """Return a column, or the nested field at `path`. `at` is the type of the result (Contract editor 10.1)."""
     return wire.ColumnMetadata(
         status=0,
         name=path[-1] if path else found.name,
@@ -440,7 +440,7 @@ def _keys(found: protocol.TableDescription) -> dict[str, Any]:
 
 
 def _nested_types(of: SqlType) -> dict[str, Any]:
-    """Return the members for the parts of a type: `item` of arrays, `key` and `value` of maps, `fields` of structs."""
+    """Return the nested types: `item` of an array, `key` and `value` of a map, `fields` of a struct."""
     parts: dict[str, Any] = {
         name: wire.NestedType(type=part.base, native_type=part.text, **_nested_types(part))
         for name, part in (("item", of.item), ("key", of.key), ("value", of.value))

@@ -1,4 +1,4 @@
-"""Calls for results: rows, columns, size and downloads. They read the stored result, never the engine."""
+"""Calls for results: rows, columns, size and downloads. They read only the stored result, never the engine."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -53,7 +53,7 @@ from queryserver.statements.status import parse_operation_id
 
 @dataclass(frozen=True, slots=True)
 class ResultSender:
-    """Sends files to one caller. Files are encoded in `threads`."""
+    """What is needed to send result files to one caller. `threads` encodes the files."""
 
     user: User
     downloads: Downloads
@@ -62,14 +62,14 @@ class ResultSender:
 
 
 class ResultFile:
-    """A result in one format, being sent to one caller."""
+    """A result that is sent to one caller as a file in one format."""
 
     def __init__(
         self, sender: ResultSender, rows: StoredRows, form: FileForm, stored: PackedStream | None, *, headers_only: bool
     ) -> None:
-        """`stored` is the encoded file, if it already exists; its size is then known and parts can be read directly.
+        """`stored` is the encoded file if it already exists; its size is then known, and ranges can be read directly.
 
-        With `headers_only`, no body is sent.
+        If `headers_only` is set, no body is sent.
         """
         self._sender = sender
         self._headers_only = headers_only
@@ -89,7 +89,10 @@ class ResultFile:
         return await self._answer(self._storing_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
-        """Return the requested part. Files of unknown size are encoded twice. Raises RangeNotSatisfiable."""
+        """Return the requested range. Raises RangeNotSatisfiable.
+
+        A file of unknown size is encoded twice: first to determine its size, then to extract the range.
+        """
         part = requested_part(conditions, self.version, await self._size())
         if part.is_whole:
             return await self.whole()
@@ -115,7 +118,7 @@ class ResultFile:
         )
 
     async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
-        """Yield the whole file, or a part of a stored file."""
+        """Yield the whole file, or a range of a stored file."""
         sender = self._sender
         with sender.streams.slot(sender.user) as slot:
             if self._stored is not None:
@@ -128,7 +131,7 @@ class ResultFile:
                     yield piece
 
     async def _storing_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Pass the chunks on, and remember their total size, which makes later range requests cheaper."""
+        """Yield the chunks and cache their total size, which makes later range requests cheaper."""
         size = 0
         async with aclosing(pieces):
             async for piece in pieces:
@@ -185,7 +188,9 @@ async def fetch_result_data(
 
 
 def _cut_off(record: StatementRecord) -> Response:
-    """Return the response for rows after the end of a truncated result: a failure, for clients that read all pages.
+    """Return the response to a request for rows after the end of a truncated result.
+
+    It is a failure, so that clients that read all pages do not take the rows for the whole result.
 
     Contract editor 6.1.
     """

@@ -1,4 +1,4 @@
-"""Response bodies for statements, results and failures in editor calls."""
+"""Builds the response bodies of editor calls: statements, results and failures."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -67,7 +67,7 @@ def _script_statement(part: StatementPart) -> wire.ScriptStatement:
 
 
 def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
-    """Return whether the stored result was truncated, and by which limit (Contract editor 6.4)."""
+    """Return the keys that report whether the stored result was truncated, and by which limit (Contract editor 6.4)."""
     reason = status.truncated_reason
     return {
         "truncated": reason is not None,
@@ -77,7 +77,7 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
 
 
 def time_fields(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
-    """Return the times of a statement, and its queue position (Contract editor 2.5)."""
+    """Return the keys for the times of a statement and its queue position (Contract editor 2.5)."""
     known = shown.times
     return {
         "submitted": responses.utc_text(known.submitted),
@@ -108,14 +108,14 @@ def handle_body(handle: StatementHandle, status: StatementStatus) -> wire.Handle
 
 
 def failure_details(status: StatementStatus) -> FailureDetails:
-    """Return the details of a status that `StatementReader.with_failure` returned."""
+    """Return the failure details of a status, which must come from `StatementReader.with_failure`."""
     if status.failure is None:
         raise AssertionError
     return status.failure
 
 
 def failure_body(status: StatementStatus, details: FailureDetails) -> wire.StatementFailure:
-    """Return the body for an operation without a result (Contract editor 3.4)."""
+    """Return the body for an operation that has no result (Contract editor 3.4)."""
     number, code = status.outcome or (0, "")
     return wire.StatementFailure(
         status=number,
@@ -132,13 +132,13 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
 
 
 def failed_statement_id(status: StatementStatus) -> int | None:
-    """Return the number of the script statement that failed; None for other operations."""
+    """Return the index of the statement that failed in a script; None for other operations."""
     part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
 
 
 def error_position(position: Position | None) -> dict[str, Any]:
-    """Return `line` and `column` of a failure (Contract editor 3.4)."""
+    """Return the keys `line` and `column` of a failure (Contract editor 3.4)."""
     return {"line": position and position.line, "column": position and position.column}
 
 
@@ -147,9 +147,9 @@ def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False)
 
 
 def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[dict[str, Any]]:
-    """Return the result of `column_meta` as plain dicts, because 10,000 models take 30 ms.
+    """Return the content of `column_meta` as plain dicts, because 10,000 models take 30 ms.
 
-    `as_text` is present only with `big_numbers_as_text`.
+    `as_text` is present only if `big_numbers_as_text` is set.
     """
     plain: list[dict[str, Any]] = [
         {"name": one.name, "type": one.type.value, "comment": one.comment, "native_type": one.native_type}
@@ -166,7 +166,10 @@ def job_bodies(reported: Sequence[Any]) -> list[wire.Job]:
 
 
 def progress_percent(status: StatementStatus) -> int:
-    """Return `progress` for get_logs: 0 while waiting, 100 after success (Contract editor 7.1)."""
+    """Return the progress that clients see: 0 while waiting, at most 99 while running, 100 after success.
+
+    Contract editor 7.1.
+    """
     match status.state:
         case StatementState.WAITING:
             return 0
@@ -179,9 +182,9 @@ def progress_percent(status: StatementStatus) -> int:
 
 
 async def requested_operation_id(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
-    """Return the operation id from `operationId`, the handle's `guid`, or (cancel and close) the notebook's uuid.
+    """Return the operation id from `operationId`, the handle's `guid` or (for cancel and close) the notebook's uuid.
 
-    An `operationId` is only parsed: the service that takes the id checks that the operation exists, and its owner.
+    An `operationId` is only parsed. The service that gets the id checks that the operation exists and who owns it.
     Raises MissingParameter, OperationNotFound.
     """
     operation_id, guid = (request.operation_id, None) if request.operation_id else request.id_and_guid
@@ -189,7 +192,7 @@ async def requested_operation_id(access: StatementAccess, user: User, request: O
 
 
 async def failure_response(reader: StatementReader, status: StatementStatus) -> Response:
-    """Return a failed statement with HTTP 200, because the call itself succeeded."""
+    """Return the response for a failed statement. It has HTTP status 200, because the call itself succeeded."""
     status = await reader.with_failure(status)
     return responses.json_response(failure_body(status, failure_details(status)))
 
@@ -201,14 +204,14 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def cell_form(user: User, settings: Settings, escape: bool | None, big_numbers: BigNumbers | None) -> CellForm:
-    """Return the cell format. User and server settings apply where the call does not specify it."""
+    """Return the cell format: as the call requests, or else from the server settings and the user's preferences."""
     if escape is None:
         escape = settings.editor.escape_default
     return CellForm(escape, numbers_as_text(user, big_numbers))
 
 
 def numbers_as_text(user: User, big_numbers: BigNumbers | None) -> bool:
-    """Return whether big numbers are written as text: as requested by the call, else by the user's preference."""
+    """Return whether big numbers are written as strings: as the call requests, or else by the user's preference."""
     return (big_numbers or user.preferences.big_numbers) == "text"
 
 
@@ -219,9 +222,9 @@ def page_response(
     other_fields: Mapping[str, Any] = _SUCCESS,
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> Response:
-    """Return a response with the rows in `result`, and `other_fields`. A large body is sent in chunks.
+    """Return a response with `other_fields` and, in `result`, the rows. A large body is sent in chunks.
 
-    The rows are already JSON, and are never parsed or copied.
+    The rows are already encoded as JSON, and are neither parsed nor, in large bodies, copied.
     """
     head, tail = _body_around_rows(page, other_fields, form)
     if page.rendered.size_bytes <= _CHUNK_BYTES:
@@ -234,7 +237,7 @@ def page_response(
 
 
 async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[bytes]:
-    """Yield the body in chunks. The page's memory stays reserved while the server waits for the client."""
+    """Yield the body in chunks. The page's memory stays reserved until the client has read the body."""
     try:
         before = head + b"["
         for piece in page.rendered.pieces:
@@ -263,6 +266,6 @@ def _body_around_rows(page: ResultPage, other_fields: Mapping[str, Any], form: C
     }
     if message:
         fields["message"] = message
-    # inside a JSON string, the quotes would be escaped
+    # The marker cannot occur earlier, because quotes inside a JSON string are escaped.
     head, mark, tail = orjson.dumps({**other_fields, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail

@@ -32,7 +32,7 @@ from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery
 
 router = editor_group()
-# Its path ends with the name of any connector, so other calls below the same path must come first.
+# Registered last: its path ends with the name of any connector, which also matches other calls below the same path.
 query_router = editor_group()
 
 

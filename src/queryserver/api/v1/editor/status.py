@@ -1,4 +1,4 @@
-"""Calls for a statement's status, its log, or both."""
+"""Calls for the status of a statement, its log, or both."""
 
 from typing import Annotated, Any
 

@@ -1,1 +1,1 @@
-"""Storage calls: files in any store (Contract storage)."""
+"""Storage calls: files and directories in any store (Contract storage)."""

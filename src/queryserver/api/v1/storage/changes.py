@@ -44,7 +44,7 @@ router = storage_group()
 
 _MAX_TEXT_BYTES = 10 * MIB
 _MAX_SAVE_BYTES = 12 * MIB
-"""Text takes more space in a form or in JSON than in the file."""
+"""Larger than _MAX_TEXT_BYTES, because text takes more space in a form or in JSON than in the file."""
 
 _NewEntry = Annotated[requests.NewEntryRequest, storage_fields(requests.NewEntryRequest)]
 _NamedEntry = Annotated[requests.NamedEntryRequest, storage_fields(requests.NamedEntryRequest)]
@@ -109,7 +109,7 @@ async def save_file(
 ) -> Response:
     """Replace the content of a file atomically. Contract storage 6."""
     path = stores.path(request.path)
-    # Some encodings take long for megabytes of text, so they run in a thread.
+    # Encoding megabytes of text is slow for some encodings, so it runs in a thread.
     content, _ = await parse_in_thread_if_large(
         threads, caller.user.id, partial(encoded, request.contents, request.encoding), len(request.contents)
     )
@@ -190,7 +190,7 @@ async def remove_tree(
 
 
 def _normalized_path(stores: Stores, text: str) -> str:
-    """Return the path for a 202 response. A malformed path is returned unchanged, since it only fails its own item."""
+    """Return the path for a 202 response. A malformed path is returned unchanged, because only its own item fails."""
     try:
         return str(stores.path(text))
     except QueryServerError:
@@ -258,7 +258,7 @@ _TRANSFER_RESPONSES = CONTINUES | failures(403, 404, 409, 422, 501, 502, 507)
 
 @dataclass(frozen=True, slots=True)
 class _Transfers:
-    """Renames, moves and copies; the work may continue after a 202 response."""
+    """Renames, moves and copies entries. The work may continue after a 202 response."""
 
     moves: Moves
     stores: Stores

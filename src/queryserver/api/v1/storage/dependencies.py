@@ -1,4 +1,4 @@
-"""Dependencies of storage handlers: the acting user, the fields of query and body, the path after `=`.
+"""FastAPI dependencies of storage handlers: the acting user, the fields in query and body, and the path after `=`.
 
 Contract storage 2.
 """
@@ -37,7 +37,7 @@ PREFIX = "/api/v1/storage"
 
 
 class StorageRoute(APIRoute):
-    """A route whose failures have the `status` -1. Counts each call with its scheme, operation and outcome."""
+    """A route whose error responses have the `status` -1. Counts each call by scheme, operation and outcome."""
 
     def get_route_handler(self) -> RouteHandler:
         handle = super().get_route_handler()
@@ -65,7 +65,10 @@ def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> PathGroup:
 
 
 def _client_error(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:
-    """Convert the error for an unreadable path or name to InvalidPath or InvalidName (Contract storage 2.2)."""
+    """Return the error that the client gets (Contract storage 2.2).
+
+    An unreadable path or name becomes InvalidPath or InvalidName; an error about a store lists the available stores.
+    """
     if isinstance(error, errors.UnreadableParameter):
         if error.name in PATH_FIELDS:
             return errors.InvalidPath(error.message)
@@ -75,7 +78,7 @@ def _client_error(request: Request, error: errors.QueryServerError) -> errors.Qu
 
 
 def _scheme(request: Request) -> str:
-    """Return the scheme of the call's first path, for the metrics."""
+    """Return the scheme of the call's first path for the metrics; OTHER if there is no valid path."""
     fields: RequestFields | None = getattr(request.state, "storage_fields", None)
     sources = () if fields is None else (fields.query, fields.body)
     texts = [values[name][-1] for values in sources for name in PATH_FIELDS if values.get(name)]
@@ -90,7 +93,7 @@ def _scheme(request: Request) -> str:
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
-# A bulk call has up to 1000 items, and a few more fields for its parameters.
+# A bulk call has up to 1000 items, plus a few parameters.
 _MAX_FIELDS = 1100
 _DOAS = "doas"
 
@@ -113,15 +116,15 @@ def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
 
 
 def last_value(values: FieldValues, name: str) -> Any:
-    """Return the last value of a field; None if the request lacks the field."""
+    """Return the last value of a field; None if the request does not contain the field."""
     return values[name][-1] if name in values else None
 
 
 def acting(scope: Scope) -> Any:
-    """Create the dependency for `Annotated[Caller, acting(…)]`: the caller and the acting user (Contract storage 2.5).
+    """Create the dependency for `Annotated[Caller, acting(…)]`: the caller and the user on whose behalf the call runs.
 
-    GET calls may name another user in `doas`; rejected attempts write an audit event (Contract storage S14). Raises the
-    errors of `caller`, and InvalidParameter, ImpersonationNotAllowed.
+    GET calls may name another user in `doas` (Contract storage 2.5); a rejected attempt writes an audit event (Contract
+    storage S14). Raises InvalidParameter, ImpersonationNotAllowed, and the errors of `caller`.
     """
 
     async def acting_user(
@@ -155,7 +158,7 @@ def _refuse_doas(values: FieldValues) -> None:
 
 
 class StorageFieldsReader(FieldsReader):
-    """Dependency that reads the fields of a call as a model. GET and DELETE fields are in the query string.
+    """Dependency that returns the fields of a call as a model. GET and DELETE have their fields in the query string.
 
     Raises the errors of `read_body` and `parse_request`.
     """
@@ -163,7 +166,7 @@ class StorageFieldsReader(FieldsReader):
     def __init__(
         self, model: type[requests.StorageFields] | None, *, max_body_bytes: int, query_too: Collection[str] | None
     ) -> None:
-        """`query_too` are the fields that a POST also reads from its query string; None for all fields."""
+        """`query_too` are the fields that a POST also reads from its query string; None means all fields."""
         super().__init__(model)
         self._fields = model
         self._max_body_bytes = max_body_bytes
@@ -223,7 +226,10 @@ def storage_fields(
     max_body_bytes: int = _MAX_BODY_BYTES,
     query_too: Collection[str] | None = QUERY_TOO,
 ) -> Any:
-    """Create the dependency for `Annotated[Model, storage_fields(Model)]`: the call's fields (Contract storage 2.1)."""
+    """Create the dependency for `Annotated[Model, storage_fields(Model)]`, which returns the call's fields.
+
+    Contract storage 2.1.
+    """
     return Depends(StorageFieldsReader(model, max_body_bytes=max_body_bytes, query_too=query_too))
 
 
@@ -231,7 +237,7 @@ NoStorageFields = Annotated[None, storage_fields(None)]
 
 
 class UploadBody(Generic[Model]):
-    """A multipart body that the handler reads: first the fields before the file, then the file itself."""
+    """A multipart body that the handler reads itself: first the fields before the file, then the file."""
 
     def __init__(
         self,
@@ -253,7 +259,7 @@ class UploadBody(Generic[Model]):
         return bodies.announced_bytes(self._request)
 
     async def start(self) -> tuple[Model, str]:
-        """Read the query string and the fields before the file; return the fields and the file name.
+        """Read the query string and the fields before the file. Return the parsed fields and the file name.
 
         Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
         """
@@ -279,15 +285,15 @@ class UploadBody(Generic[Model]):
         return self._stream.content()
 
     def note_fields(self) -> None:
-        """Note the fields after the file, which also count for X-Unknown-Fields.
+        """Record the fields after the file, so that X-Unknown-Fields can list them.
 
-        Must be called after reading the file.
+        Must be called after the file has been read.
         """
         bodies.note_received(self._request.scope, dict(self._stream.fields))
 
 
 class UploadBodyReader(FieldsReader):
-    """Dependency that returns the body of an upload, whose fields may also be in the query string."""
+    """Dependency that returns the unread body of an upload. Its fields may also be in the query string."""
 
     def __init__(
         self, model: type[requests.StorageFields], file_fields: Collection[str], leading_fields: Collection[str]
@@ -307,8 +313,8 @@ def upload_body(
 ) -> Any:
     """Create the dependency for `Annotated[UploadBody[Model], upload_body(Model)]`.
 
-    `file_fields` are the allowed names of the file's field; if empty, any name is allowed. `leading_fields` must not
-    come after the file.
+    `file_fields` are the permitted names of the file field; if empty, any name is permitted. `leading_fields` must
+    precede the file.
     """
     return Depends(UploadBodyReader(model, file_fields, leading_fields))
 
@@ -318,7 +324,7 @@ async def _path_after_equals(path: str) -> str:
 
 
 PathText = Annotated[str, Depends(_path_after_equals)]
-"""The decoded path after `=`; may be empty. Raises InvalidPath."""
+"""The decoded path after `=` in the URL; may be empty. Raises InvalidPath."""
 
 
 async def _is_bulk(request: Request) -> bool:
@@ -326,4 +332,4 @@ async def _is_bulk(request: Request) -> bool:
 
 
 IsBulk = Annotated[bool, Depends(_is_bulk)]
-"""Whether a single item gets the response form for several items (Contract storage 7.8)."""
+"""Whether the call is a bulk call, which uses the bulk response even for a single item (Contract storage 7.8)."""

@@ -1,4 +1,4 @@
-"""Stores and single entries: filesystems, stat, content_summary, download (Contract storage 5)."""
+"""Calls for stores and single entries: filesystems, stat, content_summary, download (Contract storage 5)."""
 
 from dataclasses import dataclass
 from datetime import UTC
@@ -73,7 +73,7 @@ async def _stat(location: Location, settings: Settings) -> Response:
 
 
 def _location(stores: Stores, caller: Caller, text: str) -> Location:
-    """Raises MissingParameter, and as `PathReader.read` and `Stores.location`."""
+    """Return the location of a path. Raises MissingParameter and the errors of `Stores.location`."""
     return stores.location(caller, _path(stores, text))
 
 
@@ -103,7 +103,7 @@ async def _summary(location: Location) -> Response:
     found = await summary_of(location)
     counts: dict[str, object] = {
         "typeQuota": {},
-        **(found.extra_fields or {}),  # keys of the store
+        **(found.extra_fields or {}),  # store-specific keys
         "directoryCount": found.directory_count,
         "fileCount": found.file_count,
         "length": found.length_bytes,
@@ -118,7 +118,7 @@ async def _summary(location: Location) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _FileSender:
-    """Sends a file in response to one call."""
+    """Sends a file, or a range of it, in response to one call."""
 
     http: Request
     settings: Settings

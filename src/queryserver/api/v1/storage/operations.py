@@ -1,4 +1,7 @@
-"""Storage calls with many items or long work, and calls that have responded with 202 (Contract storage 7.6, 7.8)."""
+"""Storage calls that process many items or may take long, and the status of calls that responded with 202.
+
+Contract storage 7.6, 7.8.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +33,7 @@ from queryserver.files.operations import (
 router = storage_group()
 
 CONTINUES: dict[int | str, dict[str, Any]] = {202: {"model": wire.RunningOperation}}
-"""Value for `responses=` of calls that may respond before their work ends."""
+"""The value of `responses=` for calls that may respond with 202 before their work has ended."""
 
 
 @router.get("/operation", response_model=wire.OperationProgress, responses=failures(404))
@@ -55,7 +58,7 @@ async def get_storage_operation(
 
 @dataclass(frozen=True, slots=True)
 class FinalResponse:
-    """The response after the work has ended."""
+    """The content of the response after the work has ended."""
 
     body: Mapping[str, Any] | str
     http_status: int = 200
@@ -63,9 +66,9 @@ class FinalResponse:
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A call that responds with 202 and `path` after `wait_s`, or never if None.
+    """A call that responds with 202 if its work has not ended after `wait_s`; if None, it waits for the end.
 
-    `kind` is a name such as `storage.move`.
+    The 202 response contains `path`. `kind` is a name such as `storage.move`.
     """
 
     operations: LongOperations
@@ -75,7 +78,7 @@ class LongCall:
     wait_s: int | None
 
     async def json_response(self, run: Callable[[Progress], Awaitable[FinalResponse]]) -> Response:
-        """Run the work, and return its final response, or 202 while it continues without the client.
+        """Run the work and return its final response, or 202 if the work continues in the background.
 
         Raises the errors of `run`.
         """
@@ -94,16 +97,16 @@ def _json_response(final: FinalResponse) -> Response:
 
 
 ItemWork = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Processes one item and returns its success body. Raises QueryServerError."""
+"""Processes one item and returns the body of its successful response. Raises QueryServerError."""
 
 
 async def respond_for_each(
     sent: Sequence[str], each: ItemWork, *, always_bulk: bool, long: LongCall | None = None
 ) -> Response:
-    """Process each item; a single item gets its own response, unless `always_bulk` is set.
+    """Process each item. The response is a bulk response if there are several items or `always_bulk` is set.
 
-    With `long`, the work may continue after 202. Raises MissingParameter, too_many_entries; for a single item, the
-    errors of `each`.
+    If `long` is set, the work may continue after a 202 response. Raises MissingParameter, too_many_entries and, for a
+    single item without `always_bulk`, the errors of `each`.
     """
     items = distinct_items(sent)
 
@@ -119,7 +122,7 @@ async def respond_for_each(
 
 
 def _combined_response(outcomes: Outcomes[Mapping[str, Any]]) -> FinalResponse:
-    """Combine the bodies of all items; the HTTP status is the highest status of the failed items."""
+    """Combine the bodies of all items. If items failed, the HTTP status is the highest of their statuses."""
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
     results = {
         item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome

@@ -1,4 +1,4 @@
-"""Wire formats of store entries: modes, sizes, times, links (Contract storage 4)."""
+"""Formats store entries for responses: modes, sizes, times, links (Contract storage 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from queryserver.platform.settings.tree import Settings
 
 _STICKY = 0o1000
 
-# Characters that stay unencoded in links, in addition to letters, digits and `_.-~`.
+# Characters that are not percent-encoded in links, in addition to letters, digits and `_.-~`.
 _PLAIN = "@$&()*!+=;,'"
 _TYPES = {
     EntryKind.DIRECTORY: (0o040000, "d"),
@@ -31,31 +31,31 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class EntryShapes:
-    """Formats the entries of one store. `managed` are HDFS directories whose content another service manages."""
+    """Formats the entries of one store. `managed` are HDFS directories that another service manages."""
 
     root: str
-    """The beginning of the store's paths."""
+    """Prefix of all paths in the store."""
     zone: tzinfo
     url_prefix: str
     managed: Sequence[StoragePath]
 
     @classmethod
     def of(cls, settings: Settings, scheme: Scheme) -> Self:
-        """Create the formatter from the settings; prefixes may include the file system name."""
+        """Create the formatter from the settings. Managed prefixes may be URLs that include the file system name."""
         browser = settings.filebrowser
         prefixes = browser.managed_prefixes if scheme is Scheme.HDFS else ()
         managed = [StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/")) for prefix in prefixes]
         return cls(ROOTS[scheme], ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
 
     def url(self, path: str) -> str:
-        """Return the link to a normalized path; `/`, `:`, `?`, `#`, `%` and blanks are also encoded."""
+        """Return the link to a normalized path. Even `/` and `:` are percent-encoded."""
         return self.url_prefix + quote(path, safe=_PLAIN)
 
     def is_managed(self, path: StoragePath) -> bool:
         return any(map(path.is_inside, self.managed))
 
     def entry(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
-        """Return the keys of `FileEntry` without validation, which would be slow for many entries."""
+        """Return the content of a `FileEntry` as a dict, because validating many entries would be slow."""
         stats = self._stats(status, name)
         path = f"{self.root}{status.path}"
         return {
@@ -72,7 +72,7 @@ class EntryShapes:
         }
 
     def flat(self, status: FileStatus) -> dict[str, object]:
-        """Return the keys of `FlatFileEntry` without validation."""
+        """Return the content of a `FlatFileEntry` as a dict."""
         return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status)}
 
     def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
@@ -92,19 +92,19 @@ class EntryShapes:
 
 
 def mode_of(status: FileStatus) -> int:
-    """Return the permissions with the type bits."""
+    """Return the permissions including the file type bits."""
     return _TYPES[status.kind][0] | status.permissions
 
 
 def rwx(status: FileStatus) -> str:
-    """Return the mode as `drwxr-xr-x`, followed by `t` if the sticky bit is set, and by `+` if an ACL exists."""
+    """Return the mode as `drwxr-xr-x`, followed by `t` if the sticky bit is set and by `+` if there is an ACL."""
     bits = status.permissions
     letters = "".join([letter if bits & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3)])
     return f"{_TYPES[status.kind][1]}{letters}{'t' if bits & _STICKY else ''}{'+' if status.has_acl else ''}"
 
 
 def human_size(size_bytes: int) -> str:
-    """Format a size in base 1024 with one decimal, such as `5.9 MB` with a no-break space, or `12 bytes` below 1024."""
+    """Format a size in multiples of 1024, such as `12 bytes` or `5.9 MB`, with a no-break space."""
     if size_bytes < 1024:
         return f"{size_bytes}\u00a0{'byte' if size_bytes == 1 else 'bytes'}"
     size = size_bytes / 1024
@@ -116,12 +116,12 @@ def human_size(size_bytes: int) -> str:
 
 
 def epoch_seconds(time: datetime | None) -> int | None:
-    """Return whole seconds since 1970, rounded down."""
+    """Return Unix time in seconds, rounded down."""
     return None if time is None else (time - _EPOCH) // timedelta(seconds=1)
 
 
 def time_text(seconds: int | None, zone: tzinfo) -> str:
-    """Format a time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times out of range."""
+    """Format a Unix time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times out of range."""
     if not seconds:
         return ""
     try:
@@ -133,7 +133,7 @@ def time_text(seconds: int | None, zone: tzinfo) -> str:
 
 
 def breadcrumbs(path: StoragePath) -> list[wire.Breadcrumb]:
-    """Return the path and label of each directory on the way, starting at the root."""
+    """Return the path and label of the root and of each component down to `path`."""
     root, names = ROOTS[path.scheme], path.names
     steps = [(root + "/".join(names[:number]), name) for number, name in enumerate(names, start=1)]
     return [wire.Breadcrumb(url=url, label=label) for url, label in [(root, root), *steps]]

@@ -1,4 +1,4 @@
-"""Upload calls, in one request or in parts (Contract storage 9)."""
+"""Calls that upload a file in one request or in parts (Contract storage 9)."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -50,7 +50,10 @@ class _Admission:
 
     @contextmanager
     def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamSlot]:
-        """Admit one upload of the caller. Raises UploadDisabled, FileTooLarge, TooManyStreams."""
+        """Admit an upload, and hold a stream slot until the block ends.
+
+        Raises UploadDisabled, FileTooLarge, TooManyStreams.
+        """
         self.rules.admit(body_bytes=body_bytes)
         with self.metrics.uploads.track_inprogress(), self.streams.slot(caller.user) as slot:
             yield slot

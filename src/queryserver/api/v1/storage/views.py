@@ -42,13 +42,13 @@ from queryserver.platform.threads import Threads
 
 router = storage_group()
 
-# More entries are written by a thread, in chunks of this size, so that the event loop runs in between.
+# More entries are encoded in a thread, in slices of this size, so that the event loop can run in between.
 _ENTRIES_PER_SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Directories:
-    """Responds with directory pages."""
+    """Builds the responses for paged directory listings."""
 
     listings: Listings
     file_systems: FileSystems
@@ -71,8 +71,8 @@ class _Directories:
         request: requests.ViewPathParameters,
         descending: str | None,
     ) -> Response:
-        """Return the response of `view`. `descending` is the parameter as sent."""
-        python_codec(request.encoding)  # parameters that are invalid for a file are also invalid for a directory
+        """Return the response of `view`. `descending` is the parameter as sent, which the response repeats."""
+        python_codec(request.encoding)  # an invalid encoding is an error for a directory too
         page = await self._page(caller, location, request)
         shapes = self._shapes(location)
         dots = [shapes.entry(status, name=".")]
@@ -93,7 +93,7 @@ class _Directories:
     async def _directory_view(
         self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
     ) -> wire.DirectoryView:
-        """Return the body without its files."""
+        """Return the response body with an empty list of files."""
         shapes = self._shapes(location)
         home = await self.file_systems.existing_home(caller, location)
         cluster = await self.file_systems.cluster(caller, location.file_system)
@@ -133,7 +133,7 @@ class _Directories:
         shape: Callable[[FileStatus], dict[str, object]],
         before: Sequence[dict[str, object]] = (),
     ) -> Response:
-        """Return the response with its `files`; a thread writes them if there are many."""
+        """Return the response with the entries as `files`; encodes in a thread if there are many entries."""
 
         def write() -> bytes:
             slices = (
@@ -160,7 +160,7 @@ DirectoriesDep = Annotated[_Directories, Depends(_directories)]
 
 
 async def _parent(location: Location) -> FileStatus:
-    """Return the parent directory, without its attributes if the caller may not read them."""
+    """Return the parent directory, with empty attributes if they cannot be read."""
     parent = location.path.parent
     try:
         return await location.storage.stat(parent.path)
@@ -200,7 +200,7 @@ async def list_directory(
 
 @dataclass(frozen=True, slots=True)
 class _FileViews:
-    """Responds with file windows, unless the client disconnects."""
+    """Builds the responses for windows of a file. Reading stops if the client disconnects."""
 
     http: Request
     excerpts: Excerpts
@@ -209,7 +209,7 @@ class _FileViews:
     async def excerpt(
         self, caller: Caller, location: Location, status: FileStatus, window: tuple[int, int], codec: Codec | None
     ) -> FileExcerpt:
-        """Read the bytes of a window, given by offset and length."""
+        """Read the bytes of a window. `window` is offset and length."""
         reading = self.excerpts.read(caller.user.id, location, status, *window, codec)
         return await while_connected(self.http, reading)
 
@@ -221,7 +221,7 @@ class _FileViews:
     async def view(
         self, caller: Caller, location: Location, status: FileStatus, request: requests.ViewPathParameters
     ) -> Response:
-        """Return the response of `view`: text, or a hexadecimal dump."""
+        """Return the response of `view`: text, or a hexadecimal dump of binary content."""
         offset, length = request.window
         encoding = python_codec(request.encoding)
         codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
@@ -244,7 +244,7 @@ class _FileViews:
         file_excerpt: FileExcerpt,
         text: TextWindow | None,
     ) -> wire.FileView:
-        """Return the body without the hexadecimal dump. `text` is None for binary content."""
+        """Return the response body without the hexadecimal dump. `text` is None for binary content."""
         shapes = EntryShapes.of(self.settings, location.path.scheme)
         contents = text.text if text else ""
         is_small = status.size_bytes < self.settings.filebrowser.max_file_editor_size
@@ -333,7 +333,7 @@ async def display_file(
 
 
 def _with_dump(facts: wire.FileView, file_excerpt: FileExcerpt) -> Response:
-    """Return the response with the dump, which is not validated, because a megabyte has 65,536 lines."""
+    """Return the response with the dump. The dump bypasses the model, because a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
     body["view"]["xxd"] = orjson.Fragment(hexdump(file_excerpt.excerpt.requested, file_excerpt.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")

@@ -1,1 +1,1 @@
-"""The task server, and the space for uploads (Contract platform 10.6 to 10.8, storage 9.3)."""
+"""Calls for the task server, and for the available upload space (Contract platform 10.6 to 10.8, storage 9.3)."""

@@ -1,4 +1,4 @@
-"""Schedules and the mail test, for administrators (Contract platform 10.7, 10.8)."""
+"""Calls for schedules and the test email, for administrators (Contract platform 10.7, 10.8)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -127,7 +127,10 @@ async def test_email(
 async def _require_scope(
     user: User, schedules: Schedules, given: Mapping[str, Any], schedule_id: int | None = None
 ) -> None:
-    """Require `Scope.QUERY` for scheduled statements, which run as their owner without the API token's restrictions."""
+    """Raise InsufficientScope if the call concerns a scheduled statement and the API token lacks `Scope.QUERY`.
+
+    Scheduled statements run as their owner, without the restrictions of the API token.
+    """
     if user.has_scope(Scope.QUERY):
         return
     kinds = {given.get("kind")}

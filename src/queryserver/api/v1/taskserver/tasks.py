@@ -1,4 +1,4 @@
-"""Calls for the task server's state and tasks, for administrators (Contract platform 10.6)."""
+"""Calls for the state and the tasks of the task server, for administrators (Contract platform 10.6)."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from queryserver.tasks.model import Task, TaskFilter
 
 router = PathGroup("taskserver", prefix="/api/v1/taskserver")
 storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
-"""Router of a call that belongs to storage uploads, so its failures have the same format."""
+"""Router of `available_space`, which belongs to storage uploads and therefore has their error format."""
 
 
 @router.get("/status", response_model=wire.TaskServerStatus)
