@@ -1,3 +1,3 @@
-"""The command line (Contract platform 12). Commands import their modules when they run, so `version` is instant."""
+"""The command line (Contract platform 12). Commands import what they need when they run, so `version` is instant."""
 
 from queryserver.cli.commands import main as main

@@ -26,7 +26,7 @@ Age: TypeAlias = Annotated[
 
 @app.command("close_queries")
 def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
-    """Close results that no client has used for so many days."""
+    """Close results that no client has used for this many days."""
 
     async def work(stored: "StoredRecords") -> None:
         typer.echo(f"Closing queries older than {age_in_days} days...")
@@ -45,7 +45,7 @@ def close_sessions(
     dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector, or `all`.")],
     config: ConfigFile = None,
 ) -> None:
-    """Close sessions that no client has used for so many days."""
+    """Close sessions that no client has used for this many days."""
     from queryserver.connectors.repository import matching_keys  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
@@ -78,7 +78,7 @@ def cleanup(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Delete old history, expired results, spent tokens and the like."""
+    """Delete old history, expired results, expired tokens and similar records."""
 
     async def work(stored: "StoredRecords") -> None:
         counts = await stored.retention.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
@@ -116,7 +116,7 @@ def _fail_for(done: "CloseReport") -> None:
 def _sweep(
     settings: Settings, work: "Callable[[StoredRecords], Awaitable[None]]", *, with_stores: bool = False
 ) -> None:
-    """Run `work` on the stored records. `with_stores` includes file stores, uploads and task records in `clean_up`."""
+    """Run `work` on the stored records. `with_stores` adds file stores, uploads and task records to `clean_up`."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import

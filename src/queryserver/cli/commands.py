@@ -1,4 +1,4 @@
-"""The command line application with all commands, and its exit codes."""
+"""The command line application, with all commands and their exit codes."""
 
 import sys
 from typing import Annotated
@@ -26,7 +26,7 @@ from queryserver.errors.base import (
 )
 
 DONE, FAILED, WRONG_USAGE, NOT_USABLE = 0, 1, 2, 3
-"""The exit codes that all commands use."""
+"""The exit codes of all commands."""
 
 app = typer.Typer(
     name="queryserver",
@@ -57,7 +57,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command given by this process's arguments."""
+    """Run the command in `sys.argv` and exit with its exit code."""
     try:
         app()
     except QueryServerError as error:

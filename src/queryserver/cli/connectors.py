@@ -46,7 +46,7 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
 
 @app.command("export")
 def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Print all connectors as JSON, for `connector import`; secrets are masked."""
+    """Print all connectors as JSON for `connector import`. Secrets are masked."""
     del as_json  # JSON is the only format
 
     async def work(connectors: "StoredConnectors") -> None:
@@ -61,7 +61,7 @@ def import_connectors(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Update the connectors that have an id, and create the others; masked secrets stay unchanged."""
+    """Update connectors that have an id and create the others. Masked secrets stay unchanged."""
     given_connectors = _read(file)
 
     async def work(connectors: "StoredConnectors") -> None:
@@ -115,7 +115,7 @@ def _summary(done: Mapping[str, Any]) -> str:
 
 
 def _exported(shown: "InstanceView") -> dict[str, Any]:
-    """Convert a connector to the format that `connector import` reads."""
+    """Convert a connector to the format that `connector import` accepts."""
     instance = shown.instance
     return {
         "id": str(instance.id),

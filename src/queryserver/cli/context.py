@@ -1,4 +1,4 @@
-"""Functions shared by all commands: settings, the running embedded database, auditing and printing."""
+"""Functions shared by all commands: settings, the embedded database, auditing and output."""
 
 import asyncio
 import os
@@ -30,9 +30,9 @@ PasswordFromStdin: TypeAlias = Annotated[
 
 
 def settings_of(config: Path | None) -> Settings:
-    """Load the settings for a command, in embedded mode with the running database's DSN.
+    """Load the settings for a command. In embedded mode, add the DSN of the running database.
 
-    Raises ConfigurationError.
+    Also configures logging. Raises ConfigurationError.
     """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
@@ -47,7 +47,7 @@ def settings_of(config: Path | None) -> Settings:
 
 
 def with_running_database(settings: Settings) -> Settings:
-    """Add the embedded database's DSN to the settings, if none is configured and the database is running.
+    """Add the embedded database's DSN to the settings if no DSN is configured and the database is running.
 
     Raises ConfigurationError.
     """
@@ -74,9 +74,9 @@ def administrate(
     operation: str | None = None,
     *subject: str | None,
 ) -> None:
-    """Run `work` with the service that `opening` opens.
+    """Run `work` on the service that `opening` opens.
 
-    A change is audited as `operation` with its `subject`, for example a user and a group.
+    If `operation` is given, the run is audited as that operation on `subject`, for example a user and a group.
     """
     settings = settings_of(config)
 
@@ -90,7 +90,7 @@ def administrate(
 
 @contextmanager
 def audited(operation: str, *subject: str | None) -> Generator[None]:
-    """Audit the operation inside the block under the name of the account that runs the command.
+    """Audit the enclosed block as `operation`, performed by the operating system account that runs the command.
 
     `subject` contains the names of the changed objects, for example a user and a group.
     """
@@ -114,7 +114,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape unprintable characters, except newlines and tabs, in a user's text for a terminal."""
+    """Escape characters in user text that a terminal cannot print safely, except newlines and tabs."""
     from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
@@ -123,7 +123,7 @@ def printable(text: str) -> str:
 def print_listing(
     every: Sequence[object], header: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool, no_header: bool
 ) -> None:
-    """Print all objects as JSON or as rows, in aligned columns on a terminal and otherwise tab-separated."""
+    """Print all objects as JSON, or as rows: in aligned columns on a terminal, otherwise tab-separated."""
     if as_json:
         print_json(every)
         return
@@ -141,14 +141,14 @@ def print_listing(
 
 
 def read_password(*, from_stdin: bool) -> str:
-    """Read a new password. At a prompt it must be entered twice."""
+    """Read a new password. An interactive prompt asks for it twice."""
     if from_stdin:
         return typer.get_text_stream("stdin").readline().rstrip("\r\n")
     return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
 
 
 def set_setting(key: str, value: object) -> None:
-    """Override an environment variable, in any letter case, with a command line option."""
+    """Override a setting from the command line, by replacing its environment variable in any letter case."""
     if value is None:
         return
     name = f"{PREFIX}{key}"

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _LONG_S = 60.0
-"""Time limit for areas with several servers, each of which has its own limit."""
+"""Time limit for areas with several servers; each server also has its own time limit."""
 _FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
 
 
 @app.command("doctor")
 def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Examine the whole deployment: print problems and remedies; exit 1 if there is an error."""
+    """Examine the whole deployment and print problems with remedies. Exit with 1 if there is an error."""
     from queryserver.administration.doctor import State  # noqa: PLC0415 slow to import
     from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
 
@@ -48,7 +48,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
-    """Examine all areas concurrently, after the schema and the keys that some of them need."""
+    """Examine all areas: first the schema and the keys, which other areas need, then the rest concurrently."""
     from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
     from queryserver.administration import machine_check  # noqa: PLC0415 as above
     from queryserver.identity.model import User  # noqa: PLC0415 as above
@@ -64,7 +64,7 @@ async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
 
 @asynccontextmanager
 async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
-    """Open the service database, or report why it is unavailable."""
+    """Open the service database. If it is unavailable, yield None and a finding with the reason."""
     from queryserver.administration.deployment_check import unreachable_finding  # noqa: PLC0415 slow to import
     from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
 
@@ -141,9 +141,9 @@ def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck
 def is_worker_alive(
     config: ConfigFile = None, beat: Annotated[bool, typer.Option("--beat", help="A beat instead of a worker.")] = False
 ) -> None:
-    """Exit 0 if a worker of this host is alive according to its record in the service database, else 1.
+    """Exit with 0 if the service database has a record of a live worker on this host, else with 1.
 
-    While the database does not respond the exit code is 0, because restarting workers would not help.
+    If the database does not respond, the exit code is 0, because restarting workers would not help.
     """
     from queryserver.platform.migrations import open_service_database  # noqa: PLC0415 slow to import
     from queryserver.platform.roles import Role  # noqa: PLC0415 slow to import

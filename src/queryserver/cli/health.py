@@ -1,4 +1,4 @@
-"""The command `health`, which requests the server's health, for container and service managers."""
+"""The command `health`, which checks the server's health for container and service managers."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private
 
 
 class _Unhealthy(Exception):
-    """The server is not healthy; the exception's text is the reason."""
+    """The server is not healthy; the message states the reason."""
 
 
 @app.command("health")
@@ -35,7 +35,7 @@ def health(
         int | None, typer.Option(help="Port, if `serve` was given one.", min=1, max=65535, show_default=False)
     ] = None,
 ) -> None:
-    """Exit 0 if the server of these settings is alive, else 1."""
+    """Exit with 0 if the server that these settings describe is alive, else with 1."""
     given: dict[str, Any] = {"desktop.http_host": host, "desktop.http_port": port}
     overrides = {key: value for key, value in given.items() if value is not None}
     reading = read_settings(config, os.environ, overrides=overrides, with_secrets=False)
@@ -51,7 +51,7 @@ def health(
     try:
         run(lambda: _require_ok(address, desktop.http_port, path, is_tls=is_tls, within_s=timeout))
     except (_Unhealthy, OSError) as error:
-        # only problems in settings that the request uses
+        # Print only problems in settings that the request uses.
         begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
         for line in reading.problems:
             if line.startswith(begins):
@@ -62,10 +62,10 @@ def health(
 
 
 async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s: float) -> None:
-    """Request `path`. Raises _Unhealthy unless the status is 200, and OSError or TimeoutError without a response."""
+    """Request `path`. Raises _Unhealthy unless the status is 200; OSError or TimeoutError if there is no response."""
     context = None
     if is_tls:
-        # No secret is sent, and the certificate is for the public host name, not for this address.
+        # No secret is sent, and the certificate is issued for the public host name, not for this address.
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -83,7 +83,7 @@ async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             raise _Unhealthy("the answer is not HTTP.") from None
         finally:
-            # waiting for the TLS shutdown could take longer than the request
+            # A clean close would wait for the TLS shutdown, which could take longer than the request.
             writer.transport.abort()
 
 

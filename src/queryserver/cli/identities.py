@@ -37,7 +37,7 @@ def link_user(
     subject: Subject = None,
     config: ConfigFile = None,
 ) -> None:
-    """Link a subject of another issuer to an existing user, whatever password or rights the user has."""
+    """Link an external issuer's subject to an existing user, whatever password or rights the user has."""
 
     async def work(identities: Identities) -> None:
         linked = await identities.link(name, issuer, subject)
@@ -54,7 +54,7 @@ def unlink_user(
     everybody: Annotated[bool, typer.Option("--all", help="End the links of all users with ISSUER.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Remove links of a user. A user without password and administrator rights is linked again at the next call."""
+    """Remove links of a user. A user without password and administrator rights is linked again on the next call."""
     if everybody == (name is not None) or (everybody and issuer is None):
         raise typer.BadParameter("Give either NAME, or --all and --issuer.")
 
@@ -68,7 +68,7 @@ def unlink_user(
 def list_links(
     name: SomeName = None, config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False
 ) -> None:
-    """List the users that subjects of other issuers are linked to."""
+    """List the links between users and subjects of external issuers."""
 
     async def work(identities: Identities) -> None:
         listed = await identities.all(name)
@@ -93,12 +93,12 @@ _MAX_CHARACTERS = 64 * 1024
 
 @authentication_app.callback()
 def _group() -> None:
-    """Without a callback, Typer would turn the only command into the group itself."""
+    """Keep `explain` a subcommand: without a callback, Typer would turn the only command into the group itself."""
 
 
 @authentication_app.command("explain")
 def explain(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show which check accepts or rejects the token on standard input. The token is never printed."""
+    """Show which check accepts or rejects the token read from standard input. The token is never printed."""
     from queryserver.identity.build import open_explainer  # noqa: PLC0415 as above
     from queryserver.identity.explainer import CheckResult  # noqa: PLC0415 slow to import
 

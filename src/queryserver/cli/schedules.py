@@ -68,7 +68,7 @@ def show_schedule(schedule_id: Id, config: ConfigFile = None, as_json: AsJson = 
 
 @app.command("add")
 def add_schedule(file: File, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Create a schedule; the file names its owner."""
+    """Create a schedule. The file specifies its owner."""
     from queryserver.tasks.schedules import Author  # noqa: PLC0415 slow to import
 
     fields = _read(file)
@@ -82,14 +82,14 @@ def add_schedule(file: File, config: ConfigFile = None, as_json: AsJson = False)
 
 @app.command("update")
 def update_schedule(schedule_id: Id, file: File, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Change the fields in the file; the others stay unchanged."""
+    """Change the fields given in the file. Other fields stay unchanged."""
     fields = _read(file)
     _update(config, schedule_id, fields.given, version=fields.version, as_json=as_json)
 
 
 @app.command("remove")
 def remove_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Delete a schedule; runs that have started continue."""
+    """Delete a schedule. Runs that have already started continue."""
     from queryserver.tasks.schedules import Author  # noqa: PLC0415 slow to import
 
     async def work(schedules: "Schedules") -> None:
@@ -113,7 +113,7 @@ def disable_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
 
 @app.command("run")
 def run_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Fire the schedule once, now; prints the id of the fire."""
+    """Fire the schedule once, immediately, and print the id of the fire."""
     from queryserver.tasks.schedules import Author  # noqa: PLC0415 slow to import
 
     async def work(schedules: "Schedules") -> None:
@@ -140,7 +140,7 @@ def _update(
 
 
 def _read(file: Path) -> Any:
-    """Read a schedule's fields from a file and validate them like the fields in a call. Raises InvalidParameter."""
+    """Read a schedule's fields from a file and validate them like those of an API call. Raises InvalidParameter."""
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.schedules import ScheduleRequest  # noqa: PLC0415 slow to import
 

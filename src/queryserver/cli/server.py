@@ -53,7 +53,7 @@ def serve(
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
-    # set through the environment, because workers are processes that read their own settings
+    # Set through the environment, because worker processes read their own settings.
     set_setting("desktop__http_host", host)
     set_setting("desktop__http_port", port)
     set_setting("desktop__workers", workers)
@@ -77,7 +77,7 @@ def worker(
     metrics_port: MetricsPort = None,
     with_parent: WithParent = False,
 ) -> None:
-    """Run statements and tasks of the task server, until the stop signal."""
+    """Run statements and tasks of the task server until a stop signal arrives."""
     use_common_heap_for_arrow()
     set_setting("desktop__task_server__concurrency", concurrency)
     set_setting("desktop__task_server__metrics_port", metrics_port)
@@ -89,7 +89,7 @@ def worker(
 
 @app.command("beat")
 def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_parent: WithParent = False) -> None:
-    """Fire the schedules. Several may run at once; each fire runs once."""
+    """Fire schedules when they are due. Several may run at the same time; each fire still runs only once."""
     use_common_heap_for_arrow()
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _task_server_settings(config, "beat", "enabled", "beat_enabled")
@@ -99,7 +99,10 @@ def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_paren
 
 
 def _task_server_settings(config: Path | None, command: str, *needed: str) -> Settings:
-    """Load the settings and configure logging as for servers. Raises ConfigurationError if the task server is off."""
+    """Load the settings and configure logging as a server does.
+
+    Raises ConfigurationError if one of the `needed` task server settings is off.
+    """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)
@@ -117,13 +120,13 @@ def _task_server_settings(config: Path | None, command: str, *needed: str) -> Se
 def require_free_address(host: str, port: int) -> None:
     """Check that the address is free before anything starts. Raises ConfigurationError with a remedy.
 
-    The server itself reports a name that cannot be resolved.
+    Names that cannot be resolved are ignored here; the server reports them.
     """
     with suppress(socket.gaierror):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failed = [error for family, *_, address in found if (error := _bind_error(family, address)) is not None]
         taken = [error for error in failed if error.errno in {errno.EADDRINUSE, errno.EACCES}]
-        # this machine may have only one of a name's addresses, such as those of localhost
+        # Some addresses of a name, such as those of localhost, may not exist on this machine; one is enough.
         if taken or len(failed) == len(found):
             error = (taken or failed)[0]
             raise ConfigurationError([_bind_problem(error, host, port)]) from error
@@ -161,7 +164,7 @@ def migrate(
     config: ConfigFile = None,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
 ) -> None:
-    """Create or upgrade the tables. Safe to run concurrently."""
+    """Create or upgrade the database schema. Safe to run concurrently."""
     from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
     from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
@@ -184,7 +187,7 @@ def migrate(
 
 
 def _compatibility(present: "Schema", newest: str) -> str:
-    """Explain what the schema version means for programs of other versions, for example during an upgrade."""
+    """Explain what the schema version means for other program versions, for example during an upgrade."""
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
 
     version = present.version
@@ -201,7 +204,7 @@ def _compatibility(present: "Schema", newest: str) -> str:
 
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
-    """Exit 0 if the service database responds, else 1."""
+    """Exit with 0 if the service database responds, else with 1."""
     from queryserver.platform.database import open_database, required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
@@ -220,7 +223,7 @@ def is_db_alive(config: ConfigFile = None) -> None:
 
 @app.command("openapi")
 def openapi() -> None:
-    """Print the description of the API."""
+    """Print the OpenAPI description of the API."""
     typer.echo(files("queryserver.api").joinpath("openapi.json").read_text(encoding="utf-8"), nl=False)
 
 
@@ -233,7 +236,7 @@ def version() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Print the version if the option `--version` is given."""
+    """Print the version and exit if the option `--version` is given."""
     if requested:
         version()
         raise typer.Exit
@@ -254,7 +257,7 @@ def check(
     offline: Annotated[bool, typer.Option("--offline", help="Try nothing that the settings name.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
 ) -> None:
-    """Print all problems and warnings; exit 3 if there is a problem."""
+    """Print all problems and warnings in the settings. Exit with 3 if there is a problem."""
     from queryserver.administration.configuration_check import check_settings  # noqa: PLC0415 slow to import
 
     reading = read_settings(config, os.environ)
@@ -274,7 +277,7 @@ def check(
 
 @configuration_app.command("init")
 def init(config: ConfigFile = None) -> None:
-    """Write a commented settings file with every key; never overwrites a file."""
+    """Write a commented settings file that contains every key. An existing file is never overwritten."""
     file, text = config or DEFAULT_FILES[0], sample_file()
     try:
         with file.open("x", encoding="utf-8") as stream:
@@ -286,7 +289,7 @@ def init(config: ConfigFile = None) -> None:
 
 
 def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
-    """Report a missing DSN. The embedded mode, known by its setting or its files in `data_dir`, needs none."""
+    """Report a missing DSN, except in embedded mode, which is recognized by its setting or its files in `data_dir`."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:

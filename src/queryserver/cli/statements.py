@@ -1,4 +1,4 @@
-"""The commands `statements list`, `show` and `stop`, for all users' statements (Contract platform 12).
+"""The commands `statements list`, `show` and `stop`, for the statements of all users (Contract platform 12).
 
 The commands in `cli/cleanup.py` close statements and sessions by age.
 """
@@ -47,7 +47,7 @@ def list_statements(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List statements, newest first; by default those that wait or run."""
+    """List statements, newest first. By default, only waiting and running statements are listed."""
     from queryserver.statements.overview import OverviewFilter  # noqa: PLC0415 slow to import
 
     older_than = None if older_than_s is None else timedelta(seconds=older_than_s)
@@ -65,7 +65,7 @@ def list_statements(
 
 @app.command("show")
 def show_statement(statement_id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show a statement with its text; the access is audited."""
+    """Show a statement with its text. The access is audited."""
 
     async def work(statements: "StatementAdministration") -> None:
         found = await statements.details(_parsed(statement_id), by=operator())
@@ -96,7 +96,7 @@ def stop_statement(
     wait_s: Annotated[int, typer.Option("--wait", help="Seconds to wait for its end.", min=0)] = 15,
     config: ConfigFile = None,
 ) -> None:
-    """Cancel a statement; exit 1 if its end is not confirmed in time."""
+    """Cancel a statement. Exit with 1 if its end is not confirmed in time."""
 
     async def work(statements: "StatementAdministration") -> None:
         entry = await statements.stop(_parsed(statement_id), by=operator(), wait_s=wait_s)
@@ -139,7 +139,7 @@ def _exported(entry: "OverviewEntry") -> dict[str, Any]:
     times = entry.times
     moments = {"submitted": times.submitted, "started": times.started, "ended": times.ended}
     lengths = {"elapsed_ms": times.elapsed // _MILLISECOND, "queued_ms": times.queued // _MILLISECOND}
-    # orjson does not know asyncpg's UUID class
+    # orjson cannot serialize asyncpg's UUID class
     return {**plain, "id": str(entry.id), "bytes": size_bytes, **moments, **lengths}
 
 

@@ -52,7 +52,7 @@ def list_tokens(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List the API tokens of one user, or of all users, including those that ended within 30 days."""
+    """List the API tokens of one user or all users, including those that ended within the last 30 days."""
 
     async def work(tokens: ApiTokens) -> None:
         every, page = list[ApiToken](), 1
@@ -83,7 +83,7 @@ def revoke(
     token_id: Annotated[UUID, typer.Argument(metavar="ID", help="Id of the token.", show_default=False)],
     config: ConfigFile = None,
 ) -> None:
-    """Revoke an API token, with immediate effect."""
+    """Revoke an API token. Takes effect immediately."""
 
     async def work(tokens: ApiTokens) -> None:
         ended = await tokens.revoke(token_id, of=None, by=operator(), facts=_BY_COMMAND)

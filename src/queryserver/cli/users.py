@@ -78,19 +78,19 @@ def create_user(
 
 @app.command("disable-user")
 def disable_user(name: Name, config: ConfigFile = None) -> None:
-    """Disable a user; all tokens of the user end at once."""
+    """Disable a user. All tokens of the user become invalid immediately."""
     administrate(_accounts, config, lambda accounts: accounts.disable(name), "user.disable", name)
 
 
 @app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
-    """Enable a user again. Old tokens stay invalid."""
+    """Enable a user again. Earlier tokens remain invalid."""
     administrate(_accounts, config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
 @app.command("set-password")
 def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
-    """Set a user's password; all tokens of the user end at once."""
+    """Set a user's password. All tokens of the user become invalid immediately."""
     password = read_password(from_stdin=password_stdin)
     administrate(_accounts, config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
 
@@ -159,7 +159,7 @@ def create_group(name: GroupName, config: ConfigFile = None) -> None:
 
 @app.command("delete-group")
 def delete_group(name: GroupName, config: ConfigFile = None) -> None:
-    """Delete a group; its members lose the rights granted through it."""
+    """Delete a group. Its members lose the rights granted through it."""
     administrate(_groups, config, lambda groups: groups.delete(name), "group.delete", name)
 
 
@@ -177,7 +177,7 @@ def remove_from_group(user: User, group: Group, config: ConfigFile = None) -> No
 
 @app.command("grant")
 def grant(group: Group, right: Right, config: ConfigFile = None) -> None:
-    """Grant a right to a group, effective from the next call of its members."""
+    """Grant a right to a group. Takes effect with the next call of each member."""
     administrate(_groups, config, lambda groups: groups.grant(group, right), "group.grant", group, right)
 
 
@@ -194,7 +194,7 @@ def list_grants(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List groups with their rights and number of members."""
+    """List groups with their rights and numbers of members."""
 
     async def work(groups: Groups) -> None:
         listed = await groups.grants(group)

@@ -1,11 +1,12 @@
 """The errors of this service. Only `api/errors.py` defines HTTP statuses and bodies.
 
-The package has three modules: `base` (callers, requests, limits, the service), `statements` (statements, dialects,
-connectors, metadata, search), `files` (storage and imports).
+The package has three modules: `base` (callers, requests, limits, the service itself), `statements` (statements,
+dialects, connectors, metadata, search) and `files` (storage and imports).
 
 A failure has its own class if code must distinguish it: because it is caught, has its own status, or carries values.
-Every other failure is an `ErrorKind`, an error code for one of these classes: `raise same_path("…")` raises an
-`InvalidRequest` whose `code` is `same_path`. A kind may have a fixed message: `raise database_not_found("shop")`.
+Every other failure is an `ErrorKind`: an error code applied to one of these classes. For example,
+`raise same_path("…")` raises an `InvalidRequest` whose `code` is `same_path`. A kind may have a message template:
+`raise database_not_found("shop")`.
 
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive

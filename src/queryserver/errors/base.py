@@ -1,4 +1,4 @@
-"""The root of the error tree, and errors common to all calls: callers, rights, bodies, limits, the service itself."""
+"""The root of the error tree, and errors common to all calls: authentication, permissions, request bodies, limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ _MAX_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
-    """A failure with a `message` for people and a stable `code` for programs, given in the class statement."""
+    """A failure with a `message` for people and a stable `code` for programs, set as a class argument."""
 
     code: str = "internal_error"
 
@@ -25,7 +25,7 @@ class QueryServerError(Exception):
         super().__init__(message)
         self.message = message
         self.details = details
-        """Facts about the failure for clients, or None."""
+        """Structured facts about the failure for clients, or None."""
         self.extra_fields = extra_fields or {}
 
 
@@ -35,7 +35,10 @@ FixedT = TypeVar("FixedT", bound=QueryServerError)
 
 
 def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
-    """Recreate an error raised in another process. `message` is complete, even for classes that build it from names."""
+    """Recreate an error raised in another process.
+
+    `message` is used as is, even for classes whose constructor builds the message from other arguments.
+    """
     error = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)
     error.code = code
@@ -43,10 +46,10 @@ def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping
 
 
 class ErrorKind(Generic[P, ErrorT]):
-    """An error code for a class. Calling the kind creates an error of the class with this code.
+    """An error code for an error class. Calling the kind creates an error of the class with this code.
 
-    Its arguments are those of the class. If the kind has a `message`, they are the values of its `{}`, as in
-    `str.format`.
+    The kind takes the arguments of the class. If the kind has a `message`, that is a `str.format` template, and the
+    arguments are the values for its placeholders.
     """
 
     @overload
@@ -72,7 +75,7 @@ KINDS: list[tuple[str, type[QueryServerError]]] = []
 
 
 def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
-    """Write the end of a message about an unknown name, which lists at most 20 known names."""
+    """Return the last sentence of a message about an unknown name: a list of at most 20 valid names."""
     if not names:
         return f" {word}: nothing that you may use."
     shown = ", ".join(name[:_MAX_NAME_CHARACTERS] for name in islice(names, _MAX_NAMES))
@@ -80,14 +83,14 @@ def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
     return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."
 
 
-# Callers and their rights
+# Callers and their permissions
 
 
 class NotAuthenticated(QueryServerError, code="not_authenticated"):
     """The call has no credentials."""
 
     challenges: tuple[str, ...] = ()
-    """Values for `WWW-Authenticate` headers, which plug-ins set."""
+    """Additional values for `WWW-Authenticate` headers, from authenticator plug-ins."""
 
     def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
         super().__init__(message)
@@ -116,7 +119,7 @@ class UserNotFound(NotAuthenticated, code="user_not_found"):
 
 
 class IdentityRefused(UserNotFound):
-    """An external identity has no user here. `reason` appears in the log and in `auth explain`, never in responses."""
+    """An external identity maps to no user. `reason` appears in the log and in `auth explain`, never in responses."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -129,9 +132,9 @@ class UserInactive(NotAuthenticated, code="user_inactive"):
 
 
 class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
-    """A login back end or an authenticator refused the caller. No others are tried.
+    """A login back end or an authenticator refused the caller; the remaining ones are not tried.
 
-    API calls report `detail` and `code`. A refused login gets the same response for every reason.
+    API calls report `detail` and `code`. A refused login returns the same response whatever the reason.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class PermissionDenied(QueryServerError, code="permission_denied"): ...
 
 
 class InsufficientScope(PermissionDenied, code="insufficient_scope"):
-    """The call's API token lacks a scope, whatever rights its user has."""
+    """The API token of the call lacks a scope, regardless of the user's rights."""
 
     def __init__(self, scope: str, message: str | None = None) -> None:
         super().__init__(message or f"The API token lacks the scope {scope}.", extra_fields={"scope": scope})
@@ -166,7 +169,7 @@ download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 
 
 class InvalidRequest(QueryServerError, code="invalid_request"):
-    """The call is invalid and would fail again if repeated."""
+    """The call is invalid and would fail again if repeated unchanged."""
 
 
 class MissingParameter(InvalidRequest, code="missing_parameter"):
@@ -174,11 +177,11 @@ class MissingParameter(InvalidRequest, code="missing_parameter"):
 
 
 class InvalidParameter(InvalidRequest, code="invalid_parameter"):
-    """A parameter has the wrong type, is out of range or is an unknown word. The message names the parameter."""
+    """A parameter has the wrong type, is out of range or is not one of the allowed values. The message names it."""
 
 
 class UnreadableParameter(InvalidParameter):
-    """The text of the parameter `name` contains invalid UTF-8 or U+0000."""
+    """The value of the parameter `name` contains invalid UTF-8 or U+0000."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"The parameter {name[:64]} {problem}")
@@ -186,7 +189,7 @@ class UnreadableParameter(InvalidParameter):
 
 
 class TooComplex(InvalidRequest, code="too_complex"):
-    """The content needs more time or memory than a single call may use."""
+    """Processing the content takes more time or memory than a single call may use."""
 
 
 class InvalidJson(InvalidRequest, code="invalid_json"): ...
@@ -198,11 +201,11 @@ class LateBody(InvalidRequest, code="invalid_body"):
 
 
 class BodyTooSlow(QueryServerError, code="request_timeout"):
-    """The body was received at less than 1 KiB/s for a minute."""
+    """The body arrived at less than 1 KiB/s for a minute."""
 
 
 class InvalidFields(InvalidRequest, code="validation_failed"):
-    """Fields in a token call are invalid. `fields` is the response's field map (Contract platform 3.2)."""
+    """Fields of a token call are invalid. `fields` maps field names to messages (Contract platform 3.2)."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         super().__init__("Some fields are not valid.")
@@ -215,7 +218,7 @@ class InvalidUsername(InvalidRequest, code="invalid_username"):
 
 
 class InvalidPassword(InvalidRequest, code="invalid_password"):
-    """A new password is too short or weak for `desktop.auth`, or too long for a login."""
+    """A new password violates the length or strength rules of `desktop.auth`, or is too long for a login."""
 
 
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")
@@ -226,7 +229,7 @@ too_many_ids = ErrorKind(InvalidRequest, "too_many_ids")
 
 
 class PayloadTooLarge(QueryServerError, code="payload_too_large"):
-    """The body or the statement in it exceeds its size limit."""
+    """The body, or the statement it contains, exceeds its size limit."""
 
 
 class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
@@ -280,7 +283,7 @@ api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "There is no AP
 
 
 class TooManyRequests(QueryServerError, code="too_many_requests"):
-    """The caller has reached a limit. `retry_after` is the time to wait."""
+    """The caller has reached a limit. `retry_after` is the time to wait before the next attempt."""
 
     def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -288,7 +291,7 @@ class TooManyRequests(QueryServerError, code="too_many_requests"):
 
 
 class TooManyStreams(TooManyRequests, code="too_many_streams"):
-    """The user already has `max_streams_per_user` open waits, event streams and downloads."""
+    """The user already has `max_streams_per_user` long polls, event streams and downloads open."""
 
 
 class LoginThrottled(TooManyRequests, code="login_throttled"): ...
@@ -314,11 +317,11 @@ class DatabaseUnavailable(ServiceUnavailable, code="database_unavailable"):
 
 
 class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailable"):
-    """No login back end accepted the caller, and at least one did not respond."""
+    """No login back end accepted the caller, and at least one back end did not respond."""
 
 
 class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
-    """No key set was ever received, so external tokens cannot be verified."""
+    """No key set has been fetched yet, so external tokens cannot be verified."""
 
 
 stopping = ErrorKind(ServiceUnavailable, "stopping")
@@ -328,7 +331,7 @@ class SchemaMismatch(QueryServerError, code="schema_mismatch"): ...
 
 
 class ConfigurationError(QueryServerError, code="configuration_error"):
-    """The settings do not permit a start. `problems` contains lines in the form `<key>: <text>`."""
+    """The settings prevent the server from starting. `problems` contains lines of the form `<key>: <text>`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

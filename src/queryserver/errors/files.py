@@ -1,4 +1,4 @@
-"""Errors for files (Contract storage 3) and imports (Contract importer 2.2). Clients receive their `details`."""
+"""Errors for files (Contract storage 3) and imports (Contract importer 2.2). Responses include their `details`."""
 
 from queryserver.errors.base import (
     Conflict,
@@ -11,7 +11,7 @@ from queryserver.errors.base import (
     QueryServerError,
 )
 
-# Invalid calls, and missing rights
+# Invalid calls and missing permissions
 
 
 class InvalidPath(InvalidRequest, code="invalid_path"):
@@ -25,11 +25,11 @@ class UnknownScheme(InvalidRequest, code="unknown_scheme"): ...
 
 
 class StorageNotConfigured(InvalidRequest, code="storage_not_configured"):
-    """The scheme is known, but this server has no such store."""
+    """The scheme is known, but no store is configured for it."""
 
 
 class UnknownAuthority(InvalidRequest, code="unknown_authority"):
-    """The path names a name node, account or service other than the configured one."""
+    """The host, account or service in the path is not the configured one."""
 
 
 class NotADirectory(InvalidRequest, code="not_a_directory"): ...
@@ -71,7 +71,7 @@ class UploadNotFound(NotFound, code="upload_not_found"): ...
 
 
 class RangeNotSatisfiable(QueryServerError, code="range_not_satisfiable"):
-    """The requested range contains no bytes of the file."""
+    """The requested byte range does not overlap the file."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__("The range is outside the file.")
@@ -86,11 +86,11 @@ class AmbiguousName(Conflict, code="ambiguous_name"):
 
 
 class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
-    """A directory with entries can only be deleted recursively, and a bucket with entries never."""
+    """The directory or bucket is not empty. A directory can be deleted recursively; a bucket must be emptied first."""
 
 
 class EntryChanged(Conflict):
-    """The entry was changed after the work began."""
+    """The entry was changed after the operation began."""
 
 
 class OperationInProgress(Conflict, code="operation_in_progress"): ...
@@ -106,15 +106,15 @@ part_conflict = ErrorKind(Conflict, "part_conflict")
 upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
 
 
-# Sizes, and contents
+# Sizes and contents
 
 
 class FileTooComplex(InvalidRequest, code="file_too_complex"):
-    """A file needs more memory or time than permitted, or has forbidden content."""
+    """Processing the file takes more memory or time than permitted, or the file has forbidden content."""
 
 
 class DecompressionLimit(PayloadTooLarge, code="decompression_limit"):
-    """Reading this part of the file would require decompressing too many bytes."""
+    """Reading the requested range of the file would require decompressing too many bytes."""
 
 
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
@@ -124,11 +124,11 @@ file_too_large = ErrorKind(PayloadTooLarge, "file_too_large", "File exceeds maxi
 
 
 class VerificationFailed(QueryServerError, code="verification_failed"):
-    """The stored bytes differ in size or digest from the sent bytes."""
+    """The stored bytes differ in size or digest from the bytes sent."""
 
 
 class DecompressionFailed(VerificationFailed, code="decompression_failed"):
-    """The compressed bytes are corrupt or in another format."""
+    """The compressed data is corrupt or in another format."""
 
 
 not_text = ErrorKind(VerificationFailed, "not_text")
@@ -152,17 +152,17 @@ class StorageUnavailable(StorageError, code="storage_unavailable"):
 
 
 class InsufficientStorage(StorageError, code="insufficient_storage"):
-    """One of this server's disks has too little free space. Reading and deleting still work."""
+    """One of this server's disks is low on free space. Reading and deleting still work."""
 
     def __init__(self) -> None:
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")
 
 
-# Imports. An invalid file is an invalid request, with status 400
+# Imports. Problems with a file are reported as InvalidRequest, status 400.
 
 
 class ImporterDenied(PermissionDenied):
-    """The importer is switched off, or the caller lacks the right to use it."""
+    """The importer is disabled, or the caller lacks the right to use it."""
 
 
 class FileCorrupt(InvalidRequest, code="file_corrupt"): ...
@@ -176,7 +176,7 @@ class UnsupportedFormat(InvalidRequest, code="unsupported_format"):
 
 
 class DetectionFailed(QueryServerError, code="detection_error"):
-    """An internal error occurred while a file was read for its preview."""
+    """An internal error occurred while reading a file for its preview."""
 
 
 import_file_denied = ErrorKind(InvalidRequest, "permission_denied")

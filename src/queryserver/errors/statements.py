@@ -24,7 +24,7 @@ from queryserver.errors.base import (
 
 
 class Unit(Enum):
-    """How an engine counts columns. SCREEN counts terminal cells: two for wide, none for control characters."""
+    """How an engine counts columns. SCREEN counts terminal cells: 2 for wide characters, 0 for control characters."""
 
     CHARACTER = auto()
     UTF16 = auto()
@@ -33,21 +33,21 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """An error position as an offset in characters, from 0."""
+    """An error position as a character offset, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Octet:
-    """An error position as an offset in bytes of the UTF-8 text, from 0."""
+    """An error position as a byte offset in the UTF-8 text, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineColumn:
-    """An error position as a line and, if known, a column, both counted from 1. A line feed ends a line."""
+    """An error position as a line and, if known, a column, both counted from 1. Lines end with a line feed."""
 
     line: int
     column: int | None = None
@@ -56,9 +56,10 @@ class LineColumn:
 
 @dataclass(frozen=True, slots=True)
 class ErrorExcerpt:
-    """An error position as shown by the engine above a marker.
+    """An error position given by an excerpt of the line with a marker below it, as some engines print it.
 
-    `line` counts from 1. `shown` is part of the line, with `...` for omitted text. `mark` is the marker's offset.
+    `line` counts from 1. `shown` is part of the line, with `...` for omitted text. `mark` is the marker's offset in
+    `shown`.
     """
 
     line: int
@@ -69,7 +70,7 @@ class ErrorExcerpt:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """An error position as a line, counted from 1, and the possibly truncated text from the error onwards."""
+    """An error position given by the line, counted from 1, and the text from the error onwards, possibly truncated."""
 
     line: int
     text: str
@@ -78,47 +79,47 @@ class Rest:
 ErrorLocation: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
-_MAX_SHOWN_CHARACTERS = 100  # characters shown of a client's name for an object
+_MAX_SHOWN_CHARACTERS = 100  # of an object name that a client sent
 
 
 # Outcomes of statements
 
 
 class EngineError(QueryServerError, code="engine_error"):
-    """A statement failed at the engine. A recorded statement gets the state `failed`."""
+    """A statement failed on the engine. A recorded statement changes to the state `failed`."""
 
     location: ErrorLocation | None = None
-    """Position in the statement that the engine received, if known."""
+    """Position in the statement text that the engine received, if known."""
     sqlstate: str | None = None
-    """The engine's SQLSTATE or the SQLSTATE for its kind of error (ISO 9075-2, 24.1), if known."""
+    """The SQLSTATE reported by the engine, or the one for this kind of error (ISO 9075-2, 24.1), if known."""
 
     def at(self, location: ErrorLocation | None) -> Self:
         self.location = location
         return self
 
     def with_sqlstate(self, sqlstate: object) -> Self:
-        """Set the SQLSTATE and return the error. A value other than five upper-case letters and digits is ignored."""
+        """Set the SQLSTATE and return the error. Anything but five upper-case letters and digits sets it to None."""
         self.sqlstate = sqlstate if isinstance(sqlstate, str) and _SQLSTATE.fullmatch(sqlstate) else None
         return self
 
 
 class StatementRejected(EngineError):
-    """The engine refused the statement, or the statement failed. `message` is the engine's text without traces."""
+    """The engine refused or failed the statement. `message` is the engine's error text without stack traces."""
 
 
 class StatementDenied(StatementRejected):
-    """The engine refused the statement because its user lacks a privilege. Reported like other rejections."""
+    """The engine refused the statement because the user lacks a privilege. Reported like any other rejection."""
 
 
 class EngineForbidden(EngineError, code="engine_forbidden"): ...
 
 
 class EngineUnavailable(EngineError, code="engine_unavailable"):
-    """No connection to the engine could be made. The statement was not started."""
+    """Connecting to the engine failed. The statement was not started."""
 
 
 class EngineTimeout(EngineError, code="engine_timeout"):
-    """The engine did not respond in time, or ended the statement by its own time limit."""
+    """The engine did not respond in time, or its own time limit ended the statement."""
 
 
 class SessionLost(EngineError, code="session_lost"):
@@ -133,25 +134,25 @@ class CredentialsRequired(EngineError, code="credentials_required"): ...
 
 
 class ResultRefused(EngineError, code="result_not_available"):
-    """The statement uses a stored result that its user cannot read: it is unknown, unfinished, or gone."""
+    """The statement refers to a stored result that its user cannot read, or that is unknown, unfinished or deleted."""
 
 
 class RowTooLarge(EngineError, code="row_too_large"):
-    """A row's values together exceed the row limit, so the statement fails."""
+    """The values of one row together exceed the row limit, so the statement fails."""
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
-        """`row` counts from 0; None if unknown."""
+        """`row` counts from 0; None if the row is unknown."""
         which = f"Row {row}" if row is not None else "A row"
         super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
-# These are statement outcomes; calls raise other classes for the same codes.
+# Used as outcomes of statements; API calls raise other classes with the same codes.
 result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
-# The process of an engine exceeded its memory, whether or not that ended the process; or it ended for another reason.
+# The engine process exceeded its memory limit (it may or may not have survived), or ended for another reason.
 engine_memory_exceeded = ErrorKind(
     EngineError,
     "engine_memory_exceeded",
@@ -169,17 +170,17 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
-    """Create the error for a result value above `editor.cell_max_bytes`. `row` counts from 0; `column` is a name."""
+    """Create the error for a value larger than `editor.cell_max_bytes`. `row` counts from 0; `column` is a name."""
     location = f" in row {row}" if row is not None else ""
     location += f" of column {column}" if column is not None else ""
     return _cell_too_large(f"A value{location} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
 class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
-    """A page's first row alone exceeds the page limit. Downloads include the row."""
+    """The first row of a page alone exceeds the page limit. Downloads include the row."""
 
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
-        """`row` counts from 0; None for a row in a sample, which has no pages."""
+        """`row` counts from 0; None for a row of a sample, which has no pages."""
         if row is None:
             super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
             return
@@ -191,7 +192,7 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
 
 
 class DownloadRefused(Conflict, code="not_finished"):
-    """A statement has no finished result to download. `outcome_code` is the reason (Contract editor 8.2)."""
+    """The statement has no finished result to download. `outcome_code` is the reason (Contract editor 8.2)."""
 
     def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
         super().__init__(message)
@@ -215,7 +216,7 @@ class NoMoreStatements(Conflict, code="no_more_statements"):
 
 previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
 idempotency_conflict = ErrorKind(Conflict, "idempotency_conflict", "This idempotency key was used for another request.")
-# Only the beginning of the text is still stored.
+# Only the beginning of the script is still stored.
 statement_text_expired = ErrorKind(
     Conflict,
     "statement_text_expired",
@@ -230,12 +231,12 @@ session_not_found = ErrorKind(NotFound, "session_not_found", "Session {} does no
 
 class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
-        """`usable` contains names that the caller may use instead."""
+        """`usable` lists the connectors that the caller may use instead."""
         super().__init__(f"The connector {name[:_MAX_SHOWN_CHARACTERS]} is not configured.{known_names(usable)}")
 
 
 class MetadataNotFound(NotFound):
-    """The data source does not know a metadata object. The response has `status` 1 (Contract editor 1.4)."""
+    """The metadata object does not exist in the data source. The response has `status` 1 (Contract editor 1.4)."""
 
 
 class TableNotFound(MetadataNotFound, code="table_not_found"):
@@ -243,7 +244,7 @@ class TableNotFound(MetadataNotFound, code="table_not_found"):
         super().__init__(f"Table {database[:_MAX_SHOWN_CHARACTERS]}.{table[:_MAX_SHOWN_CHARACTERS]} does not exist.")
 
 
-# The arguments are the database (or schema); the table and column; the path; the function.
+# The arguments: database (or schema) name; table and column; path; function name.
 database_not_found = ErrorKind(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
 column_not_found = ErrorKind(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
 nested_path_not_found = ErrorKind(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
@@ -254,10 +255,10 @@ function_not_found = ErrorKind(MetadataNotFound, "function_not_found", "Function
 
 
 class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
-    """The catalog of connector types does not contain this pair of dialect and interface."""
+    """The catalog of connector types does not contain this combination of dialect and interface."""
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
-        """`known` contains the catalog's dialects, which the message lists if `dialect` is not among them."""
+        """`known` lists the dialects of the catalog; the message includes them if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         shown = (dialect[:_MAX_SHOWN_CHARACTERS], interface[:_MAX_SHOWN_CHARACTERS])
         named = "There is no connector type {} with interface {}.".format(*shown)
@@ -265,7 +266,7 @@ class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
 
 
 class ConnectorRefused(InvalidRequest, code="validation_failed"):
-    """A connector's settings are invalid. `errors` contains the messages by setting."""
+    """A connector's settings are invalid. `errors` maps each setting to its messages."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
         self.errors = {name: list(texts) for name, texts in errors.items()}
@@ -276,7 +277,7 @@ class DriverNotInstalled(NotSupported, code="driver_not_installed"): ...
 
 
 class EngineJwtRequired(PermissionDenied, code="engine_jwt_required"):
-    """The engine requires the caller's external token, but the call has one of this service's tokens.
+    """The engine requires the caller's external token, but the call was made with a token of this service.
 
     Contract platform 3.9.
     """
@@ -297,7 +298,7 @@ connector_not_found = ErrorKind(NotFound, "connector_not_found", "Connector {!s:
 
 
 class SourceNotConfigured(NotSupported):
-    """This server does not have a search source. The search continues without it."""
+    """The search source is not configured on this server. The search continues without it."""
 
     def __init__(self, message: str = "Not configured.") -> None:
         super().__init__(message)
@@ -310,7 +311,7 @@ class CatalogUnavailable(ServiceUnavailable, code="catalog_unavailable"): ...
 
 
 class CatalogUnreachable(CatalogUnavailable):
-    """The catalog does not respond. Searching its other sources would take just as long."""
+    """The catalog does not respond. Its remaining sources are not searched, as each would also time out."""
 
 
 catalog_not_configured = ErrorKind(NotSupported, "catalog_not_configured")

@@ -1,4 +1,4 @@
-"""API tokens as bearers: the authenticator `api_token`, last-use times, and the throttle of failed attempts."""
+"""Authenticates bearers of API tokens (authenticator `api_token`), records last uses and throttles failed attempts."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -23,11 +23,11 @@ _MAX_CACHED_TOKENS = 4096
 _MAX_ADDRESSES = 50_000
 _RECORD_USES_EVERY_S = 5.0
 _REFUSAL_CACHED_S = 10.0
-"""How long the refusal of a token is cached."""
+"""How long the rejection of an invalid token is cached."""
 
 
 class ApiTokenBearers:
-    """Finds the users of API tokens with one indexed query per call. Use `running()`."""
+    """Maps API tokens to users with one indexed query per call. Enter `running()` to record token uses."""
 
     def __init__(
         self, records: CallerRepository, auth: AuthSettings, *, clock: Callable[[], float] = time.monotonic
@@ -35,14 +35,14 @@ class ApiTokenBearers:
         self._records = records
         self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
         self._good = LruCache[bytes, bool](_MAX_CACHED_TOKENS)
-        """Digests of recently accepted tokens; their address's throttle does not apply to them."""
+        """Digests of recently accepted tokens, which are exempt from the throttle of the client's network."""
         self._refused = LruCache[bytes, bool](_MAX_CACHED_TOKENS, life_s=_REFUSAL_CACHED_S, clock=clock)
-        """Digests of invalid tokens, without those of inactive users, who may be enabled again."""
+        """Digests of invalid tokens. Tokens of disabled users are not included, as the users may be enabled again."""
         self._used = set[UUID]()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Record token uses for the duration of the context, and remaining uses on exit."""
+        """Record token uses periodically while the context is open, and the remaining uses on exit."""
         async with background(every(_RECORD_USES_EVERY_S, self.note_uses), "api-token-uses"):
             yield
         try:
@@ -51,7 +51,7 @@ class ApiTokenBearers:
             log.warning("last uses of API tokens not noted: the database is out of reach")
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """Implement the authenticator `api_token`. Returns None without a bearer, or if it is not an API token.
+        """Implement the authenticator `api_token`. Returns None if there is no bearer token or it is not an API token.
 
         Raises InvalidToken, UserInactive, LoginThrottled, bad_authorization_header, DatabaseUnavailable.
         """
@@ -59,10 +59,10 @@ class ApiTokenBearers:
         return await self.user(token, request.client) if token is not None and is_api_token(token) else None
 
     async def user(self, token: str, client: str) -> User:
-        """Return the token's user with the token's current rights. Raises the same errors as `caller`."""
+        """Return the token's user with the rights that the token grants. Raises the same errors as `caller`."""
         digest = digest_of(token)
         if digest is None or self._refused.get(digest):
-            raise errors.InvalidToken  # without a query, so it does not count as a failure
+            raise errors.InvalidToken  # needs no query, so it is not counted as a failure
         if self._good.get(digest) is None:
             self._failures.require_free(client)
         owner = await self._records.api_token(digest)
@@ -81,7 +81,7 @@ class ApiTokenBearers:
         return user
 
     async def note_uses(self) -> None:
-        """Store the last-use times collected from calls. Raises DatabaseUnavailable."""
+        """Store the times of last use collected from calls. Raises DatabaseUnavailable."""
         used, self._used = self._used, set[UUID]()
         if used:
             try:
@@ -92,11 +92,11 @@ class ApiTokenBearers:
 
 
 class FailedTokens:
-    """Counts refused API tokens by client network, in the memory of this process.
+    """Counts rejected API tokens by client network, in the memory of this process.
 
-    Each token counts once per window, so a program that keeps calling with a bad one does not lock out its neighbors.
-    Tokens are too long to be guessed; the limit prevents a client with many old or invented tokens from causing a query
-    with every call. `limit=0` means no limit. A window begins with its first failure and is never extended.
+    Each token counts once per window, so one program that keeps retrying a bad token does not lock out its network.
+    Tokens are too long to be guessed; the limit only stops clients with many expired or invented tokens from causing a
+    query per call. `limit=0` disables the limit. A window begins with its first failure and is never extended.
     """
 
     def __init__(self, limit: int, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,12 +104,12 @@ class FailedTokens:
         self._window_s = window_s
         self._clock = clock
         self._windows = LruCache[str, tuple[float, int]](_MAX_ADDRESSES)
-        """End of the window and failures in it, by network."""
+        """End of the window and number of failures in it, by network."""
         self._counted = LruCache[tuple[str, bytes], float](_MAX_ADDRESSES)
         """End of the window in which a token was counted, by network and digest."""
 
     def require_free(self, client: str) -> None:
-        """Raises LoginThrottled if the limit is reached."""
+        """Raise LoginThrottled if the client's network has reached the limit."""
         until, failures = self._windows.get(network_of(client)) or (0.0, 0)
         left_s = until - self._clock()
         if self._limit and failures >= self._limit and left_s > 0:

@@ -17,7 +17,7 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.desktop import AuthSettings
 
 PREFIX = "qst_"
-"""The prefix of every API token, by which secret scanners and log filters recognize it."""
+"""The prefix of every API token. Secret scanners and log filters recognize tokens by it."""
 MAX_NAME_LENGTH = 100
 MAX_PAGE = 1000
 _RANDOM_BYTES = 32
@@ -27,14 +27,14 @@ TokenState: TypeAlias = Literal["active", "expired", "revoked"]
 
 
 def is_api_token(text: str) -> bool:
-    """Whether a bearer is to be treated as an API token, valid or not."""
+    """Return whether to treat a bearer token as an API token, valid or not."""
     return text.startswith(PREFIX)
 
 
 def digest_of(token: str) -> bytes | None:
-    """Compute the digest that the database stores. Returns None unless the text has the form of an API token.
+    """Return the digest under which the database stores the token; None if the string does not look like an API token.
 
-    The token has 256 random bits, so it cannot be guessed and needs no slow, salted hash.
+    A token has 256 random bits, so it cannot be guessed and a fast, unsalted hash suffices.
     """
     return hashlib.sha256(token.encode("ascii")).digest() if _FORM.fullmatch(token) else None
 
@@ -51,7 +51,7 @@ class NewApiToken:
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """An API token in a list; the token itself is known only to its owner."""
+    """An API token as listed. The secret itself is not stored."""
 
     id: UUID
     name: str
@@ -62,11 +62,11 @@ class ApiToken:
     created_by: str
     expires_at: datetime
     last_used_at: datetime | None
-    """Accurate to the minute."""
+    """Recorded at most once per minute."""
     state: TokenState
 
 
-# A new password, `revoke-tokens` and disabling the user raise the epoch, which ends older tokens.
+# A new password, `revoke-tokens` and disabling the user increment the epoch, which invalidates older tokens.
 _IS_LIVE = "t.revoked_at is null and t.expires_at > now() and t.token_epoch = u.token_epoch"
 
 _SELECT = f"""
@@ -85,7 +85,7 @@ _COUNT = """
     select count(*) from api_tokens t join users u on u.id = t.user_id where $1::text is null or u.username_key = $1
 """
 
-# The lock makes the second of two concurrent calls see the first one's token.
+# The row lock serializes concurrent calls, so the second call sees the token created by the first.
 _OWNER = f"""
     select u.id, u.is_active, u.token_epoch, {IS_ADMINISTRATOR} as is_admin
     from users u where u.username_key = $1 for no key update of u
@@ -109,9 +109,9 @@ _REVOKE = """
 
 
 class ApiTokens:
-    """Creates, lists and revokes API tokens. Each change is audited with the id and name of the token.
+    """Creates, lists and revokes API tokens. Each change is audited with the token's id and name.
 
-    User names follow the case rule. All calls raise DatabaseUnavailable.
+    User names are normalized by UsernameRule. All calls raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, auth: AuthSettings) -> None:
@@ -122,7 +122,7 @@ class ApiTokens:
     async def create(
         self, username: str, new: NewApiToken, *, by: str, facts: Mapping[str, str] | None = None
     ) -> tuple[ApiToken, str]:
-        """Create a token for a user; the result includes its text, which cannot be retrieved later.
+        """Create a token for a user. Returns it with its secret, which cannot be retrieved later.
 
         Raises InvalidUsername, unknown_user, InvalidParameter, NameTaken, too_many_api_tokens.
         """
@@ -151,9 +151,9 @@ class ApiTokens:
     async def page(
         self, username: str | None, *, page: int = 1, limit: int = MAX_PAGE
     ) -> tuple[int, Sequence[ApiToken]]:
-        """Return the number of a user's tokens (None for all users) and one page of them, by user, oldest first.
+        """Return the number of the user's tokens (None for all users) and one page, ordered by user, then age.
 
-        Expired and revoked tokens are listed for 30 days. Raises InvalidUsername.
+        Oldest tokens come first. Expired and revoked tokens remain listed for 30 days. Raises InvalidUsername.
         """
         key = None if username is None else self._usernames.read(username).key
         rows = await self._database.fetch(_PAGE, key, min((page - 1) * limit, 2**62), limit)
@@ -162,7 +162,7 @@ class ApiTokens:
     async def revoke(
         self, token_id: UUID, *, of: str | None, by: str, facts: Mapping[str, str] | None = None
     ) -> ApiToken:
-        """Revoke a token, which must belong to the user `of` if given. Idempotent.
+        """Revoke a token; if `of` is given, only if that user owns it. Idempotent.
 
         Raises api_token_not_found, InvalidUsername.
         """
@@ -176,7 +176,7 @@ class ApiTokens:
         return ended
 
     def _checked_life(self, new: NewApiToken) -> timedelta:
-        """Raises InvalidParameter."""
+        """Validate the request and return the token's lifetime. Raises InvalidParameter."""
         name, most = new.name, self._auth.api_tokens_max_days
         if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
             raise errors.InvalidParameter(
@@ -185,7 +185,7 @@ class ApiTokens:
         if not new.scopes:
             raise errors.InvalidParameter(f"scopes: name at least one of {', '.join(model.Scope)}.")
         if new.connectors is not None and model.Scope.ADMIN in new.scopes:
-            # Administration reaches every connector, so the limit would be an illusion.
+            # An admin token could manage any connector, so a connector limit would have no effect.
             raise errors.InvalidParameter("connectors: a token with the scope admin cannot be limited to connectors.")
         days = min(self._auth.api_tokens_default_days, most) if new.days is None else new.days
         if not 1 <= days <= most:
@@ -211,7 +211,7 @@ class ApiTokens:
 
 
 def _shown(row: Row | None) -> ApiToken:
-    assert row is not None  # noqa: S101 rows of tokens are deleted long after their ends
+    assert row is not None  # noqa: S101 rows of tokens are deleted long after the tokens end
     return ApiToken(
         id=row["id"],
         name=row["name"],

@@ -1,4 +1,4 @@
-"""Builds the services for users, logins, tokens and secrets: all for a server, single services for commands."""
+"""Builds the services for users, logins, tokens and secrets: all of them for a server, single ones for commands."""
 
 import asyncio
 import secrets
@@ -67,10 +67,10 @@ class AccountServices:
 async def open_accounts(
     settings: Settings, database: Database, metrics: Metrics = NO_METRICS
 ) -> AsyncGenerator[AccountServices]:
-    """Open the user services, and make sure that the default group exists.
+    """Open the user services and create the default group if it is missing.
 
-    Raises ConfigurationError, which lists everything that cannot be loaded, also if the database was used with another
-    secret key; DatabaseUnavailable.
+    Raises ConfigurationError, which lists all entries that cannot be loaded, also if the database was used with
+    another secret key; DatabaseUnavailable.
     """
     auth, records = settings.desktop.auth, AccountRepository(database)
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def open_accounts(
 
 @dataclass(frozen=True, slots=True)
 class _Bearers:
-    """Finds the users of tokens; `external` is None if `custom_jwt` is off."""
+    """The services that map tokens to users. `external` is None if `custom_jwt` is off."""
 
     keyring: Keyring
     callers: CallerRepository
@@ -175,7 +175,7 @@ async def _callers(
 ) -> Callers:
     """Open the entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
-    # Not shared with the login back ends: slow logins of unknown clients must not delay users' calls.
+    # Own thread pool: slow logins of unauthenticated clients must not delay users' calls.
     threads = stack.enter_context(closing(LimitedThreads()))
     challenges = list[Challenge]()
 
@@ -191,7 +191,7 @@ async def _callers(
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
         instance = await stack.enter_async_context(opened)
-        # A challenge only adds a header to a certain 401, so it has a short timeout and its own threads.
+        # A challenge only adds a header to a 401 response, so it has a short timeout and its own threads.
         for_challenges = stack.enter_context(closing(LimitedThreads(threads=2, limit_s=_CHALLENGE_LIMIT_S)))
         plugged = PlugInAuthenticator(name, instance, threads, for_challenges, bearers.provisioning)
         challenges.append(plugged.challenge)
@@ -201,7 +201,7 @@ async def _callers(
 
 
 async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Open each name once, in order. Raises ConfigurationError, which lists everything that cannot be loaded."""
+    """Open each distinct name once, in order. Raises ConfigurationError, which lists all names that failed to load."""
     opened, problems = list[T](), list[str]()
     for name in dict.fromkeys(names):
         try:
@@ -219,7 +219,7 @@ def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
 
 
 def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
-    """Build the back end for a directory. It sends nothing before the first login.
+    """Build the LDAP login back end. It does not connect before the first login.
 
     Raises ConfigurationError if ldap3 is not installed or the CA file is unusable.
     """
@@ -239,9 +239,9 @@ def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
 
 
 async def ensure_administrator(accounts: Accounts, given_password: str | None, show: Callable[[str], None]) -> None:
-    """Create `admin` if there are no users at all.
+    """Create the user `admin` if there are no users at all.
 
-    Without `given_password` a random one is shown once and stored only as a hash. Raises InvalidPassword.
+    If `given_password` is None, a random password is shown once and stored only as a hash. Raises InvalidPassword.
     """
     alphabet = string.ascii_letters + string.digits
     name, password = "admin", given_password or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
@@ -256,7 +256,7 @@ async def ensure_administrator(accounts: Accounts, given_password: str | None, s
         show(f"Administrator: {name}\nPassword:      {password}\nThe password is shown this once only.")
 
 
-# For commands. All raise ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+# For commands. All functions below raise ConfigurationError, SchemaMismatch, DatabaseUnavailable.
 
 
 @asynccontextmanager

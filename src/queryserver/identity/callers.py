@@ -1,4 +1,5 @@
-"""Identifies callers by own tokens, API tokens and the authenticators of `desktop.auth.api_auth`.
+"""Identifies callers by own tokens (JWTs issued by this service), API tokens and the other entries of
+`desktop.auth.api_auth`.
 
 Contract platform 3.3, 4.2.
 """
@@ -34,18 +35,18 @@ from queryserver.platform.database import CoalescingReader, Database, Row
 ALGORITHM = "HS256"
 
 _MAX_CHARACTERS = 4096
-# An own token has 400 characters: 4,000 active users take 4 MB.
+# An own token has 400 characters, so the tokens of 4,000 active users take 4 MB.
 _MAX_CACHED_TOKENS = 4096
 
 _HEX32 = re.compile(r"[0-9a-f]{32}")
 
-# The library checks signature and form only. Required claims and expiry are checked here: `require_exp` would
-# enable the library's own clock, and expired tokens could not be revoked.
+# The library checks only signature and form. Required claims and expiry are checked here: `require_exp` would make the
+# library check the expiry by its own clock, and expired tokens could not be read in order to revoke them.
 _OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
 
 class TokenKey(NamedTuple):
-    """The parts of a token that determine its state."""
+    """The claims of an own token that determine whether it is still valid."""
 
     user_id: int
     family: str
@@ -65,9 +66,9 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True)
 class CallerKey:
-    """A caller without an own token: an identity of another issuer, and the id under which its token can be revoked.
+    """A caller without an own token: an identity from another issuer, and the id by which its token can be revoked.
 
-    `username_key` finds the user by name if the identity is not linked; None if no user can have the name.
+    `username_key` is used to find the user by name if the identity is not linked; None if the name is not a valid one.
     """
 
     identity: ExternalIdentity
@@ -77,12 +78,12 @@ class CallerKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller(TokenOwner):
-    """The current state of a user found by a linked identity or else by name."""
+    """The current state of a user who was found by linked identity or, failing that, by name."""
 
     logged_in_recently: bool
     """Whether the last login was less than an hour ago."""
     is_linked: bool
-    """Whether the identity is linked to this user; otherwise only the name matches."""
+    """Whether the identity is linked to this user; if not, the user was found by name."""
     has_password: bool
     has_identities: bool
     """Whether any identity is linked to the user."""
@@ -91,14 +92,14 @@ class KnownCaller(TokenOwner):
 
 @dataclass(frozen=True, slots=True)
 class ApiTokenOwner(TokenOwner):
-    """The current state of an API token and its user, whose rights are narrowed to the token's."""
+    """The current state of an API token and its user. The user's rights are already narrowed to those of the token."""
 
     expires_at: datetime
     """UTC."""
     is_expired: bool
     made_in_epoch: int
     is_use_unknown: bool
-    """Whether no use was recorded within the last minute."""
+    """Whether no use was recorded within the last minute, so the current use must be recorded."""
 
 
 _USER_NOW = """
@@ -112,7 +113,7 @@ _USER_NOW = """
         ) as rights,
         (select s.version from connector_state s) as connectors_version
 """
-"""The columns of a row of `users u` for a user with all rights; see `_state`."""
+"""The columns of `users u` and its groups and rights that `_state` reads."""
 
 _OWNERS = f"""
     select k.n, {_USER_NOW},
@@ -149,7 +150,7 @@ _LOGIN_COLUMNS = """
 
 _FACTS = ("logged_in_recently", "is_linked", "has_password", "has_identities", "is_service_account")
 
-# A link takes precedence over a name, since the two may lead to different users.
+# A link takes precedence over a name, because the two may point to different users.
 _CALLERS = f"""
     select k.n, {_USER_NOW},
         exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_LOGIN_COLUMNS}
@@ -197,7 +198,7 @@ _LEAVE = f"""
     where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
 """
 
-# Locks the groups against deletion until the memberships are written; groups deleted before that are left out.
+# Locks the groups against deletion until the memberships are written. Groups deleted before that are skipped.
 _JOIN = f"""
     insert into group_members (user_id, group_id)
     select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
@@ -211,9 +212,9 @@ _GROUPS = """
 
 
 class CallerRepository:
-    """Finds callers by own token, API token or another issuer's identity, and revokes tokens.
+    """Finds callers by own token, API token or external identity, and revokes tokens.
 
-    Concurrent calls share a query. All methods raise DatabaseUnavailable.
+    Concurrent lookups are combined into one query. All methods raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database) -> None:
@@ -227,12 +228,12 @@ class CallerRepository:
         return TokenOwner(*_state(row)) if row else None
 
     async def user(self, user_id: int) -> User | None:
-        """Return an active user with rights and groups; None if disabled or deleted."""
+        """Return an active user with rights and groups; None if the user is disabled or deleted."""
         owner = await self.owner(TokenKey(user_id, "", ""))
         return owner.user if owner and owner.is_active else None
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
-        """Return the user that the identity is linked to, else the user with that name, else None."""
+        """Return the user to whom the identity is linked; if there is none, the user with that name; otherwise None."""
         row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
         return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
 
@@ -240,7 +241,7 @@ class CallerRepository:
         row = await self._api_tokens.get(digest)
         if row is None:
             return None
-        # A newer version may have stored scopes unknown to this one.
+        # A newer version of this service may have stored scopes that this version does not know.
         scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
         connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
         user, is_active, epoch, is_revoked = _state(row)
@@ -249,25 +250,25 @@ class CallerRepository:
         return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
-        """Revoke a family, or a single token by its jti. Idempotent."""
+        """Revoke a token family, or a single token by its jti. Idempotent."""
         await self._database.execute(_REVOKE, token_id, keep_until)
 
     async def end_all(self, user_id: int, *, epoch: int) -> None:
-        """Revoke all tokens of a user, unless the epoch has been raised already."""
+        """Revoke all tokens of a user by incrementing the token epoch, unless it already differs from `epoch`."""
         await self._database.execute(
             "update users set token_epoch = token_epoch + 1 where id = $1 and token_epoch = $2", user_id, epoch
         )
 
     async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
-        """Record a refresh token's exchange. Returns None the first time, and afterwards the time since then."""
+        """Record the exchange of a refresh token. Returns None the first time, and later the time since then."""
         row = await self._database.row(_EXCHANGE, jti, expires_at)
         if row is None or row["is_first"]:
             return None
-        # In a race, the loser's snapshot lacks the winner's row: the exchange has only just happened.
+        # Two calls raced: the loser's snapshot lacks the winner's row, so the exchange has only just happened.
         return row["since"] or timedelta(0)
 
     async def exchanged_for(self, jti: str) -> timedelta | None:
-        """Return the time since a refresh token was exchanged; None if it was not."""
+        """Return the time since a refresh token was exchanged; None if it has not been exchanged."""
         return await self._database.value("select now() - rotated_at from rotated_tokens where jti = $1", jti)
 
     async def note_call(self, user_id: int) -> None:
@@ -275,17 +276,17 @@ class CallerRepository:
         await self._database.execute(_NOTE_CALL, user_id)
 
     async def note_api_tokens(self, used: Collection[UUID]) -> None:
-        """Set the last use of these API tokens to now."""
+        """Set the time of last use of these API tokens to now."""
         await self._database.execute("update api_tokens set last_used_at = now() where id = any($1)", list(used))
 
     async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
-        """Make a user a member of exactly these groups and the default group; return the resulting groups.
+        """Make a user a member of exactly these groups and the default group. Returns the user's groups afterwards.
 
-        Unknown names are ignored. Memberships of groups with the right `admin` are neither added nor removed.
+        Unknown names are ignored. Membership in groups with the right `admin` is neither added nor removed.
         """
         names = [default_group, *groups]
         async with self._database.transaction() as connection:
-            # Concurrent calls of one user with different groups must not result in their union.
+            # Without the lock, concurrent calls for one user could leave the union of their groups.
             await connection.execute("select from users where id = $1 for no key update", user_id)
             await connection.execute(_LEAVE, user_id, names)
             await connection.execute(_JOIN, user_id, names)
@@ -327,8 +328,8 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the bearer token of the `Authorization` header; None without the header or with another scheme.
-
+    """Return the bearer token in the `Authorization` header; None if the header is absent or uses another scheme.
+    Raises bad_authorization_header, and InvalidToken if the token is not ASCII.
     Raises bad_authorization_header, InvalidToken (not ASCII).
     """
     values = [value for name, value in headers if name == b"authorization"]
@@ -346,7 +347,7 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def require_valid(owner: Owner | None, epoch: int | None = None) -> Owner:
-    """Return the owner if the token is valid; `epoch` is that of an own token.
+    """Return the owner if the token is valid. `epoch` is the token's epoch, or None for tokens that have none.
 
     Raises UserNotFound, UserInactive, InvalidToken.
     """
@@ -360,7 +361,7 @@ def require_valid(owner: Owner | None, epoch: int | None = None) -> Owner:
 
 
 def api_token_user(owner: ApiTokenOwner | None) -> User:
-    """Return the user of an API token, with the token's rights. Errors for invalid tokens do not reveal the user.
+    """Return the user of an API token, limited to the token's rights. Errors for invalid tokens do not name the user.
 
     Raises InvalidToken, UserInactive.
     """
@@ -389,7 +390,7 @@ class TokenClaims:
 
     @property
     def key(self) -> TokenKey:
-        """The parts that determine the state of the token."""
+        """The claims that determine whether the token is still valid."""
         return TokenKey(self.user_id, self.family, self.jti)
 
 
@@ -399,7 +400,7 @@ class JwtCodec:
     def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self._keyring = keyring
         self._clock = clock
-        # Clients send the same token with every call: its signature is checked once, its expiry every time.
+        # Clients send the same token with every call: the signature is checked once, the expiry each time.
         self._good = lru_cache(_MAX_CACHED_TOKENS)(self._verified)
 
     def sign(self, claims: TokenClaims) -> str:
@@ -416,7 +417,10 @@ class JwtCodec:
         return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
 
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
-        """Return the claims of a valid token. Raises InvalidToken for a bad form, key, signature or time."""
+        """Return the claims of a token. Raises InvalidToken if its form, key or signature is bad or it has expired.
+
+        With `expired_too`, expired tokens are accepted.
+        """
         claims = self._good(token)
         if claims.expires_at <= self._clock() and not expired_too:
             raise errors.InvalidToken
@@ -432,7 +436,7 @@ class JwtCodec:
                 raise errors.InvalidToken
             content = jwt.decode(token, key.signing, algorithms=[ALGORITHM], options=_OPTIONS)
         except (JOSEError, ValueError, TypeError, AttributeError, RecursionError):
-            # The library raises plain Python errors for some malformed headers.
+            # The library raises built-in Python exceptions for some malformed headers.
             raise errors.InvalidToken from None
         return _claims(content)
 
@@ -478,9 +482,9 @@ class OwnBearers:
         self._records = records
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """Implement the authenticator `jwt`. Returns None without a bearer, or if it is not an own token.
+        """Implement the authenticator `jwt`. Returns None if there is no bearer token or it is not an own token.
 
-        Every call reads the database, so revocations take effect immediately.
+        Every call queries the database, so revocations take effect immediately.
         Raises NotAuthenticated and its subclasses, DatabaseUnavailable.
         """
         token = bearer_of(request.raw_headers)
@@ -496,13 +500,13 @@ class OwnBearers:
 
 
 CallerSource: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, User | None]]
-"""Returns the caller, or None to try the next entry. NotAuthenticated ends the search."""
+"""Returns the caller, or None to try the next entry. Raising NotAuthenticated ends the search."""
 Challenge: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, str | None]]
-"""Returns the text of an additional `WWW-Authenticate` if no entry knows the caller. Never raises; 2 s at most."""
+"""Returns the value of an additional `WWW-Authenticate` header for a 401 response. Takes 2 s at most; never raises."""
 
 
 class Callers:
-    """Tries the entries of `desktop.auth.api_auth` in order until one knows the caller."""
+    """Tries the entries of `desktop.auth.api_auth` in order until one of them identifies the caller."""
 
     def __init__(self, sources: Sequence[CallerSource], challenges: Sequence[Challenge] = ()) -> None:
         self._sources = sources
@@ -524,7 +528,7 @@ class Callers:
             # An explicit refusal needs no challenges.
             raise
         except errors.NotAuthenticated as refusal:
-            # Concurrently, so that slow challenges do not add up.
+            # Run concurrently, so that slow challenges do not add up.
             async with asyncio.TaskGroup() as group:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
             refusal.challenges = tuple(text for one in challenges if (text := one.result()))

@@ -1,4 +1,4 @@
-"""Explains which check accepts or refuses a token: `queryserver auth explain` (Contract platform 12)."""
+"""Reports which check accepts or rejects a token, for `queryserver auth explain` (Contract platform 12)."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Runs the checks in order until one fails."""
+    """Runs the checks on a token in order until one fails."""
 
     keyring: Keyring
     records: CallerRepository
@@ -60,7 +60,7 @@ class Explainer:
         return [CheckResult(check, True, texts.get(check, "")) for check in API_TOKEN_CHECKS]
 
     async def _check_api_token(self, token: str, texts: dict[str, str]) -> None:
-        """Run the checks, and fill `texts` with facts about the token. Raises TokenRefused."""
+        """Run the checks and record facts about the token in `texts`. Raises TokenRefused."""
         if not self.takes_api_tokens:
             raise TokenRefused("form", "API tokens are switched off by desktop.auth.api_auth")
         digest = digest_of(token)
@@ -85,7 +85,7 @@ class Explainer:
         texts["rights"] = f"scopes {scopes}; connectors {connectors}"
 
     async def _check(self, token: str) -> str:
-        """Check a token and return its algorithm. Raises TokenRefused."""
+        """Check a JWT and return its algorithm. Raises TokenRefused."""
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")

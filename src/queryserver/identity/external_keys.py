@@ -1,4 +1,4 @@
-"""The keys of another issuer, cached by this process (Contract platform 3.9 rule 3)."""
+"""The verification keys of an external issuer, cached in this process (Contract platform 3.9 rule 3)."""
 
 import asyncio
 import binascii
@@ -26,7 +26,7 @@ from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings
 
-# The signer's certificates (`x5c`) are ignored, but headers that contain them have several kilobytes.
+# Allows several kilobytes, because a header may contain the signer's certificates (`x5c`), which are ignored.
 _MAX_HEADER_CHARACTERS = 16 * 1024
 _MAX_CACHED_HEADERS = 256
 
@@ -39,24 +39,24 @@ def algorithm_of(token: str) -> object:
 
 @lru_cache(_MAX_CACHED_HEADERS)
 def header_of(segment: str) -> Mapping[str, Any]:
-    """Decode a token's first part; empty if it is not a header. An issuer's tokens share their header."""
+    """Decode the header segment of a token; empty if invalid. Cached, because an issuer's tokens share their header."""
     return (object_of(segment) or {}) if len(segment) <= _MAX_HEADER_CHARACTERS else {}
 
 
 def decoded(segment: str) -> bytes:
-    """Decode a part of a token. Raises ValueError unless it is base64url without padding."""
+    """Decode a token segment. Raises ValueError unless it is base64url without padding."""
     if "=" in segment or not segment.isascii():
         raise ValueError("is not base64url")
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
-    # The decoder skips invalid characters, so one token would have several spellings.
+    # The decoder skips invalid characters, so without this check several strings would decode to the same token.
     if len(content) != len(segment) * 3 // 4:
         raise ValueError("is not base64url")
     return content
 
 
 def object_of(segment: str) -> Mapping[str, Any] | None:
-    """Decode a part such as the claims; None if it is not a JSON object."""
+    """Decode a token segment that contains JSON, such as the claims; None if it is not a JSON object."""
     try:
         value: object = orjson.loads(decoded(segment))
     except (binascii.Error, ValueError):
@@ -65,14 +65,14 @@ def object_of(segment: str) -> Mapping[str, Any] | None:
 
 
 _MIN_BITS = 2048
-# OpenSSL refuses larger keys; verifying with a key of 16384 bits takes a millisecond.
+# OpenSSL rejects larger keys; verifying a signature with a 16384-bit key takes a millisecond.
 _MAX_BITS = 16384
 _MAX_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """A public key, compared by id, modulus and exponent."""
+    """A public key; compared by key id, modulus and exponent."""
 
     kid: str | None
     modulus: int = field(repr=False)
@@ -91,7 +91,10 @@ Keys: TypeAlias = tuple[VerifyingKey, ...]
 
 
 def keys_in(document: bytes) -> Keys:
-    """Read RS256 keys of at least 2048 bits, and skip others. Raises ValueError unless this is a JWKS document."""
+    """Read the RS256 keys of at least 2048 bits from a JWKS document; skip all others.
+
+    Raises ValueError if it is not a JWKS document.
+    """
     content: object = orjson.loads(document)
     entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -102,7 +105,7 @@ def keys_in(document: bytes) -> Keys:
 
 
 def keys_named(keys: Keys, kid: str | None) -> Keys:
-    """Return the keys with that id; without an id, the key if there is just one."""
+    """Return the keys with the id `kid`. If `kid` is None, return the only key, or none if there are several."""
     if kid is None:
         return keys if len(keys) == 1 else ()
     return tuple(key for key in keys if key.kid == kid)
@@ -133,17 +136,17 @@ _MAX_BYTES = 1024 * 1024
 
 
 class KeyServers:
-    """Fetches keys, first from the server that last succeeded. `ca` holds additional trusted authorities."""
+    """Fetches key sets, trying the server that last succeeded first. `ca` contains additional trusted CAs."""
 
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
         self._secured = HttpClient(rules, authorities=ca)
-        # Others control DNS, so unencrypted keys are accepted from this machine only.
+        # DNS can be spoofed, so keys over unencrypted HTTP are accepted from loopback addresses only.
         self._plain = HttpClient(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> Keys | None:
-        """Fetch keys from the first server that returns a valid key set. Each has a timeout. None if all fail."""
+        """Fetch keys from the first server that returns a key set; None if all fail. The timeout applies per server."""
         for url in list(self._urls):
             try:
                 keys = await self._fetch_from(url)
@@ -160,7 +163,7 @@ class KeyServers:
             await exchanges.__aexit__(None, None, None)
 
     async def _fetch_from(self, url: str) -> Keys:
-        """Fetch keys. Raises EngineUnavailable, ValueError (not a JWKS document), OSError (the CA file)."""
+        """Fetch keys. Raises EngineUnavailable, ValueError (not a JWKS document), OSError (unusable CA file)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
             url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s
@@ -175,9 +178,9 @@ class KeyServers:
 
 
 def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
-    """Return the allowed loopback networks, or all loopback networks for an empty list.
+    """Return the allowed networks restricted to loopback; all loopback networks if `allowed` is empty.
 
-    The result is never empty, as an empty tuple would allow everything.
+    The result is never empty, because an empty tuple would allow all addresses.
     """
     found = [network for network in LOOPBACK if not allowed]
     for network in LOOPBACK:
@@ -186,17 +189,17 @@ def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
     return tuple(found) or (ip_network("255.255.255.255/32"),)
 
 
-# Stale keys are used if the key server takes longer than this.
+# If stale keys are available, calls wait no longer than this for a fetch, then use the stale keys.
 _FETCH_WAIT_S = 1.0
-# Without keys and without a pause, every call would fetch.
+# If there are no keys, fetches after a failure are at least this far apart.
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class KeyCache:
-    """Caches the source's keys, and fetches them when stale or missing, one fetch at a time. Close it after use.
+    """Caches the source's keys. Fetches them when they are missing or stale, one fetch at a time. Close it after use.
 
-    Timeouts and lifetimes come from the settings.
+    The settings define the lifetimes and the minimum interval between fetches.
     """
 
     source: KeyServers
@@ -211,11 +214,11 @@ class KeyCache:
     _fetching: "asyncio.Task[bool] | None" = field(default=None, init=False)
 
     def is_fresh(self, key: VerifyingKey) -> bool:
-        """Whether the key is among the cached keys, and these are fresh."""
+        """Return whether the key is cached and the cache is fresh."""
         return key in self._known and self.clock() - self._fetched_at < self.settings.cache_s
 
     async def find(self, kid: str | None) -> Keys:
-        """Return the keys with that id, perhaps none. An unknown id may cause a fetch.
+        """Return the keys with that id, possibly none. An unknown id may trigger a fetch.
 
         Raises KeyServerUnavailable if there are no keys at all.
         """
@@ -241,7 +244,7 @@ class KeyCache:
         await self.source.aclose()
 
     async def _refreshed(self) -> bool:
-        """Fetch keys if missing or stale. Returns whether new keys arrived."""
+        """Fetch keys if they are missing or stale. Returns whether new keys arrived."""
         now = self.clock()
         if self._keys is not None and now - self._fetched_at < self.settings.cache_s:
             return False
@@ -258,7 +261,7 @@ class KeyCache:
         fetching = self._fetching
         if fetching is None:
             fetching = self._fetching = asyncio.create_task(self._fetch_now(), name="key-fetch")
-        # A waiting call may be canceled, but the fetch serves all calls.
+        # A waiting call may be canceled; the fetch continues, because other calls wait for it too.
         done, _ = await asyncio.wait([fetching], timeout=wait_s)
         return bool(done) and fetching.result()
 
@@ -278,7 +281,7 @@ class KeyCache:
         return True
 
     def _has_usable(self) -> bool:
-        """Whether there are usable keys, fresh or stale."""
+        """Return whether there are keys, fresh or stale, that may still be used."""
         longest = max(self.settings.cache_s, self.settings.max_stale_s)
         return self._keys is not None and self.clock() - self._fetched_at <= longest
 

@@ -1,8 +1,8 @@
-"""Tokens of another issuer: JWT with RS256 (Contract platform 3.9, Rule T12).
+"""Tokens from an external issuer: JWTs signed with RS256 (Contract platform 3.9, Rule T12).
 
-The algorithm is fixed here, never taken from the token; the keys come from the configured key server, and the key
+The algorithm is fixed here and never taken from the token. The keys come from the configured key server; the key
 headers of a token (`jku`, `x5u`, `jwk`, `x5c`) are ignored. `cryptography` verifies the signature with an RSA key
-object, which cannot be mistaken for the secret of an HMAC.
+object, so a public key cannot be misused as an HMAC secret.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
 
 _MAX_CHARACTERS = 16 * 1024
 _MAX_CACHED_TOKENS = 4096
-_MAX_EXPIRY = 250_000_000_000  # in the year 9892: datetime ends with the year 9999
-# Longer than any clock difference between servers and database.
+_MAX_EXPIRY = 250_000_000_000  # in the year 9892; datetime ends with the year 9999
+# Exceeds any clock difference between servers and database.
 _KEEP_REVOCATION_FOR = timedelta(minutes=5)
 _REVOKED = "the token was revoked"
 
 
 class TokenRefused(errors.InvalidToken):
-    """A token that failed a check; the response is the same as for any bad token."""
+    """A token failed a check. The response is the same as for any invalid token."""
 
     def __init__(self, check: str, reason: str) -> None:
         super().__init__()
@@ -48,20 +48,20 @@ class TokenRefused(errors.InvalidToken):
 
 @dataclass(frozen=True, slots=True)
 class ExternalClaims:
-    """The content of a valid token of another issuer (Contract platform 3.9)."""
+    """The claims of a valid external token (Contract platform 3.9)."""
 
     identity: model.ExternalIdentity
     expires_at: int
-    """Its `exp`: seconds since 1970."""
+    """The claim `exp`: seconds since 1970."""
     refused_from: float
-    """`exp` plus the accepted clock skew."""
+    """`exp` plus the tolerated clock skew."""
     id: str = field(repr=False)
     """The revocation id: a digest of issuer and `jti`, or of the signed text if there is no `jti`."""
 
 
 @dataclass(slots=True, eq=False)
 class ExternalBearers:
-    """Finds the users of external tokens by identity, and creates them at the first call if the settings say so."""
+    """Finds the users of external tokens by identity. Creates users on their first call if the settings allow it."""
 
     keys: KeyCache
     rules: JwtSettings
@@ -75,12 +75,12 @@ class ExternalBearers:
     )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """Implement the authenticator `custom_jwt`. Returns None without a bearer of this kind. Raises like `user`."""
+        """Implement the authenticator `custom_jwt`. Returns None unless an RS256 bearer is sent. Raises like `user`."""
         token = bearer_of(request.raw_headers)
         return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
     async def user(self, token: str) -> model.User:
-        """Return the user of a token, with the token attached.
+        """Return the user of a token; the token is attached as `external_token`.
 
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
         """
@@ -113,7 +113,7 @@ class ExternalBearers:
             raise errors.InvalidToken from None
 
     async def verify_with_reason(self, token: str) -> None:
-        """Like `verify`, but raises IdentityRefused, whose reason says why an identity is refused."""
+        """Like `verify`, but raise IdentityRefused, with the reason, instead of InvalidToken for a refused identity."""
         claims = await self._read(token)
         known = await self.provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
@@ -126,9 +126,9 @@ class ExternalBearers:
             raise errors.InvalidToken
 
     async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Revoke the token; `everything` also revokes all own tokens of its user.
+        """Revoke the token; with `everything`, also all own tokens of its user.
 
-        Returns the user's name, or else the token's subject; None for an invalid token, which changes nothing.
+        Returns the user name, or the token's subject if there is no user; None, without effect, for an invalid token.
         Raises KeyServerUnavailable, DatabaseUnavailable.
         """
         try:
@@ -147,7 +147,7 @@ class ExternalBearers:
         return known.user.username if known else claims.identity.subject
 
     async def _read(self, token: str) -> ExternalClaims:
-        """Return the content of a valid token. Raises TokenRefused, KeyServerUnavailable."""
+        """Return the claims of a valid token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
             if (good := self._good.get(digest)) is None or not self.keys.is_fresh(good[1]):
@@ -201,7 +201,7 @@ class ExternalBearers:
         raise TokenRefused("signature", "it was not made with this key")
 
     def _checked_expiry(self, content: Mapping[str, Any]) -> int:
-        """Check the times and return `exp`. Raises TokenRefused."""
+        """Check `exp`, `nbf` and `iat`, and return `exp`. Raises TokenRefused."""
         now, leeway_s = self.clock(), self.rules.leeway_s
         expires_at = _moment(content, "exp")
         if expires_at is None:
@@ -215,11 +215,11 @@ class ExternalBearers:
         return int(expires_at)
 
     def _identity(self, content: Mapping[str, Any]) -> model.ExternalIdentity:
-        """Return the token's identity, spelled exactly as by the issuer. Raises TokenRefused."""
+        """Return the token's identity exactly as the issuer spells it. Raises TokenRefused."""
         name = self.rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
-            # Excludes characters that cannot be stored, such as U+0000 and lone surrogates.
+            # Rejects characters that cannot be stored, such as U+0000 and lone surrogates.
             if not isinstance(text, str) or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
                 raise TokenRefused(
                     "user", f"the claim {claim} is no text of at most {model.IDENTITIES_MAX_LENGTH} characters"
@@ -230,7 +230,7 @@ class ExternalBearers:
 
 
 def _split_token(token: str) -> tuple[str, bytes]:
-    """Split a token into signed text and signature. Raises TokenRefused."""
+    """Split a token into the signed text and the signature. Raises TokenRefused."""
     if len(token) > _MAX_CHARACTERS or not token.isascii() or token.count(".") != 2:
         raise TokenRefused("form", f"it is no signed token of at most {_MAX_CHARACTERS} characters")
     signed, _, signature = token.rpartition(".")
@@ -259,12 +259,12 @@ def _shown(value: object) -> str:
 
 
 def _id(content: Mapping[str, Any], signed: str) -> str:
-    """Compute the revocation id, without the signature, which can be encoded in more than one way."""
+    """Compute the revocation id. It excludes the signature, because a signature has more than one valid encoding."""
     jti: object = content.get("jti")
     named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
     return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _log_refused(reason: str) -> None:
-    """Log a refusal the way `_read` does (Contract platform 3.9 rule 6)."""
+    """Log a rejection in the same form as `_read` (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)

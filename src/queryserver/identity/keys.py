@@ -29,21 +29,21 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """The keys derived from one secret; none of them reveals another."""
+    """The keys derived from one secret. No derived key reveals another."""
 
     fingerprint: str
-    """Hex; may be shown and stored."""
+    """Hexadecimal; not confidential."""
     signing: bytes = field(repr=False)
     sealing: bytes = field(repr=False)
 
     @property
     def id(self) -> str:
-        """The `kid` of tokens: eight hex digits."""
+        """The `kid` of tokens: the first eight hex digits of the fingerprint."""
         return self.fingerprint[:8]
 
     @classmethod
     def derive(cls, secret: Secret) -> "SecretKey":
-        """Derive the keys from a secret; every process gets the same keys."""
+        """Derive the keys from a secret; the result is the same in every process."""
         source = secret.get_secret_value().encode()
         fingerprint = hashlib.sha256(_derived(source, b"fingerprint")).hexdigest()
         return cls(fingerprint, _derived(source, b"token signing"), _derived(source, b"secret sealing"))
@@ -51,7 +51,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The current key, which signs and seals, and former keys, which only read."""
+    """The current key, which signs and seals, and former keys, which only verify and unseal."""
 
     present: SecretKey
     former: tuple[SecretKey, ...] = ()
@@ -65,16 +65,16 @@ class Keyring:
 
 
 def load_keyring(desktop: DesktopSettings) -> Keyring:
-    """Load the configured keys, or else the key in the data directory, creating it if missing.
+    """Load the configured keys. If none is configured, load the key in the data directory, created if missing.
 
-    Blocks on the disk. Raises ConfigurationError.
+    Blocks on disk I/O. Raises ConfigurationError.
     """
     secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _stored_secret(desktop.data_dir)
     return _keyring(desktop, secret)
 
 
 def existing_keyring(desktop: DesktopSettings) -> Keyring | None:
-    """Like `load_keyring`, but creates no key; None if there is none yet."""
+    """Like `load_keyring`, but do not create a key: return None if there is none yet."""
     if desktop.secret_key.get_secret_value():
         return _keyring(desktop, desktop.secret_key)
     file = desktop.data_dir / KEY_FILE
@@ -83,7 +83,7 @@ def existing_keyring(desktop: DesktopSettings) -> Keyring | None:
 
 
 def _keyring(desktop: DesktopSettings, secret: Secret) -> Keyring:
-    """Raises ConfigurationError."""
+    """Validate the secrets and derive their keys. Raises ConfigurationError."""
     checks = {
         "desktop.secret_key": secret_key_problem(secret),
         "desktop.secret_key_fallbacks": fallbacks_problem(desktop.secret_key_fallbacks),
@@ -95,16 +95,16 @@ def _keyring(desktop: DesktopSettings, secret: Secret) -> Keyring:
 
 
 async def open_keyring(desktop: DesktopSettings, database: Database) -> Keyring:
-    """Load the keys, and check that they fit this database. Raises ConfigurationError, DatabaseUnavailable."""
+    """Load the keys and check that they match the database. Raises ConfigurationError, DatabaseUnavailable."""
     keyring = await asyncio.to_thread(load_keyring, desktop)
     await require_known_key(keyring, FactRepository(database))
     return keyring
 
 
 async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
-    """Raises ConfigurationError unless the database was first used with a key of the ring.
+    """Raise ConfigurationError unless the database was first used with a key of the ring.
 
-    Any other key would reject all tokens and fail to open sealed secrets.
+    With any other key, all existing tokens would be rejected and no sealed secret could be opened.
     """
     known = await facts.keep(FINGERPRINT_FACT, keyring.present.fingerprint)
     if text := key_mismatch(keyring, known):
@@ -112,7 +112,7 @@ async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
 
 
 def key_mismatch(keyring: Keyring, known: str) -> str | None:
-    """Explain why the keys do not fit a database used with the key of fingerprint `known`; None if they fit."""
+    """Explain why the keys do not match a database first used with the key fingerprint `known`; None if they match."""
     if any(key.fingerprint == known for key in keyring):
         return None
     return (
@@ -144,7 +144,7 @@ def _key_errors(file: Path) -> Generator[None]:
 
 
 def _make_secret(file: Path) -> None:
-    """Write the file under another name, then link it, so that processes starting together read the same key."""
+    """Write a draft file, then link it to `file`, so that processes that start together read the same key."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         write_private(draft, secrets.token_urlsafe(_KEY_BYTES))
@@ -160,19 +160,19 @@ _NONCE_BYTES = 12
 
 
 class AesSealer:
-    """Encrypts secrets for the database. Secrets sealed with former keys of the ring can still be opened."""
+    """Encrypts secrets for storage in the database. Secrets sealed with former keys of the ring can still be opened."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._present = bytes.fromhex(keyring.present.id)
         self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
 
     def seal(self, secret: bytes) -> bytes:
-        """Encrypt with a fresh nonce, so every result differs."""
+        """Encrypt with a fresh nonce, so equal secrets give different results."""
         nonce = os.urandom(_NONCE_BYTES)
         return self._present + nonce + self._ciphers[self._present].encrypt(nonce, secret, self._present)
 
     def unseal(self, sealed: bytes) -> bytes:
-        """Decrypt a secret. Raises ValueError if it was tampered with or its key is unknown."""
+        """Decrypt a secret. Raises ValueError if the sealed bytes were modified or their key is unknown."""
         key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
         cipher = self._ciphers.get(key_id)
         if cipher is None or len(nonce) < _NONCE_BYTES:

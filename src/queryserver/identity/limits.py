@@ -1,4 +1,4 @@
-"""Limits calls per minute by user or address, and the number of long calls, which recheck their user regularly."""
+"""Limits calls per minute by user or address, and the number of long-running calls, whose users are rechecked."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.networks import network_of
 from queryserver.platform.threads import background
 
-# Sorted, so that servers lock shared rows in the same order. Past minutes' counts are dropped.
+# Sorted, so that servers lock shared rows in the same order. Counts of past minutes are discarded.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
 select caller, $2, calls from unnest($1::text[], $3::int[]) as added (caller, calls) order by caller
@@ -43,12 +43,12 @@ class RequestCounts:
         self._database = database
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
-        """Add calls by caller for a minute (counted from 1970). Returns all servers' totals for the same callers."""
+        """Add calls by caller for a minute (counted from 1970). Returns these callers' totals over all servers."""
         rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
         return {row["caller"]: row["requests"] for row in rows}
 
     async def forget(self) -> float:
-        """Delete past minutes' counts. Returns the database's time in seconds since 1970."""
+        """Delete the counts of past minutes. Returns the database's time in seconds since 1970."""
         return await self._database.value(_FORGET)
 
 
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 _WINDOW_S = 60
 _EXCHANGE_EVERY_S = 1.0
-# Addresses are not authenticated, so a flood of calls from many of them must not fill the memory.
+# Addresses are not authenticated, so a flood of calls from many addresses must not exhaust memory.
 _MAX_ADDRESSES = 50_000
 
 
@@ -64,13 +64,13 @@ _MAX_ADDRESSES = 50_000
 class _Calls:
     own: int = 0
     sent: int = 0
-    """Calls already added to the database's totals."""
+    """Calls already added to the totals in the database."""
     others: int = 0
-    """Other processes' calls as of the last exchange."""
+    """Calls of other processes as of the last exchange."""
 
 
 class RequestLimits:
-    """Counts and limits calls. Use `running()`. `limit=0` disables the limit."""
+    """Counts and limits calls per minute. Enter `running()` to share counts. `limit=0` disables the limit."""
 
     def __init__(self, counts: RequestCounts, *, limit: int, clock: Callable[[], float] = time.time) -> None:
         self._counts = counts
@@ -83,11 +83,11 @@ class RequestLimits:
         self._addresses = 0
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Share counts with other processes for the duration of the context."""
+        """Exchange counts with other processes while the context is open."""
         return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
 
     def count_user(self, user_id: int) -> None:
-        """Count a user's call. Raises TooManyRequests."""
+        """Count a call by the user. Raises TooManyRequests."""
         if self.are_on:
             self._count(f"user {user_id}")
 
@@ -110,11 +110,11 @@ class RequestLimits:
             one.others = max(sums.get(caller, 0) - one.sent, 0)
 
     async def follow_clock(self) -> None:
-        """Align minutes with the database's clock, as all processes do. Raises DatabaseUnavailable."""
+        """Synchronize with the database's clock, so minutes are the same on all servers. Raises DatabaseUnavailable."""
         self._ahead_s = await self._counts.forget() - self._clock()
 
     def _count(self, caller: str, *, is_address: bool = False) -> None:
-        """Count a call. Refused calls do not count, so they do not raise other processes' totals."""
+        """Count a call. Refused calls are not counted, so they do not raise the totals that other processes see."""
         now = self._turn()
         one = self._calls.get(caller)
         if one is None:
@@ -129,7 +129,7 @@ class RequestLimits:
         one.own += 1
 
     def _turn(self) -> float:
-        """Return the time, and reset all counts when a new minute begins."""
+        """Return the current time. Resets all counts when a new minute begins."""
         now = self._clock() + self._ahead_s
         minute = int(now // _WINDOW_S)
         if minute != self._minute:
@@ -146,7 +146,7 @@ class RequestLimits:
                 await self.exchange()
             except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
-            except Exception:  # the task must survive: without it, each server would only count its own calls
+            except Exception:  # if the task ended, each server would count only its own calls
                 log.exception("counts of calls not exchanged")
             await asyncio.sleep(_EXCHANGE_EVERY_S)
 
@@ -169,11 +169,11 @@ class StreamSlot:
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until the next `recheck` reads the user again."""
+        """Seconds until `recheck` next reads the user from the database."""
         return max(self._due - self._clock(), 0)
 
     async def recheck(self, permits: Permits = _permit_always) -> None:
-        """Read the user and the rights again if due; call this at each step of the work.
+        """Reread the user and the user's rights if due. Call this at each step of a long-running call.
 
         Raises UserNotFound, UserInactive, InvalidToken, and the errors of `permits`.
         """
@@ -185,14 +185,14 @@ class StreamSlot:
     async def rechecked(
         self, pieces: AsyncGenerator[bytes], permits: Permits = _permit_always
     ) -> AsyncGenerator[bytes]:
-        """Yield the chunks as long as the user may continue. Raises the same errors as `recheck`."""
+        """Yield the chunks while the user may continue. Raises the same errors as `recheck`."""
         async with aclosing(pieces):
             async for piece in pieces:
                 await self.recheck(permits)
                 yield piece
 
     async def _user_now(self) -> User:
-        """Return the caller with current rights, or unchanged while the database is unavailable."""
+        """Return the caller with current rights; unchanged if the database is unavailable."""
         user = self._user
         try:
             if user.api_token is not None:
@@ -209,7 +209,7 @@ class StreamSlot:
 
 @dataclass(eq=False, repr=False)
 class Streams:
-    """Slots for long calls (Contract editor 13: `max_streams_per_user`), which reread their user every `every`."""
+    """Slots for long calls (Contract editor 13: `max_streams_per_user`). Each slot rechecks its user every `every`."""
 
     max_per_user: int
     records: CallerRepository
@@ -219,7 +219,7 @@ class Streams:
 
     @contextmanager
     def slot(self, user: User) -> Generator[StreamSlot]:
-        """Occupy a slot for the duration of the context. Raises TooManyStreams."""
+        """Occupy a slot while the context is open. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
             raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1

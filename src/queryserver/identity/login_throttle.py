@@ -1,4 +1,4 @@
-"""The login throttle: limits on failed logins by name and by address (Contract platform 3.8).
+"""Limits failed logins by name and by address (Contract platform 3.8).
 
 `AuthSettings` in `platform/settings/desktop.py` sets the limits and windows.
 """
@@ -13,7 +13,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.networks import network_of
 from queryserver.platform.settings.desktop import AuthSettings
 
-# A window begins with its first failure and is never extended; refused attempts do not count.
+# A window begins with its first failure and is never extended. Attempts that the throttle refuses are not counted.
 _BLOCKED = """
     select max(f.window_started_at + $3 - now())
     from unnest($1::text[], $2::int[]) as k (key, most)
@@ -46,20 +46,20 @@ _ADD = f"""
 
 
 _MAX_NETWORKS = 20
-"""Networks remembered per name. This bounds the extra guesses that known addresses allow."""
+"""Networks remembered per name. This bounds the additional guesses allowed from known addresses."""
 
 
 class LoginThrottle:
-    """Counts failures by name, by address and by both, across all servers. Unknown names count like known names.
+    """Counts failures by name, by address and by both, across all servers. Unknown names are treated like known names.
 
     An address from which the user has logged in within 30 days has its own limit for that user. Failures from there do
-    not count for the name as a whole, and the name's limit does not apply there, so another client's guesses lock a
-    user out of new addresses only. Guesses for a name stay bounded: `per_user` from all unknown addresses together,
-    and `per_user_and_address` from each of the few known addresses.
+    not count towards the limit of the name, and the limit of the name does not apply there. So guesses by other clients
+    lock the user out of new addresses only. The number of guesses for a name stays bounded: `per_user` from all unknown
+    addresses together, and `per_user_and_address` from each of the few known addresses.
 
     IPv6 addresses are counted by /64 network, because a client with such a network never runs out of addresses.
-    Spellings that a directory may take for the same name are counted together. Known addresses belong to the exact
-    name, so that `aná` does not push out the addresses of `ana`. The database stores digests only. All calls raise
+    Spellings that a directory may accept for the same name are counted together. Known addresses belong to the exact
+    name, so that logins as `aná` do not evict the addresses of `ana`. The database stores only digests. All calls raise
     DatabaseUnavailable.
     """
 
@@ -68,24 +68,24 @@ class LoginThrottle:
         self._limits = limits
 
     async def require_free(self, username_key: str, address: str) -> None:
-        """Raises LoginThrottled if a limit is reached."""
+        """Raise LoginThrottled if a limit is reached."""
         await self._refuse(_BLOCKED, username_key, address)
 
     async def count(self, username_key: str, address: str) -> None:
-        """Count a failure. Raises LoginThrottled if concurrent attempts have used up the limit.
+        """Count a failure. Raises LoginThrottled if concurrent attempts have already used up the limit.
 
-        Concurrent attempts are counted one by one, so attempts above the limit are noticed.
+        The database counts concurrent attempts one after another, so attempts above the limit are detected.
         """
         await self._refuse(_ADD, username_key, address)
 
     async def succeeded(self, username_key: str, address: str) -> None:
-        """Record a success: reset the name's failures at this address, and remember the address as known."""
+        """Record a successful login: reset the name's failures at this address and remember the address as known."""
         await self._database.execute(
             "delete from login_failures where key = $1", _user_and_address_key(username_key, address)
         )
         try:
             ip_address(address)
-        except ValueError:  # `unknown` if no proxy identifies the caller
+        except ValueError:  # `unknown` if no trusted proxy reports the address
             return
         name = _digest(username_key)
         async with self._database.transaction() as connection:
@@ -103,7 +103,7 @@ class LoginThrottle:
             )
 
     async def unlock(self, username_key: str) -> None:
-        """Reset a name's failures at all addresses. The addresses' failures with other names still count."""
+        """Reset a name's failures at all addresses. Failures by address, over all names, still count."""
         key = _user_key(username_key)
         await self._database.execute(
             "delete from login_failures where key = $1 or starts_with(key, $2)", key, f"{key} "
@@ -116,10 +116,10 @@ class LoginThrottle:
             raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
     async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
-        """Return the attempt's keys and their limits."""
+        """Return the counter keys that apply to the attempt, and their limits."""
         limits, network = self._limits, _network(address)
         every = {f"address {network}": limits.login_failures_per_address}
-        # One query whether or not the user exists, so that response times reveal nothing (Rule T15).
+        # The query runs whether or not the user exists, so response times do not reveal which names exist (Rule T15).
         is_known = limits.login_failures_per_user and await self._database.value(
             "select exists (select from login_networks"
             " where name = $1 and network = $2 and last_login_at > now() - interval '30 days')",
@@ -137,9 +137,9 @@ class LoginThrottle:
 
 
 def _user_key(username_key: str) -> str:
-    """Drop case and accents whatever the case rule; otherwise each spelling would allow more guesses."""
+    """Drop case and accents, whatever the case rule; otherwise each spelling would allow additional guesses."""
     name = username_key
-    for _ in range(2):  # folding may yield marks, and decomposition may yield capitals
+    for _ in range(2):  # case folding can produce combining marks, and decomposition can produce capitals
         name = unicodedata.normalize("NFKD", name).casefold()
     letters = (letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     return f"user {_digest(''.join(letters))}"

@@ -21,7 +21,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 log = structlog.get_logger(__name__)
 
 LOCAL = "local"
-"""The name of the back end that checks passwords in the service database."""
+"""The name of the back end that checks passwords stored in the service database."""
 _BACKEND_LIMIT_S = 10
 
 
@@ -32,14 +32,14 @@ class LoginSource:
     name: str
     backend: LoginBackend
     creates_users: bool = False
-    """Whether an accepted user is created at the first login."""
+    """Whether an accepted user who does not exist yet is created."""
     issuer: str | None = None
-    """The issuer of accepted identities; None if they are the service database's own users."""
+    """The issuer of the identities; None if the back end authenticates users of the service database itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A login attempt: the `username` as typed, and the `key` under which it is stored and counted."""
+    """A login attempt: `username` as typed, and `key`, under which the user is stored and failures are counted."""
 
     username: str
     key: str
@@ -49,7 +49,7 @@ class _Attempt:
 
 @dataclass(eq=False, repr=False)
 class Logins:
-    """Logs users in. Refusals look alike, whatever their reason (Rule T15)."""
+    """Logs users in. All refusals get the same response, whatever the reason (Rule T15)."""
 
     auth: AuthSettings
     accounts: Accounts
@@ -57,7 +57,7 @@ class Logins:
     tokens: Tokens
     provisioning: Provisioning
     backends: Sequence[LoginSource]
-    """Tried in order. Raises ConfigurationError if empty."""
+    """Tried in order. An empty sequence raises ConfigurationError."""
     throttle: LoginThrottle
     metrics: Metrics
     _users_exist: bool = field(default=False, init=False)
@@ -68,7 +68,7 @@ class Logins:
         self._usernames = UsernameRule.of(self.auth)
 
     async def log_in(self, username: str, password: str, request: RequestInfo) -> TokenPair:
-        """Log in, and issue tokens.
+        """Log in and issue tokens.
 
         Raises AuthenticationFailed, LoginThrottled, LoginBackendUnavailable, DatabaseUnavailable.
         """
@@ -84,7 +84,7 @@ class Logins:
                     self.metrics.logins.labels("unavailable", "none").inc()
                 case _:
                     pass
-            # The name as typed; there may be no such user.
+            # The name as typed; the user may not exist.
             AUDIT.record(username, "login", outcome=error.code, client=request.client)
             raise
         pair = self.tokens.issue(login)
@@ -93,11 +93,12 @@ class Logins:
         return pair
 
     async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
-        """Log in. Returns the user and the name of the back end that accepted the login."""
+        """Log in. Returns the login and the name of the back end that accepted it."""
         throttle, key, request = self.throttle, attempt.key, attempt.request
         await throttle.require_free(key, request.client)
         try:
-            # Read first: a password change during the check raises the epoch and so revokes the tokens issued here.
+            # Read first: if the password changes during the check, the epoch increases, and the tokens issued with the
+            # old epoch are invalid.
             before = await self.records.login_of(key)
             login, back_end = await self._accepted(attempt, before)
         except errors.AuthenticationFailed:
@@ -106,7 +107,7 @@ class Logins:
                 log.warning("there are no users yet: make one with `queryserver create-user NAME --admin`")
             await throttle.count(key, request.client)
             raise
-        # Among many concurrent guesses, the right one must not stand out once the others have used up the limit.
+        # Checked again: once concurrent guesses have used up the limit, a correct guess must be refused as well.
         await throttle.require_free(key, request.client)
         await throttle.succeeded(key, request.client)
         await self.records.record_login(login.user_id)
@@ -127,7 +128,10 @@ class Logins:
         return login, source.name
 
     async def _provision(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
-        """Provision the user with the back end's groups, and return the user name. Raises AuthenticationFailed."""
+        """Create or update the user, with the groups from the back end, and return the user name.
+
+        Raises AuthenticationFailed.
+        """
         if source.issuer is None:
             return accepted.username
         identity = identity_of(source.issuer, accepted.username)
@@ -140,14 +144,14 @@ class Logins:
         return user.username
 
     async def _try_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
-        """Find the first back end that accepts the login. Raises AuthenticationFailed, LoginBackendUnavailable."""
+        """Return the first back end that accepts the login. Raises AuthenticationFailed, LoginBackendUnavailable."""
         is_out_of_reach = is_refused = False
         for source in self.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
                     accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
             except errors.AuthenticationFailed:
-                # Drops the back end's text, so that all refused logins look alike (Rule T15).
+                # Drops the back end's message, so that all refused logins look alike (Rule T15).
                 raise errors.AuthenticationFailed from None
             except (errors.LoginBackendUnavailable, TimeoutError) as error:
                 log.warning("login back end out of reach", backend=source.name, reason=str(error))
@@ -158,7 +162,7 @@ class Logins:
                 is_refused = True
         if is_out_of_reach:
             if is_refused:
-                # One back end's outage must not allow unlimited guesses at the others.
+                # An outage of one back end must not allow unlimited guesses at the others.
                 await self.throttle.count(attempt.key, attempt.request.client)
             raise errors.LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise errors.AuthenticationFailed
@@ -166,7 +170,7 @@ class Logins:
     async def _create_first(self, attempt: _Attempt) -> None:
         """Create the user if the database has no users and local logins are enabled.
 
-        Without local logins, nothing would prove the identity of the first client.
+        Without local logins, the first client's password could not be checked by this service.
         """
         if not any(source.name == LOCAL for source in self.backends):
             return
@@ -183,13 +187,13 @@ class Logins:
         AUDIT.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
 
     async def _users_known(self) -> bool:
-        """Whether any user exists. Cached once true, because users are never deleted."""
+        """Return whether any user exists. Cached once true, because users are never deleted."""
         if not self._users_exist:
             self._users_exist = await self.records.has_users()
         return self._users_exist
 
     def _key(self, username: str) -> str:
-        """Return the key under which failures are counted; for an illegal name, the folded name itself."""
+        """Return the key under which failures are counted; for an invalid name, the case-folded name itself."""
         try:
             return self._usernames.read(username).key
         except errors.InvalidUsername:
@@ -197,7 +201,7 @@ class Logins:
 
 
 class LocalLogin:
-    """Checks logins in the service database. Refusals take equal time, whatever their reason (Rule T15)."""
+    """Checks logins against the service database. Refusals take equally long, whatever the reason (Rule T15)."""
 
     def __init__(self, records: AccountRepository, passwords: Passwords, rule: UsernameRule) -> None:
         self._records = records

@@ -1,4 +1,4 @@
-"""Callers, rights, user names, external identities, and the view of calls for back ends and plug-ins."""
+"""Callers, rights, user names, external identities, and the call data passed to login back ends and plug-ins."""
 
 import re
 import unicodedata
@@ -23,7 +23,7 @@ ANY_CONNECTOR = "connector:*"
 
 @dataclass(frozen=True, slots=True)
 class ExternalToken:
-    """Another issuer's token, sent with a call (Contract platform 3.9). Never logged."""
+    """An external issuer's token, sent with a call (Contract platform 3.9). Never logged."""
 
     text: str = field(repr=False)
     expires_at: int
@@ -32,32 +32,32 @@ class ExternalToken:
 
 @dataclass(frozen=True, slots=True)
 class SealedToken:
-    """An external token as stored with the statement that needs it."""
+    """An encrypted external token, stored with the statement that needs it."""
 
     content: bytes = field(repr=False)
     expires_at: int
-    """Seconds since 1970; the token is not used from then on."""
+    """Seconds since 1970; the token is not used after this time."""
 
 
 BigNumbers: TypeAlias = Literal["number", "text"]
-"""How responses show numbers that may exceed the precision of a double."""
+"""How responses represent numbers that may exceed the precision of a double."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """A user's preferences, which apply to calls that do not state them."""
+    """A user's defaults for options that a call does not specify."""
 
     big_numbers: BigNumbers = "number"
 
 
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
-    """Read stored preferences; values unknown to this version count as absent."""
+    """Read stored preferences. Values unknown to this version are ignored."""
     big_numbers: object = stored.get("big_numbers")
     return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
 
 
 class Scope(StrEnum):
-    """A permitted use of an API token. operations.yaml names each call's scope; no scope implies another."""
+    """What an API token may be used for. operations.yaml names each call's scope; no scope implies another."""
 
     QUERY = "query"
     FILES_READ = "files:read"
@@ -68,7 +68,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiTokenLimits:
-    """The API token sent with a call, which narrows the rights of its user."""
+    """The limits of the API token sent with a call, which restrict the rights of its user."""
 
     id: UUID
     name: str
@@ -76,18 +76,18 @@ class ApiTokenLimits:
     connectors: frozenset[str] | None
     """Keys of the connectors that the token may use; None for all that the user may use."""
     digest: bytes = field(repr=False, compare=False)
-    """The digest by which the token is read again."""
+    """The digest by which the token is looked up again."""
     is_of_administrator: bool = False
 
     @property
     def stored(self) -> Mapping[str, Any]:
-        """Convert the limits to the form stored with a statement."""
+        """The limits in the form stored with a statement."""
         connectors = None if self.connectors is None else sorted(self.connectors)
         return {"id": str(self.id), "name": self.name, "scopes": sorted(self.scopes), "connectors": connectors}
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> Self:
-        """Read limits from a result of `stored`. Drops scopes unknown to this version."""
+        """Read limits stored by `stored`. Scopes unknown to this version are dropped."""
         scopes = frozenset(scope for scope in Scope if scope in stored["scopes"])
         connectors = None if stored["connectors"] is None else frozenset[str](stored["connectors"])
         return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"")
@@ -95,7 +95,7 @@ class ApiTokenLimits:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user with the combined rights of the user's groups (Contract platform 4.3)."""
+    """An authenticated user with the combined rights of all the user's groups (Contract platform 4.3)."""
 
     id: int
     username: str
@@ -103,50 +103,50 @@ class User:
     rights: frozenset[str] = field(default_factory=frozenset[str])
     groups: frozenset[str] = field(default_factory=frozenset[str])
     connectors_version: int = field(default=0, compare=False)
-    """The version of the stored connectors when the rights were read; this process must be at least as current."""
+    """Version of the stored connectors when the rights were read; this process must not use an older version."""
     external_token: ExternalToken | None = field(default=None, compare=False)
-    """Passed to engines that accept the caller's token instead of a login; None for a caller with an own token."""
+    """Passed to engines that accept the caller's token instead of a login; None if the call has no external token."""
     token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """The revocation ids of the call's token: its family's and its own; empty if there is none."""
+    """The ids by which the call's token can be revoked: family and token; empty strings if not applicable."""
     token_epoch: int | None = field(default=None, compare=False, repr=False)
-    """The own token's epoch; None for a caller without an own token."""
+    """The epoch of the own token; None if the call has no own token."""
     preferences: Preferences = field(default=Preferences(), compare=False)
     api_token: ApiTokenLimits | None = None
-    """None for a caller without an API token."""
+    """None if the call has no API token."""
 
     def may(self, right: str) -> bool:
-        """Whether the user has the right; administrators have all rights."""
+        """Return whether the user has the right. Administrators have all rights."""
         return self.is_admin or right in self.rights
 
     def may_use(self, connector_right: str) -> bool:
-        """Whether a stored connector is granted, by itself or through `connector:*`, and the token permits it."""
+        """Return whether the user's rights (or `connector:*`) and the call's token permit the stored connector."""
         if not self.reaches(connector_right.removeprefix("connector:")):
             return False
         return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
 
     def is_in_any(self, groups: Collection[str]) -> bool:
-        """Whether the user is in one of the groups; administrators count as members of all."""
+        """Return whether the user is in one of the groups. Administrators count as members of all groups."""
         is_administrator = self.is_admin or (self.api_token is not None and self.api_token.is_of_administrator)
         return is_administrator or not self.groups.isdisjoint(groups)
 
     def reaches(self, connector: str) -> bool:
-        """Whether the call's token permits the connector."""
+        """Return whether the call's token permits the connector."""
         return self.reached is None or connector in self.reached
 
     @property
     def reached(self) -> Collection[str] | None:
-        """The connectors that the call's token is limited to; None without a limit."""
+        """The connectors to which the call's token is limited; None if it has no such limit."""
         return None if self.api_token is None else self.api_token.connectors
 
     def has_scope(self, scope: Scope) -> bool:
-        """Whether the call's token has the scope; tokens other than API tokens have all scopes."""
+        """Return whether the call's token has the scope. Tokens other than API tokens have all scopes."""
         return self.api_token is None or scope in self.api_token.scopes
 
     def narrowed(self, token: ApiTokenLimits) -> Self:
-        """Return the user with current rights, narrowed to the token's scopes.
+        """Return the user with the rights restricted by the API token.
 
-        Without the scope `admin`, an administrator has every right except administration. The scope has no effect once
-        the user is no longer an administrator.
+        If the token lacks the scope `admin`, an administrator has every right except administration and impersonation.
+        The scope has no effect if the user is no longer an administrator.
         """
         if self.is_admin and Scope.ADMIN in token.scopes:
             return replace(self, api_token=token)
@@ -172,10 +172,10 @@ class AuthenticatedUser:
 
 
 STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
-"""Rights that grant access to one file store each; hdfs needs no right."""
+"""Rights that each grant access to one file store. HDFS needs no right."""
 
 _NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
-# Only the canonical form, since grants are compared as text. Ids are bigints.
+# Canonical form only, since grants are compared as strings. Ids are bigints.
 _ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -194,7 +194,7 @@ _ONLY_DOTS = re.compile(r"\.+")
 
 @dataclass(frozen=True, slots=True)
 class Username:
-    """A legal name in its display form, and the key by which it is compared."""
+    """A valid user name in its display form, and the key by which names are compared."""
 
     shown: str
     key: str
@@ -202,7 +202,7 @@ class Username:
 
 @dataclass(frozen=True, slots=True)
 class UsernameRule:
-    """The case rule of this installation."""
+    """The rule for upper and lower case in user names, from the settings."""
 
     ignore_case: bool = True
     force_lowercase: bool = True
@@ -213,8 +213,8 @@ class UsernameRule:
         return cls(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
 
     def read(self, text: str) -> Username:
-        """Normalize a name; surrounding blanks are ignored. Raises InvalidUsername."""
-        # As in directories, compatibility forms make one name; otherwise full-width letters would allow more guesses.
+        """Normalize a name, ignoring surrounding whitespace. Raises InvalidUsername."""
+        # NFKC, as in directories. Otherwise full-width letters would give additional spellings, and guesses, per name.
         name = unicodedata.normalize("NFKC", text.strip())
         if self.force_lowercase:
             name = name.lower()
@@ -225,10 +225,10 @@ class UsernameRule:
         return Username(name, name.casefold() if self.ignore_case else name)
 
     def read_exact(self, text: str) -> Username:
-        """Like `read`, but requires `text` to be in normal form already.
+        """Like `read`, but require `text` to be in normal form already. Raises InvalidUsername.
 
-        A name that differs from its normal form, say in width, case or blanks, may belong to a different person at
-        another issuer, so it must not become the user with the normalized name. Raises InvalidUsername.
+        A name that differs from its normal form, for example in width, case or whitespace, may belong to a different
+        person at another issuer, so it must not map to the user with the normalized name.
         """
         name = self.read(text)
         if name.shown != text:
@@ -237,52 +237,52 @@ class UsernameRule:
 
 
 LDAP = "ldap"
-"""The issuer of identities from the directory."""
+"""The issuer name of identities from the LDAP directory."""
 ANY = "*"
-"""Accepts any value if set as issuer or audience."""
+"""As configured issuer or audience, accepts any value."""
 
 IDENTITIES_MAX_LENGTH = 255
-"""The maximum length of a subject, in characters."""
+"""The maximum length of an issuer or subject, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalIdentity:
-    """An issuer's subject. Both names are case-sensitive; see `identity_of`."""
+    """A subject of an issuer. Both strings are compared case-sensitively; see `identity_of`."""
 
     issuer: str
     subject: str
 
 
 def identity_of(issuer: str, subject: str) -> ExternalIdentity:
-    """Return a subject's identity. Directories ignore case, so `Ana` and `ana` are the same there."""
+    """Return the identity of a subject. LDAP directories ignore case, so `Ana` and `ana` are one identity there."""
     return ExternalIdentity(issuer, subject.casefold() if issuer == LDAP else subject)
 
 
 def jwt_issuer(issuer: str) -> str:
-    """Return the issuer name for tokens whose claim `iss` is `issuer`."""
+    """Return the issuer name of identities from tokens whose claim `iss` is `issuer`."""
     return f"jwt:{issuer}"
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name in the settings is a plug-in class; built-in names have neither dot nor colon."""
+    """Return whether a name in the settings is the import path of a plug-in. Built-in names have no dot or colon."""
     return "." in name or ":" in name
 
 
 def plug_in_issuer(path: str) -> str:
-    """Return the issuer name of a `desktop.auth` plug-in, the same for both spellings of its path."""
+    """Return the issuer name of a `desktop.auth` plug-in; the same for `package.Class` and `package:Class`."""
     return path.replace(":", ".")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """The facts about a call that are passed to login back ends."""
+    """The call data passed to login back ends."""
 
     client: str
-    """The client's address: the peer's, or the one reported by a trusted proxy; `unknown` if unclear."""
+    """The client address: the peer's, or the one that a trusted proxy reports; `unknown` if it is not known."""
 
 
 class LoginBackend(Protocol):
-    """Checks a name and a password. Back ends are tried in the order of `desktop.auth.backend`."""
+    """Checks a user name and password. Back ends are tried in the order of `desktop.auth.backend`."""
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
         """Return the user, or None to try the next back end.
@@ -301,11 +301,11 @@ class CallHeaders(Protocol):
 
 
 class AuthRequest(Protocol):
-    """The facts about a call that are passed to authenticators, without the body."""
+    """The call data passed to authenticators; excludes the body."""
 
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Lower-case names with unchanged values."""
+        """Lower-case names with unmodified values."""
         ...
 
     @property
@@ -321,10 +321,10 @@ class AuthRequest(Protocol):
 
     @property
     def client(self) -> str:
-        """The client's address: the peer's, or the one reported by a trusted proxy; `unknown` if unclear."""
+        """The client address: the peer's, or the one that a trusted proxy reports; `unknown` if it is not known."""
         ...
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is in `desktop.trusted_proxies`; otherwise its headers prove nothing (T19)."""
+        """Whether the peer is in `desktop.trusted_proxies`. If not, headers set by a proxy cannot be trusted (T19)."""
         ...

@@ -11,7 +11,7 @@ from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.threads import LimitedThreads
 
 _ESTIMATED_CHARACTERS = 72
-"""Only this many characters are estimated: the time is quadratic, and a strong beginning makes a strong password."""
+"""Only this many characters are rated: the time grows quadratically, and a strong prefix makes a strong password."""
 _THREADS = 2
 _MAX_CALLS = 500
 
@@ -19,14 +19,14 @@ _MAX_CALLS = 500
 @dataclass(frozen=True, slots=True)
 class Strength:
     score: int
-    """0: guessed within 1,000 tries; 1: a million; 2: 100 million; 3: 10 billion; 4: more."""
+    """0: guessed within 1,000 attempts; 1: within a million; 2: 100 million; 3: 10 billion; 4: more."""
     reason: str
     """A sentence that explains why the password is weak, or empty."""
 
 
 def strength(password: str, *, name: str) -> Strength:
-    """Estimate with zxcvbn, which knows common passwords, words, repetitions, sequences, keyboard rows and dates."""
-    # Imported here: it takes 14 MB and 0.2 s, and few processes ever set a password.
+    """Rate the password with zxcvbn, which knows common passwords, words, repetitions, keyboard patterns and dates."""
+    # Imported here: the import takes 14 MB and 0.2 s, and few processes ever set a password.
     from zxcvbn import zxcvbn  # noqa: PLC0415 as above
 
     found = zxcvbn(password[:_ESTIMATED_CHARACTERS], user_inputs=[name, "queryserver"])
@@ -34,13 +34,13 @@ def strength(password: str, *, name: str) -> Strength:
 
 
 class Passwords:
-    """Hashes with argon2id. Each call takes tens of milliseconds in one of two threads.
+    """Hashes passwords with argon2id. Each call takes tens of milliseconds in one of two threads.
 
-    Raises LoginBackendUnavailable beyond 500 concurrent calls, and for calls that take longer than 10 s.
+    Raises LoginBackendUnavailable if 500 calls are already in progress or a call takes longer than 10 s.
     """
 
-    # OWASP's recommendation for argon2id. RFC 9106 suggests 64 MiB and four lanes, which takes 110 ms of all
-    # processors per login here: almost a minute when 500 people log in at nine o'clock.
+    # OWASP's recommendation for argon2id. RFC 9106 suggests 64 MiB and four lanes, which keeps all CPUs busy for 110 ms
+    # per login here: almost a minute when 500 people log in at nine o'clock.
     hasher: ClassVar = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
@@ -54,11 +54,11 @@ class Passwords:
         return str(await self._in_thread(lambda: self._hasher.hash(password)))
 
     async def strength(self, password: str, *, name: str) -> Strength:
-        """Estimate how hard the password is to guess for an attacker who knows the user name."""
+        """Rate how hard the password is to guess for an attacker who knows the user name."""
         return cast("Strength", await self._in_thread(lambda: strength(password, name=name)))
 
     async def verify(self, password_hash: str | None, password: str) -> bool:
-        """Whether the password matches the hash; takes equally long without a hash."""
+        """Return whether the password matches the hash. Takes equally long, and returns False, if the hash is None."""
 
         def matches() -> bool:
             try:
@@ -69,7 +69,7 @@ class Passwords:
         return await self._in_thread(matches) is True and password_hash is not None
 
     def is_outdated(self, password_hash: str) -> bool:
-        """Whether the hash was made with parameters other than the current ones."""
+        """Return whether the hash was created with outdated parameters."""
         return self._hasher.check_needs_rehash(password_hash)
 
     async def _in_thread(self, work: Callable[[], object]) -> object:

@@ -1,4 +1,4 @@
-"""Loads and calls the administrator's plug-in classes for logins and calls (Contract platform 4.1, 4.2)."""
+"""Loads and calls the administrator's plug-ins: login back ends and authenticators (Contract platform 4.1, 4.2)."""
 
 import asyncio
 import importlib
@@ -26,7 +26,7 @@ _POSITIONAL = (
 
 
 def is_well_formed(person: model.AuthenticatedUser) -> bool:
-    """Whether a plug-in's result consists of storable strings. Its code may not be type-checked."""
+    """Return whether all fields are strings that can be stored. The plug-in may not be type-checked."""
     texts: list[object] = [person.username, person.first_name, person.last_name, person.email]
     groups: object = person.groups
     if isinstance(groups, Collection) and not isinstance(groups, str | bytes | Mapping):
@@ -44,16 +44,16 @@ def is_well_formed(person: model.AuthenticatedUser) -> bool:
 async def open_plug_in(
     key: str, name: str, *, settings: Settings, threads: LimitedThreads, method: str
 ) -> AsyncGenerator[object]:
-    """Instantiate a class as the contract specifies, and close the instance on exit.
+    """Instantiate a plug-in class as the contract specifies; close the instance on exit.
 
-    Raises ConfigurationError with `key` if the class cannot be loaded or built, or has no `method`.
+    Raises ConfigurationError with `key` if the class cannot be loaded or instantiated, or has no `method`.
     """
     try:
-        # In a thread, because imports read files and may take long.
+        # In a thread, because an import reads files and may take long.
         kind = await asyncio.to_thread(_load, name)
         parameters = inspect.signature(kind).parameters.values()
         instance = kind(settings) if any(one.kind in _POSITIONAL for one in parameters) else kind()
-    except Exception as error:  # importing and building a plug-in may raise anything
+    except Exception as error:  # importing or instantiating a plug-in may raise anything
         text = str(error).partition("\n")[0][:300].rstrip(".")
         reason = f"{type(error).__name__}{': ' if text else ''}{text}."
         raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
@@ -65,12 +65,12 @@ async def open_plug_in(
         if callable(close := getattr(instance, "close", None)):
             try:
                 await threads.call(cast("Callable[[], Awaitable[None]]", close))
-            except Exception:  # an error in one plug-in must not prevent closing the rest
+            except Exception:  # an error in one plug-in must not prevent others from being closed
                 log.exception("plug-in not closed", plug_in=name)
 
 
 def _load(name: str) -> Callable[..., object]:
-    """Load `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, and the module's own errors."""
+    """Load `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, TypeError and import-time errors."""
     module_name, _, path = name.partition(":") if ":" in name else name.rpartition(".")
     found: object = importlib.import_module(module_name)
     for part in path.split("."):
@@ -82,7 +82,7 @@ def _load(name: str) -> Callable[..., object]:
 
 @dataclass(eq=False, repr=False)
 class PlugInAuthenticator:
-    """Authenticates callers with a plug-in's sync or async `authenticate`."""
+    """Authenticates callers with a plug-in's `authenticate`, which may be sync or async."""
 
     name: str
     instance: object
@@ -92,14 +92,14 @@ class PlugInAuthenticator:
 
     def __post_init__(self) -> None:
         self._issuer = model.plug_in_issuer(self.name)
-        self._authenticate = getattr(self.instance, "authenticate")  # noqa: B009 nothing else is known of it
+        self._authenticate = getattr(self.instance, "authenticate")  # noqa: B009 the instance may be of any class
         self._challenge = getattr(self.instance, "authenticate_header", None)
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """Return the user named by the plug-in, created at the first call; None if it names none.
+        """Return the user that the plug-in identifies, created on the first call; None if it identifies none.
 
-        Raises AuthenticationFailed, UserNotFound (no such user), UserInactive, DatabaseUnavailable; RuntimeError or
-        TypeError if the plug-in fails or takes too long, which fails the call with an internal error.
+        Raises AuthenticationFailed, UserNotFound (no such user), UserInactive, DatabaseUnavailable. RuntimeError (the
+        plug-in failed or timed out) and TypeError (invalid result) become internal errors of the call.
         """
         try:
             returned = await self.threads.call(self._authenticate, request)
@@ -109,7 +109,7 @@ class PlugInAuthenticator:
             raise RuntimeError(f"{self.name}: {type(error).__name__}") from error
         if returned is None:
             return None
-        # In a tuple, the first item is the user, and the second is private to the plug-in.
+        # In a tuple, the first item is the user; the second is for the plug-in's own use and is ignored.
         pair = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
@@ -121,12 +121,12 @@ class PlugInAuthenticator:
             raise
 
     async def challenge(self, request: model.AuthRequest) -> str | None:
-        """Return the text of `authenticate_header`; None if that fails or is not a valid header."""
+        """Return the result of `authenticate_header`; None if that fails or is not a valid header value."""
         if not callable(self._challenge):
             return None
         try:
             text = await self.challenge_threads.call(self._challenge, request)
-        except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
+        except Exception as error:  # noqa: BLE001 a plug-in may raise anything; the 401 is sent without a challenge
             log.warning("challenge left out", authenticator=self.name, error=type(error).__name__)
             return None
         if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
@@ -136,18 +136,19 @@ class PlugInAuthenticator:
 
 
 class PlugInLogin:
-    """Logs users in with a plug-in's sync or async `login`."""
+    """Logs users in with a plug-in's `login`, which may be sync or async."""
 
     def __init__(self, name: str, instance: object, threads: LimitedThreads, usernames: model.UsernameRule) -> None:
         self._name = name
         self._usernames = usernames
-        self._login = getattr(instance, "login")  # noqa: B009 nothing else is known of it
+        self._login = getattr(instance, "login")  # noqa: B009 the instance may be of any class
         self._threads = threads
 
     async def login(self, username: str, password: str, request: model.RequestInfo) -> model.AuthenticatedUser | None:
-        """Return the user accepted by the plug-in; None for an illegal name. It gets names normalized by the case rule.
+        """Return the user that the plug-in accepts; None if it accepts none or the name is not a valid user name.
 
-        Raises AuthenticationFailed, and LoginBackendUnavailable for any other exception and under overload.
+        The plug-in receives the normalized name. Raises AuthenticationFailed; LoginBackendUnavailable if the plug-in
+        raises any other exception or too many logins are waiting.
         """
         try:
             name = self._usernames.read(username).shown

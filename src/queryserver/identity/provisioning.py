@@ -1,4 +1,4 @@
-"""Just-in-time provisioning: maps other issuers' identities to users (Contract platform 3.9 rule 7, 4.2)."""
+"""Just-in-time provisioning: maps external identities to users (Contract platform 3.9 rule 7, 4.2)."""
 
 import time
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _MAX_CACHED_USERS = 4096
 
 @dataclass(eq=False, repr=False)
 class Provisioning:
-    """Finds external identities' users, and creates new users.
+    """Finds the users of external identities and creates missing users.
 
-    New users are active ordinary users without a password, in the default group, and linked to the identity.
-    An existing user is linked at the first call with a matching name. Only an administrator can link service accounts,
-    administrators, and users with a password or another identity.
+    New users are ordinary active users without a password. They join the default group and are linked to the identity.
+    An existing user is linked on the first call with a matching name. Only an administrator can link service accounts,
+    administrators, and users who have a password or another identity.
     """
 
     callers: CallerRepository
@@ -39,7 +39,7 @@ class Provisioning:
         self._synced_groups = LruCache[int, tuple[frozenset[str], frozenset[str]]](
             _MAX_CACHED_USERS, life_s=_GROUPS_CACHED_S, clock=self.clock
         )
-        """Each user's last named groups, and the resulting memberships."""
+        """By user id: the groups last named by the back end, and the resulting memberships."""
 
     async def user(
         self,
@@ -49,10 +49,10 @@ class Provisioning:
         token_id: str = "",
         may_create: bool = True,
     ) -> User:
-        """Return the current user of an identity, in the groups of `person`. Takes one query if the identity is linked.
+        """Return the user of an identity and update the user's groups from `person`.
 
-        Raises IdentityRefused, UserNotFound (unknown, and `may_create` is false), UserInactive, InvalidToken (the token
-        was revoked), DatabaseUnavailable.
+        Takes one query if the identity is linked and the groups are unchanged. Raises IdentityRefused, UserNotFound
+        (unknown, and `may_create` is false), UserInactive, InvalidToken (the token was revoked), DatabaseUnavailable.
         """
         person = person or AuthenticatedUser(identity.subject)
         key = self._key(identity, person.username, token_id)
@@ -75,7 +75,7 @@ class Provisioning:
         return known.user
 
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
-        """Return the user that `user` would return, in any state, or None. Raises IdentityRefused."""
+        """Return the same user as `user`, even if inactive or revoked; None if unknown. Raises IdentityRefused."""
         key = self._key(identity, identity.subject, token_id)
         return self._permitted(identity, identity.subject, await self.callers.caller(key))
 
@@ -86,7 +86,7 @@ class Provisioning:
             return CallerKey(identity, None, token_id)
 
     def _permitted(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
-        """Return `known` if the identity may act as that user. Raises IdentityRefused."""
+        """Return `known` if the identity may act as that user, or None if there is no user. Raises IdentityRefused."""
         reason = None
         if known is None:
             reason = self._wrong_name(name)
@@ -100,14 +100,14 @@ class Provisioning:
             kind = "has a password" if known.has_password else "is an administrator"
             reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"
         elif known.user.username.lower() != name.lower():
-            # `straße` and `strasse`, for example, have the same key, but are two people at the issuer.
+            # For example, `straße` and `strasse` have the same key but are different people at the issuer.
             reason = f"its name differs from that of the user {known.user.username} in more than case"
         if reason is not None:
             raise errors.IdentityRefused(reason)
         return known
 
     def _wrong_name(self, text: str) -> str | None:
-        """Explain why no user can have the name; None if the name is valid."""
+        """Explain why no user can be created with this name; None if the name is valid."""
         try:
             name = self._usernames.read(text)
         except errors.InvalidUsername:
@@ -117,7 +117,7 @@ class Provisioning:
         return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
 
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
-        """Create the user. Raises IdentityRefused for a name that no user can have."""
+        """Create the user, unless a concurrent call has. Raises IdentityRefused if the name is invalid."""
         if reason := self._wrong_name(person.username):
             raise errors.IdentityRefused(reason)
         account = NewAccount(
@@ -135,9 +135,9 @@ class Provisioning:
         AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _sync_groups(self, user: User, named: frozenset[str]) -> bool:
-        """Make the user a member of exactly the named groups. Returns whether that changed anything.
+        """Make the user a member of exactly the named groups and the default group. Returns whether anything changed.
 
-        Skips the write if the same names resulted in the user's present groups within the last minute.
+        Skips the write if the same names led to the user's current groups within the last minute.
         """
         synced = self._synced_groups.get(user.id)
         if synced == (named, user.groups):

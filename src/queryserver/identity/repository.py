@@ -1,4 +1,4 @@
-"""Users, groups and identities, and the rule that at least one administrator remains."""
+"""Stored users, groups and identities, and the rule that at least one administrator remains."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from queryserver.platform.database import Connection, Database
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user in lists for administrators."""
+    """A user as listed for administrators."""
 
     id: int
     username: str
@@ -32,7 +32,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """A user to be created. Without `password_hash` there is no local login."""
+    """A user to be created. If `password_hash` is None, the user cannot log in with a local password."""
 
     username: Username
     password_hash: str | None = None
@@ -42,9 +42,9 @@ class NewAccount:
     email: str = ""
     groups: tuple[str, ...] = ()
     identity: ExternalIdentity | None = None
-    """An identity to link to the user right away."""
+    """An identity that is linked to the new user."""
     by_administrator: bool = False
-    """Whether an administrator links the identity, rather than a first call."""
+    """Whether an administrator links the identity; otherwise the identity's first call does."""
     is_service_account: bool = False
 
 
@@ -58,21 +58,21 @@ class StoredLogin:
 
 
 LOCK_ADMINISTRATORS = "select pg_advisory_xact_lock(1902341490)"
-"""Serializes transactions that add or remove administrators, so that their counts stay valid."""
+"""Serializes transactions that add or remove administrators, so that their checks stay valid."""
 
 IS_ADMINISTRATOR = """
     (u.is_admin or exists (
         select from group_members m join group_rights r using (group_id)
         where m.user_id = u.id and r."right" = 'admin'))
 """
-"""Condition on a row `u` of users: an administrator by own flag or by group."""
+"""SQL condition on a row `u` of users: the user is an administrator by own flag or by group."""
 
 ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {IS_ADMINISTRATOR})"
 
 
 @asynccontextmanager
 async def administrator_remains(connection: Connection) -> AsyncGenerator[None]:
-    """Wrap a change within a transaction. Raises last_administrator on exit if the change left none."""
+    """Run a change in the transaction of `connection`. Raises last_administrator if the change leaves none."""
     await connection.execute(LOCK_ADMINISTRATORS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
@@ -88,7 +88,7 @@ _INSERT = """
     returning id
 """
 
-# No row if the identity is linked to another user already.
+# Returns no row if the identity is already linked to another user.
 _LINK = """
     insert into external_identities (issuer, subject, user_id, by_administrator) values ($1, $2, $3, $4)
     on conflict do nothing returning true
@@ -125,7 +125,7 @@ _NEW_GROUP = """
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
 """
 
-# The lock lets only one of two concurrent first calls from different issuers be linked.
+# With the row lock, only one of two concurrent first calls from different issuers links the user.
 _FREE_USER = f"""
     select u.id from users u
     where u.id = $1 and u.password_hash is null and not u.is_service_account and not {IS_ADMINISTRATOR}
@@ -142,7 +142,7 @@ _LINK_FIRST = """
 
 
 class AccountRepository:
-    """Users and groups. Each method is one transaction; all raise DatabaseUnavailable."""
+    """Users and groups in the database. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,21 +158,21 @@ class AccountRepository:
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
-        """Store a fresh hash of the same password, unless the password has changed since."""
+        """Store a new hash of the same password, unless the password has changed in the meantime."""
         await self._database.execute(
             "update users set password_hash = $3 where id = $1 and password_hash = $2", user_id, old, new
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """Create a user in the default group and any other given groups, and return its id.
+        """Create a user in the default group and the account's groups; return the user id.
 
-        Raises NameTaken (the user's name or the identity), UnknownGroup.
+        Raises NameTaken (the user name or the identity), UnknownGroup.
         """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Create the very first user; False if a user exists already. Only one of several concurrent calls succeeds."""
+        """Create the very first user; False if any user exists. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(LOCK_ADMINISTRATORS)
             if await connection.fetchval("select exists (select from users)"):
@@ -181,7 +181,7 @@ class AccountRepository:
             return True
 
     async def promote_first(self, user_id: int) -> bool:
-        """Promote the user if there is no active administrator. Only one of several concurrent calls succeeds."""
+        """Make the user an administrator if no active one exists. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(LOCK_ADMINISTRATORS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
@@ -194,7 +194,7 @@ class AccountRepository:
         return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return all user names and all group names, sorted. Raises DatabaseUnavailable."""
+        """Return all user names and all group names, each sorted."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
@@ -207,9 +207,9 @@ class AccountRepository:
         password_hash: str | None = None,
         ends_tokens: bool = False,
     ) -> bool:
-        """Change the given properties; None leaves one unchanged. Returns False if there is no such user.
+        """Change the given properties; None leaves a property unchanged. Returns False if there is no such user.
 
-        Raises last_administrator, and service_account for a password.
+        Raises last_administrator, and service_account when setting a service account's password.
         """
         values = (is_active, is_admin, password_hash, int(ends_tokens))
         is_service = "select is_service_account from users where username_key = $1"
@@ -219,22 +219,22 @@ class AccountRepository:
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
     async def end_all_tokens(self) -> int:
-        """End all users' tokens. Returns the number of users."""
+        """Invalidate all tokens of all users. Returns the number of users."""
         return await self._database.execute("update users set token_epoch = token_epoch + 1")
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
-        """Create the group with these rights; an existing group keeps its own rights."""
+        """Create the group with these rights. An existing group keeps its own rights."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
-        """Link a user who has no password and no identity, and is not an administrator.
+        """Link a user who has no password and no identity and is neither administrator nor service account.
 
-        False if the user has changed since, or the identity is linked to another user.
+        Returns False if the user no longer meets these conditions, or if the identity is linked to another user.
         """
         async with self._database.transaction() as connection:
             if await connection.fetchval(_FREE_USER, user_id) is None:
                 return False
-            # A separate statement has a fresh snapshot, so it sees links made while the first one waited for the lock.
+            # A second statement gets a new snapshot, so it sees links that were created while the first waited.
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
 
 
@@ -252,7 +252,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     )
     if user_id is None:
         raise NameTaken(f"User {account.username.shown} exists already.")
-    # The lock prevents the groups' deletion until the memberships are written.
+    # The lock prevents the groups from being deleted before the memberships are written.
     rows = await connection.fetch(
         "select id, name from groups where name = any($1::text[]) order by id for key share",
         [default_group, *account.groups],

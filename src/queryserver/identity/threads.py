@@ -1,4 +1,4 @@
-"""Threads for blocking work in logins and calls: password hashing, directory access and plug-ins."""
+"""Threads for blocking work during logins and calls: password hashing, directory access and plug-ins."""
 
 import asyncio
 import inspect
@@ -14,16 +14,16 @@ _Outcome: TypeAlias = tuple[object, BaseException | None]
 
 
 class TooManyWaiting(LoginBackendUnavailable):
-    """Raised if so many calls wait for a thread that another call would time out."""
+    """So many calls are waiting for a thread that another call would time out."""
 
     def __init__(self) -> None:
         super().__init__("Too many logins at once.")
 
 
 class LimitedThreads:
-    """Runs blocking functions in threads: 8 by default, with 10 s per call including the wait.
+    """Runs blocking functions in threads. Defaults: 8 threads, and 10 s per call including the wait for a thread.
 
-    Once `max_waiting` calls wait, further calls raise TooManyWaiting.
+    If `max_waiting` calls are already waiting, further calls raise TooManyWaiting.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class LimitedThreads:
     ) -> None:
         self._name = name
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        # Calls wait here rather than in the pool, which would hold on to abandoned calls and their passwords.
+        # Calls wait on this semaphore, as the pool's queue would keep abandoned calls, with their passwords, in memory.
         self._free = asyncio.Semaphore(threads)
         self._waiting = 0
         self._max_waiting = max_waiting
@@ -39,10 +39,10 @@ class LimitedThreads:
         self._running: set[asyncio.Task[_Outcome]] = set()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """Call a sync or async function, and return its result. Raises its Exceptions, TimeoutError, TooManyWaiting.
+        """Call a sync or async function and return its result. Raises its Exceptions, TimeoutError, TooManyWaiting.
 
-        The function runs in its own task, because it may raise an error that would end this server, or ignore
-        cancellation.
+        The function runs in its own task, because it may ignore cancellation or raise an exception, such as SystemExit,
+        that would otherwise stop the server.
         """
         running = asyncio.create_task(self._outcome(function, arguments), name=self._name)
         self._running.add(running)
@@ -61,7 +61,7 @@ class LimitedThreads:
         return result
 
     def close(self) -> None:
-        """Shut down without waiting for running calls, whose results are no longer used."""
+        """Shut down without waiting for running calls, whose results are discarded."""
         for running in self._running:
             running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -71,7 +71,7 @@ class LimitedThreads:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments), None
             result, error = await self._in_thread(function, arguments)
-            # A decorated coroutine function looks like an ordinary function.
+            # A decorated coroutine function may not be recognized as one above.
             return (await result if inspect.isawaitable(result) else result), error
         except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
@@ -87,17 +87,17 @@ class LimitedThreads:
         context, loop = copy_context(), asyncio.get_running_loop()
 
         def outcome() -> _Outcome:
-            # Returned rather than raised: a future rejects StopIteration, and SystemExit would end this server.
+            # Returned, not raised: a future rejects StopIteration, and SystemExit would stop the server.
             try:
                 return context.run(function, *arguments), None
             except BaseException as error:  # noqa: BLE001 raised by the caller
                 return None, error
 
-        def give_back(_: object) -> None:  # in the thread, perhaps after the loop was closed
+        def give_back(_: object) -> None:  # runs in the thread, possibly after the loop was closed
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._free.release)
 
-        # An abandoned call occupies its thread until the function returns.
+        # An abandoned call keeps its thread until the function returns.
         running = self._threads.submit(outcome)
         running.add_done_callback(give_back)
         return await asyncio.wrap_future(running)

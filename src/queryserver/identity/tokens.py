@@ -1,4 +1,4 @@
-"""Issues, renews, verifies and revokes own tokens (Contract platform 3.3 to 3.6)."""
+"""Issues, renews, verifies and revokes own tokens, the JWTs of this service (Contract platform 3.3 to 3.6)."""
 
 import time
 from collections.abc import Callable
@@ -30,9 +30,9 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
-# A client that lost the response, or sent the call twice, may present a token that it has just exchanged.
+# A client that lost the response, or sent the call twice, may present a refresh token that was just exchanged.
 _REUSE_GRACE = timedelta(seconds=30)
-# Tokens issued under longer lifetimes must not outlive their revocation.
+# Minimum: tokens may have been issued when longer lifetimes were configured, and must not outlive their revocation.
 _KEEP_REVOCATIONS = timedelta(days=90)
 
 
@@ -44,7 +44,7 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class RenewedTokens:
-    """The result of a refresh. `refresh` is None if the old refresh token stays valid."""
+    """The result of a refresh. `refresh` is None if the old refresh token remains valid."""
 
     access: str
     refresh: str | None = None
@@ -54,7 +54,7 @@ class RenewedTokens:
 class Tokens:
     """Issues and checks own tokens. The tokens of one login form a family and are revoked together.
 
-    `are_bearers`: whether own tokens are accepted as bearers.
+    `are_bearers` states whether own tokens are accepted as bearer tokens.
     """
 
     codec: JwtCodec
@@ -63,17 +63,17 @@ class Tokens:
     metrics: Metrics
     external: ExternalBearers | None = None
     api_tokens: ApiTokenBearers | None = None
-    """None if API tokens are not accepted as bearers."""
+    """None if API tokens are not accepted as bearer tokens."""
     are_bearers: bool = True
     clock: Callable[[], float] = time.time
 
     def issue(self, login: StoredLogin) -> TokenPair:
-        """Issue a login's first tokens; the refresh token's id names the family."""
+        """Issue the first tokens of a login. The id of the refresh token becomes the family id."""
         family = uuid4().hex
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
 
     async def verify(self, token: str, client: str) -> None:
-        """Check that the token would be accepted as a bearer from this client.
+        """Check that the token would be accepted as a bearer token from this client address.
 
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, LoginThrottled.
         """
@@ -90,7 +90,7 @@ class Tokens:
             raise _detailed(error, TokenType.ACCESS) from None
 
     async def refresh(self, token: str) -> RenewedTokens:
-        """Issue a new access token, and with rotation a new refresh token.
+        """Issue a new access token and, if rotation is enabled, a new refresh token.
 
         Raises InvalidToken, UserNotFound, UserInactive.
         """
@@ -106,10 +106,10 @@ class Tokens:
         return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
 
     async def revoke(self, token: str, *, everything: bool) -> None:
-        """Revoke the family of a token, or all tokens of its user. An invalid token changes nothing.
+        """Revoke the family of a token or, with `everything`, all own tokens of its user. Ignores invalid tokens.
 
         An expired token still revokes its family, but only a valid token revokes everything. API tokens are unaffected,
-        since a logout must not disturb other programs that use the API token. Raises KeyServerUnavailable.
+        so that a logout does not disturb programs that use them. Raises KeyServerUnavailable.
         """
         if self.external and algorithm_of(token) == EXTERNAL:
             username = await self.external.revoke(token, everything=everything)
@@ -129,7 +129,10 @@ class Tokens:
             AUDIT.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
 
     async def _require_unused(self, claims: TokenClaims) -> None:
-        """Raises InvalidToken for a refresh token exchanged a while ago, as it may be stolen (Rule T14)."""
+        """Raise InvalidToken, and revoke the family, if the refresh token was exchanged over 30 s ago (Rule T14).
+
+        Such a token may be stolen.
+        """
         if self.settings.rotate_refresh_tokens:
             since = await self.records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
         else:
@@ -178,7 +181,7 @@ def _is_alive(owner: TokenOwner | None, epoch: int) -> bool:
 
 
 def _detailed(error: InvalidToken, kind: TokenType) -> InvalidToken:
-    """Add the `detail` that token calls return (Contract platform 3.4, 3.5)."""
+    """Add the `detail` that the token endpoints return (Contract platform 3.4, 3.5)."""
     return InvalidToken(error.message, token_type=kind.value, detail=error.message)
 
 

@@ -1,4 +1,4 @@
-"""Users and groups, and their administration."""
+"""Lists and administers users, groups and linked identities."""
 
 import asyncio
 import unicodedata
@@ -19,7 +19,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user in a list. `groups` are sorted names; `is_admin` is true by flag or by group."""
+    """A user as listed. `groups` are sorted names; `is_admin` is true by own flag or by group."""
 
     id: int
     username: str
@@ -37,7 +37,7 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class UserDetails:
-    """Details of a user. `groups` are sorted by name, and empty unless requested."""
+    """A user with details. `groups` are sorted by name; empty unless requested."""
 
     id: int
     username: str
@@ -48,10 +48,10 @@ class UserDetails:
     groups: tuple[GroupName, ...] = ()
 
 
-# Sorted by code points, whatever the database's collation.
+# Sorted by code point, whatever the database's collation.
 _BY_NAME = 'order by u.username_key collate "C"'
 
-# Python folds the key only if names ignore case; otherwise the database's lower() has to do.
+# `username_key` is case-folded only if names ignore case; otherwise the database's lower() is used for matching.
 _MATCHING = f"""
     with matching as materialized (
         select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account from users u
@@ -97,13 +97,13 @@ _GROUP_NAMES = """
 """
 
 _ROWS_PER_SLICE = 2000
-"""Rows converted before yielding to other tasks: about 6 ms."""
+"""Rows converted before other tasks get to run; takes about 6 ms."""
 
 MAX_PAGE = 1000
 
 
 class Users:
-    """Lists users and groups by name, and changes preferences. All calls raise DatabaseUnavailable."""
+    """Lists users and groups by name, and stores preferences. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -118,14 +118,14 @@ class Users:
         page: int | None = None,
         limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
-        """Return the number of matching users, and one page of them, or all without page and limit.
+        """Return the number of matching users and one page of them; all users if `page` and `limit` are None.
 
-        `username` ignores case, `groups` matches members of any of these groups, and None matches all users.
+        `username` ignores case, `groups` matches members of any of the groups, and None does not filter.
         """
         offset, size = 0, limit
         if page is not None or limit is not None:
             size = limit or MAX_PAGE
-            offset = min(((page or 1) - 1) * size, 2**62)  # fits a bigint
+            offset = min(((page or 1) - 1) * size, 2**62)  # must fit into a bigint
         # Names are stored in NFKC.
         name = None if username is None else unicodedata.normalize("NFKC", username)
         rows = await self._database.fetch(
@@ -150,19 +150,19 @@ class Users:
                     is_service_account=row["is_service_account"],
                 )
                 for row in rows[start : start + _ROWS_PER_SLICE]
-                if row["id"] is not None  # a page past the end has one row with just the count
+                if row["id"] is not None  # for a page past the end, the only row contains just the count
             ]
             await asyncio.sleep(0)
         return rows[0]["count"], users
 
     async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> model.Preferences | None:
-        """Replace the given preferences; None if the user no longer exists."""
+        """Replace the given preferences and return the result; None if the user no longer exists."""
         change = "update users set preferences = preferences || $2 where id = $1 returning preferences"
         stored = await self._database.value(change, user_id, dict(changes))
         return None if stored is None else preferences_of(stored)
 
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """Return the users with these ids, each once; unknown ids are left out."""
+        """Return the users with these ids, each once, sorted by name. Unknown ids are skipped."""
         rows = await self._database.fetch(
             f"select {_DETAILS} from users u where u.id = any($1::bigint[]) {_BY_NAME}", list(ids)
         )
@@ -178,9 +178,9 @@ class Users:
         with_caller: bool,
         only_groups_of_caller: bool,
     ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Find active users and groups whose names contain the typed text, ignoring case; at most `count` of each.
+        """Return active users and groups whose names contain `typed`, ignoring case; at most `count` of each.
 
-        `with_groups` includes the users' groups.
+        `with_groups` adds the groups of each user.
         """
         text = unicodedata.normalize("NFKC", typed)
         without = None if with_caller else caller.id
@@ -189,7 +189,7 @@ class Users:
         if with_groups:
             for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
                 groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
-        # Compared in Python, because lower() handles ASCII only with collation C. There are few groups.
+        # Compared in Python, because with the collation C lower() changes ASCII letters only. There are few groups.
         names = await self._database.fetch(_GROUP_NAMES, caller.id if only_groups_of_caller else None)
         return (
             [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
@@ -198,7 +198,7 @@ class Users:
 
 
 MAX_PASSWORD_BYTES = 1024
-"""The maximum password length that a login accepts (Contract platform 3.2)."""
+"""The maximum length of a password that a login accepts (Contract platform 3.2)."""
 
 DEFAULT_RIGHTS = (
     "filebrowser.s3_access",
@@ -209,11 +209,11 @@ DEFAULT_RIGHTS = (
     "download",
     "metadata",
 )
-"""The default group's initial rights (Contract platform 4.3)."""
+"""The initial rights of the default group (Contract platform 4.3)."""
 
 
 class Accounts:
-    """Creates and changes users. Names follow the case rule; illegal names raise InvalidUsername."""
+    """Creates and changes users. Names are normalized by UsernameRule; invalid names raise InvalidUsername."""
 
     def __init__(
         self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, auth: AuthSettings
@@ -227,7 +227,7 @@ class Accounts:
         self._usernames = model.UsernameRule.of(auth)
 
     async def ensure_default_group(self) -> None:
-        """Create the group that new users join, with its initial rights; an existing group keeps its own rights."""
+        """Create the group that new users join, with its initial rights. An existing group keeps its own rights."""
         await self._records.ensure_group(self._auth.default_user_group, DEFAULT_RIGHTS)
 
     async def create(
@@ -239,9 +239,9 @@ class Accounts:
         is_admin: bool = False,
         is_service_account: bool = False,
     ) -> model.Username:
-        """Create a user. Users with another issuer's identity and service accounts have no password.
+        """Create a user. The password is ignored for service accounts and users with an external identity.
 
-        Raises InvalidPassword, NameTaken (the user's name or the identity), UnknownGroup.
+        Raises InvalidPassword, NameTaken (the user name or the identity), UnknownGroup.
         """
         username = self._usernames.read(person.username)
         account = NewAccount(
@@ -260,22 +260,22 @@ class Accounts:
         return username
 
     async def create_first(self, name: str, password: str) -> bool:
-        """Create an administrator if there are no users at all. Only one of several concurrent calls succeeds.
+        """Create an administrator if no users exist. Only one of several concurrent calls succeeds.
 
         Raises InvalidPassword.
         """
         if await self._records.has_users():
-            return False  # checked first: every start passes the same password, which stricter rules may reject later
+            return False  # checked first: every start passes the same password, which newer, stricter rules may reject
         username = self._usernames.read(name)
         account = NewAccount(username, await self._hash(password, username.shown), is_admin=True)
         return await self._records.create_first(account, default_group=self._auth.default_user_group)
 
     async def disable(self, name: str) -> None:
-        """Refuse the user's logins, and end all of the user's tokens. Raises unknown_user, last_administrator."""
+        """Block logins and invalidate all tokens of the user. Raises unknown_user, last_administrator."""
         _require_known(name, await self._records.change(self._key(name), is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
-        """Let the user log in again; old tokens stay invalid. Raises unknown_user."""
+        """Allow logins again. Earlier tokens remain invalid. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), is_active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
@@ -283,16 +283,16 @@ class Accounts:
         _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
-        """Replace the password, and end all tokens. Raises unknown_user, InvalidPassword, service_account."""
+        """Replace the password and invalidate all tokens. Raises unknown_user, InvalidPassword, service_account."""
         new = await self._hash(password, name)
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
-        """Reset a name's failed logins. The user need not exist."""
+        """Reset the failed logins of a name. The user need not exist."""
         await self._throttle.unlock(self._key(name))
 
     async def end_tokens(self, name: str) -> None:
-        """End all of a user's tokens. Raises unknown_user."""
+        """Invalidate all tokens of a user. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), ends_tokens=True))
 
     async def _hash(self, password: str, name: str) -> str:
@@ -330,7 +330,7 @@ class GroupGrants:
     members: int
 
 
-# The lock prevents the group's deletion until the membership or right is written.
+# The lock prevents the group from being deleted before the membership or right is written.
 _GROUP = "select id from groups where name = $1 for key share"
 
 _GRANTS = """
@@ -342,9 +342,9 @@ _GRANTS = """
 
 
 class Groups:
-    """Creates and changes groups; repeating a change is not an error.
+    """Creates and changes groups. Repeating a membership or right change is not an error.
 
-    User names follow the case rule, group names are exact. All calls raise DatabaseUnavailable.
+    User names are normalized by UsernameRule; group names must match exactly. All calls raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, auth: AuthSettings) -> None:
@@ -354,7 +354,7 @@ class Groups:
 
     async def create(self, name: str) -> None:
         """Create a group without rights. Raises invalid_group_name, NameTaken."""
-        # Lists of groups are separated by commas, and command output by tabs.
+        # Group lists are separated by commas, and command output by tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise errors.invalid_group_name(
@@ -393,7 +393,7 @@ class Groups:
         await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
-        """Return one group, or all groups sorted by name. Raises UnknownGroup."""
+        """Return the given group, or all groups sorted by name. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
             raise errors.UnknownGroup(group)
@@ -419,9 +419,9 @@ async def _group_id(connection: Connection, name: str) -> int:
 
 
 def checked_identity(auth: AuthSettings, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
-    """Return a subject's identity at a configured issuer; the subject defaults to the user name.
+    """Return the identity of a subject at a configured issuer. The subject defaults to the user name.
 
-    Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal subject).
+    Raises InvalidUsername, InvalidParameter (unknown issuer or invalid subject).
     """
     username = model.UsernameRule.of(auth).read(name)
     issuers = {model.plug_in_issuer(one) for one in (*auth.backend, *auth.authenticators) if model.is_import_path(one)}
@@ -447,7 +447,7 @@ class LinkedIdentity:
     issuer: str
     subject: str
     by_administrator: bool
-    """Whether a command created the link, rather than the identity's first call."""
+    """Whether an administrator created the link; otherwise the identity's first call did."""
     linked_at: datetime
 
 
@@ -472,7 +472,7 @@ _LINKED = """
 
 
 class Identities:
-    """Links users to other issuers' identities. User names follow the case rule.
+    """Links users to external identities. User names are normalized by UsernameRule.
 
     All calls raise DatabaseUnavailable.
     """
@@ -485,7 +485,7 @@ class Identities:
     async def link(self, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
         """Link an issuer's subject to this user, effective from the subject's next call. Idempotent.
 
-        The subject defaults to the name. Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal
+        The subject defaults to the user name. Raises InvalidUsername, InvalidParameter (unknown issuer or invalid
         subject), unknown_user, service_account, NameTaken.
         """
         identity = checked_identity(self._auth, name, issuer, subject)
@@ -498,7 +498,7 @@ class Identities:
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """Remove the links of one user or all users, optionally of one issuer only. Returns their number.
+        """Remove the links of one user or of all users, optionally only those of one issuer. Returns their number.
 
         Raises InvalidUsername.
         """
@@ -508,13 +508,13 @@ class Identities:
         return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """Return the links of one user or all users, by user name, issuer and subject. Raises InvalidUsername."""
+        """Return the links of one user or of all users, by user name, issuer and subject. Raises InvalidUsername."""
         key = None if name is None else self._usernames.read(name).key
         return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
 
 
 async def _user_id(connection: Connection, username_key: str) -> int:
-    """Return the user's id, and lock its row against deletion until the end of the transaction."""
+    """Return the user's id and lock the row against deletion until the end of the transaction."""
     user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
     if user_id is None:
         raise errors.unknown_user(username_key)

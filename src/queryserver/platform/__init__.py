@@ -1,1 +1,1 @@
-"""The common foundation: settings, the service database, logs, metrics, outbound connections and limits."""
+"""Shared foundations: settings, the service database, logs, metrics, outbound connections and limits."""

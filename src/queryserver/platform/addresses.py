@@ -1,7 +1,7 @@
 """Rules for the destinations of engine connections (Contract platform 5.11: Hosts).
 
-A host name is resolved once, and every address is checked. The adapter then connects to one of the returned addresses,
-since resolving the name again could return a different address (DNS rebinding). TLS and the `Host` header still use
+A host name is resolved once, and each address is checked. The adapter then connects to one of the returned addresses,
+because resolving the name again could return a different address (DNS rebinding). TLS and the `Host` header still use
 the name.
 
 In asyncio: `for address in await rules.resolve(host, port): … connect(address, port), server_hostname=host …`
@@ -44,7 +44,7 @@ _IPV4_PREFIXES = (
     ip_network("64:ff9b::/96"),  # NAT64, RFC 6052
 )
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""RFC 8215: a site may choose a prefix within this network, of any length that RFC 6052 defines."""
+"""RFC 8215: a site may use any prefix within this network, with any length that RFC 6052 defines."""
 _THIS_NETWORK = ip_network("0.0.0.0/8")
 _INTERNAL_NETWORKS = tuple(
     map(
@@ -74,7 +74,7 @@ _UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
 
 
 def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Yield every IPv4 address that `address` may embed; none for `::` and `::1`."""
+    """Yield each IPv4 address that `address` may embed; none for `::` and `::1`."""
     bits = int(address)
     if bits <= 1:
         return
@@ -93,8 +93,8 @@ def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
 def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
     """Yield the IPv4 address for each of the prefix lengths 48, 56, 64 and 96. RFC 6052 2.2 skips bits 64 to 71.
 
-    The site's prefix length is unknown. With a wrong length, padding zeros look like 0.0.0.0/8, which is skipped
-    because it is not a valid destination.
+    The site's prefix length is unknown. Under a wrong length, padding zeros look like an address in 0.0.0.0/8; these
+    are skipped because they are not valid destinations.
     """
     without_octet_64 = ((bits >> 64) << 56) | (bits & ((1 << 56) - 1))
     found = (
@@ -109,7 +109,7 @@ def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
 
 
 class UnknownHost(EngineUnavailable):
-    """The host name does not resolve."""
+    """The host name cannot be resolved."""
 
 
 class HostRefused(EngineUnavailable):
@@ -137,11 +137,11 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Which hosts engine connections may reach; without arguments, any host.
+    """Which hosts engine connections may reach. By default, any host is permitted.
 
-    `own` holds the endpoints of the service's listener and broker, and `service_database` its database server's.
-    Connections to them are refused under all of the machine's addresses. In the networks of `closed`, only addresses
-    in `opened` are permitted; addresses in `blocked` are always refused.
+    `own` contains the endpoints of the service's listener and broker; `service_database` those of its database server.
+    Connections to these endpoints are refused under any address of the machine. In the networks of `closed`, only
+    addresses in `opened` are permitted. Addresses in `blocked` are always refused.
     """
 
     blocked: tuple[Network, ...] = ()
@@ -153,9 +153,9 @@ class AddressRules:
     resolve_timeout_s: float = 5.0
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Explain why a literal address, in any notation, is forbidden. Does not call the resolver.
+        """Return the reason why a literal address, in any notation, is forbidden. Does not call the resolver.
 
-        Returns None for a name or a permitted address. The text has no full stop.
+        Returns None for a host name or a permitted address. The reason has no final period.
         """
         address = literal_address(host)
         if address is None:
@@ -165,13 +165,13 @@ class AddressRules:
         return None if self._permits(str(address)) else "connections to this address are not allowed"
 
     def allowing_database_server(self) -> Self:
-        """Return the same rules, except that connections to the service database's server are permitted."""
+        """Return the same rules, but with connections to the service database's server permitted."""
         return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Return the permitted addresses of `host`, at least one, in the resolver's order.
+        """Return the permitted addresses of `host` in the resolver's order; at least one.
 
-        Raises UnknownHost if the name is unknown or the resolver times out, HostRefused if no address is permitted.
+        Raises UnknownHost if the name is unknown or the resolver times out; HostRefused if no address is permitted.
         """
         if parsed_address(host) is not None and all(
             its_port != port for _, its_port in self.own | self.service_database
@@ -184,11 +184,11 @@ class AddressRules:
             raise UnknownHost(f"The host name {host} was not resolved in time.") from None
 
     def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
-        """Like `resolve`, with only the resolver's own timeout. Raises UnknownHost, HostRefused."""
+        """Like `resolve`, but blocking, and with only the resolver's own timeout. Raises UnknownHost, HostRefused."""
         return self._resolve_checked(host, port)[0]
 
     def require_all(self, host: str, port: int) -> None:
-        """Require that all addresses of `host` are permitted, for drivers that resolve names themselves. Blocks.
+        """Require that every address of `host` is permitted, for drivers that resolve names themselves. Blocks.
 
         Raises UnknownHost, HostRefused.
         """
@@ -197,17 +197,17 @@ class AddressRules:
             raise HostRefused(f"Connections to {host} are not allowed here.")
 
     def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
-        """Whether one of the addresses belongs to the service database's server. Blocks."""
+        """Return whether one of the addresses belongs to the service database's server. Blocks."""
         return _reaches_own_service(_resolve_endpoints(self.service_database, port), addresses)
 
     def is_database_server_address(self, host: str, port: int) -> bool:
-        """Like `is_database_server` for a literal address in any notation. Does not call the resolver."""
+        """Like `is_database_server`, for a literal address in any notation. Does not call the resolver."""
         address = literal_address(host)
         servers = _resolve_endpoints(self.service_database, port, resolve=False)
         return address is not None and _reaches_own_service(servers, [str(address)])
 
     def _resolve_checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the permitted addresses, and all addresses."""
+        """Return the permitted addresses and all addresses. Raises UnknownHost, HostRefused."""
         try:
             found = _addresses(host, port)
         except (OSError, UnicodeError):
@@ -228,7 +228,7 @@ class AddressRules:
         return not self.allowed or contains(self.allowed, address)
 
     def _own_endpoint_refusal(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
-        """Explain why the service's own endpoints are refused; None if no address belongs to them."""
+        """Return the reason for refusing an endpoint of the service itself; None if no address belongs to one."""
         targets = list(addresses)
         for endpoints, reason in ((self.own, _OWN_ENDPOINT), (self.service_database, _DATABASE_SERVER)):
             if _reaches_own_service(_resolve_endpoints(endpoints, port, resolve=resolve), targets):
@@ -237,7 +237,7 @@ class AddressRules:
 
 
 def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: bool = True) -> set[Address]:
-    """Return the addresses of endpoints with this port. Without `resolve`, skip names other than `localhost`."""
+    """Return the addresses of the endpoints with this port. If `resolve` is false, only `localhost` is resolved."""
     found = set[Address]()
     for host, its_port in endpoints:
         if its_port != port:
@@ -255,9 +255,9 @@ def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: boo
 
 
 def _reaches_own_service(own: Collection[Address], addresses: Iterable[str]) -> bool:
-    """Whether one of `addresses` reaches a service at `own`.
+    """Return whether one of `addresses` reaches a service at `own`.
 
-    All of this machine's addresses reach its services.
+    If `own` contains an address of this machine, every other address of this machine reaches the service as well.
     """
     if not own:
         return False
@@ -266,9 +266,9 @@ def _reaches_own_service(own: Collection[Address], addresses: Iterable[str]) -> 
 
 
 def _is_local(address: Address) -> bool:
-    """Whether the address belongs to this machine, so that its route has it as the source.
+    """Return whether the address belongs to this machine: the route to a local address has that address as its source.
 
-    Sends nothing.
+    No packet is sent.
     """
     if address.is_loopback or address.is_unspecified:
         return True
@@ -278,7 +278,7 @@ def _is_local(address: Address) -> bool:
         return _is_source_address(socket.AF_INET, address)
     if not address.is_link_local:
         return _is_source_address(socket.AF_INET6, address)
-    # A link-local address needs a scope. The caller's scope id is ignored: it may be a name or a number.
+    # A link-local address needs a scope id. The caller's scope id is ignored, as it may be a name or a number.
     return any(_is_source_address(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
 
 
@@ -292,7 +292,7 @@ def _is_source_address(family: int, address: Address, *scope: int) -> bool:
 
 
 def _equivalent_addresses(address: str) -> Sequence[Address]:
-    """Return an address, and the IPv4 addresses to which a gateway or tunnel may translate it."""
+    """Return the address and the IPv4 addresses to which a gateway or tunnel may translate it."""
     parsed = parsed_address(address)
     if parsed is None:
         return ()
@@ -300,9 +300,9 @@ def _equivalent_addresses(address: str) -> Sequence[Address]:
 
 
 def literal_address(host: str) -> Address | None:
-    """Parse a literal address, including the decimal, octal, hexadecimal and short forms of `inet_aton`.
+    """Parse a literal address, including the decimal, octal, hexadecimal and short forms that `inet_aton` accepts.
 
-    Returns None for a name.
+    Returns None for a host name.
     """
     plain = host.strip().strip("[]")
     try:
@@ -313,7 +313,7 @@ def literal_address(host: str) -> Address | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Return all addresses of a name, without duplicates. A literal address in any notation resolves to itself."""
+    """Return all distinct addresses of a name. A standard literal address is returned as is."""
     if parsed_address(host) is not None:
         return [host]
     infos = socket.getaddrinfo(host or "localhost", port, type=socket.SOCK_STREAM)
@@ -321,7 +321,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def address_rules(settings: "Settings") -> AddressRules:
-    """Return the rules for connectors, key servers and catalogs."""
+    """Return the address rules for connectors, key servers and catalogs."""
     desktop, policy = settings.desktop, settings.desktop.connector_policy
     own = {(desktop.http_host, desktop.http_port)}
     if desktop.task_server.enabled:
@@ -335,31 +335,31 @@ def address_rules(settings: "Settings") -> AddressRules:
 
 
 def webhook_rules(settings: "Settings") -> AddressRules:
-    """Return the rules for webhooks. Users choose their URLs, so only internal networks in the settings are open."""
+    """Return the address rules for webhooks. Users choose the URLs, so internal networks must be opened explicitly."""
     opened = settings.desktop.task_server.webhook_allowed_networks
     return replace(address_rules(settings), allowed=(), closed=_INTERNAL_NETWORKS, opened=opened)
 
 
 def database_servers(dsn: str) -> frozenset[Endpoint]:
-    """Return the endpoints in a PostgreSQL DSN. For a Unix socket, add loopback, where its server may also listen."""
+    """Return the endpoints in a PostgreSQL DSN. A Unix socket counts as localhost, where its server may also listen."""
     return frozenset(_endpoints(dsn, _POSTGRESQL_PORT)) if dsn else frozenset()
 
 
 def database_name(dsn: str) -> str:
-    """Return the database in a PostgreSQL DSN; defaults to the login name."""
+    """Return the database name in a PostgreSQL DSN; defaults to the login name."""
     _, parts = _split_hosts(dsn)
     options = dict(parse_qsl(parts.query))
     return options.get("dbname") or options.get("database") or unquote(parts.path.strip("/")) or database_login(dsn)
 
 
 def database_login(dsn: str) -> str:
-    """Return the login in a PostgreSQL DSN; empty if it has none."""
+    """Return the login name in a PostgreSQL DSN; empty if it has none."""
     _, parts = _split_hosts(dsn)
     return dict(parse_qsl(parts.query)).get("user") or unquote(parts.username or "")
 
 
 def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
-    """Yield the endpoints of a URL: one, several separated by commas, or the endpoints in its query options."""
+    """Yield the endpoints of a URL. They may be separated by commas, or given as query options."""
     named, parts = _split_hosts(url)
     options = dict(parse_qsl(parts.query))
     hosts = (named or options.get("host", "")).split(",")
@@ -373,7 +373,7 @@ def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
 
 
 def _split_hosts(url: str) -> tuple[str, SplitResult]:
-    """Split a URL into its hosts and the rest. Since Python 3.14, urlsplit rejects several hosts with brackets."""
+    """Split a URL into its host list and the rest. Since Python 3.14, urlsplit rejects host lists with brackets."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")

@@ -1,14 +1,14 @@
-"""The only use of undocumented parts of asyncpg (ADR 80).
+"""The only module that uses undocumented parts of asyncpg (ADR 80).
 
-These names are used for these reasons:
+It uses these names:
 
-- The arguments of `Connection`: asyncpg documents that `connect` takes a subclass of it, but not that the first
-  arguments are its protocol and the transport. Between these two, the engine limits row sizes and reads type modifiers,
-  because asyncpg receives rows of any size and drops the modifiers.
+- The arguments of `Connection`: asyncpg documents that `connect` accepts a subclass, but not that the constructor's
+  first arguments are the protocol and the transport. The engine inserts a filter between them, which limits row sizes
+  and reads type modifiers, because asyncpg accepts rows of any size and discards the modifiers.
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
-  each type, which takes milliseconds on each new connection, and refuse some types.
+  each type, which takes milliseconds on each new connection, and reject some types.
 - `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_close_portal` and `_portal_name`: a
-  documented cursor needs one more round trip before its first rows, mistakes a short chunk for the last chunk, and
+  documented cursor needs an additional round trip before the first rows, takes a short chunk for the last chunk, and
   cannot be closed before its end.
 
 `tests/unit/platform/test_asyncpg_internals.py` fails if one of these names changes.
@@ -48,14 +48,14 @@ _ARRAYS = tuple(
         (2951, "uuid", 2950),
     )
 )
-"""Array types with the same OIDs in every release of PostgreSQL. asyncpg has text arrays built in."""
+"""Array types that have the same OIDs in every PostgreSQL release. asyncpg has text arrays built in."""
 
 
 def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
-    """Describe common array types to a new connection.
+    """Register common array types on a new connection.
 
-    Otherwise asyncpg queries the server for their elements, which takes 10 ms of the server's time for the first array
-    type and 4 ms for each further type. If this fails in an asyncpg release, such queries run again.
+    Otherwise asyncpg queries the server for the element types, which takes 10 ms of server time for the first array
+    type and 4 ms for each further type. If an asyncpg release breaks this call, asyncpg runs those queries again.
     """
     with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
         settings: Any = connection.get_settings()
@@ -63,22 +63,22 @@ def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> Non
 
 
 class TappedConnection(asyncpg.Connection):
-    """A connection with filters between its transport and the driver's protocol."""
+    """A connection on which a filter can be inserted between the transport and the driver's protocol."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
         self.transport = transport
         self.receiver = protocol
-        """The protocol that receives the server's bytes: the driver's, or the filter set by `receive_by`."""
+        """The protocol that receives the server's bytes: the driver's, or the filter set with `receive_by`."""
 
     def receive_by(self, tap: asyncio.Protocol) -> None:
-        """Let `tap` receive the server's bytes and pass them on to `receiver`."""
+        """Make `tap` receive the server's bytes permanently. `tap` must pass them on to the driver's protocol."""
         self.receiver = tap
         self.transport.set_protocol(tap)
 
     @contextmanager
     def tapped(self, tap: TapT) -> Generator[TapT]:
-        """Let `tap` receive the server's bytes, and pass them on to `receiver`, for the duration of the context."""
+        """Make `tap` receive the server's bytes while the context is open. `tap` must pass them on to `receiver`."""
         self.transport.set_protocol(tap)
         try:
             yield tap
@@ -86,7 +86,7 @@ class TappedConnection(asyncpg.Connection):
             self.transport.set_protocol(self.receiver)
 
     def decode_as(self, codec: str, oid: int, *, text: bool = False) -> None:
-        """Decode the type `oid` as asyncpg decodes its built-in type `codec`, from its text or its binary form."""
+        """Decode type `oid` like asyncpg's built-in type `codec`, from its text or its binary representation."""
         settings: Any = self.get_settings()
         settings.set_builtin_type_codec(
             oid, f"{codec} of {oid}", "pg_catalog", "scalar", codec, "text" if text else "binary"
@@ -100,14 +100,14 @@ class Portal(asyncpg.cursor.Cursor):
         super().__init__(connection, prepared.get_query(), _state_of(prepared), tuple(values), None)
 
     async def rows(self, count: int) -> Sequence[Sequence[Any]]:
-        """Return the next rows, at most `count`. After a short list there may be more rows."""
+        """Return up to `count` next rows. A shorter result does not mean that the cursor is exhausted."""
         records: Any = await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         return records
 
     async def close(self) -> None:
-        """Close the portal, inside a transaction that continues.
+        """Close the portal within a transaction that continues.
 
-        Even after its last row, a portal prevents its tables from being dropped or altered.
+        An open portal prevents its tables from being dropped or altered, even after its last row was read.
         """
         if self._portal_name:
             await self._close_portal(None)

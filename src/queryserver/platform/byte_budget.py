@@ -1,4 +1,4 @@
-"""A limit on the memory that concurrent calls use together."""
+"""Limits the total memory that concurrent calls use."""
 
 import asyncio
 from collections import Counter, deque
@@ -12,7 +12,7 @@ _RETRY_AFTER = timedelta(seconds=2)
 
 
 class Reservation:
-    """Bytes reserved from a budget. The owner releases them; garbage collection releases a forgotten reservation."""
+    """Bytes reserved from a budget. Call `release` when done; otherwise garbage collection releases the bytes."""
 
     def __init__(self, budget: "ByteBudget", user_id: int, size_bytes: int) -> None:
         self._budget = budget
@@ -21,15 +21,15 @@ class Reservation:
         self.size_bytes = size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Reduce the reservation; a larger size changes nothing."""
+        """Reduce the reservation to this size. Sizes that are not smaller have no effect."""
         if size_bytes < self.size_bytes:
             freed, self.size_bytes = self.size_bytes - size_bytes, size_bytes
             self._budget.release(self.user_id, freed)
 
     def grow(self, size_bytes: int) -> bool:
-        """Enlarge the reservation if that is possible immediately.
+        """Enlarge the reservation to this size if that is possible without waiting. Returns whether it was.
 
-        It does not wait, since holders that wait for each other could deadlock.
+        Never waits, because holders that wait for each other could deadlock.
         """
         return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
 
@@ -39,7 +39,7 @@ class Reservation:
 
     def __del__(self) -> None:
         if self.size_bytes:
-            # Garbage collection may run in any thread. Once the loop is closed, no call waits for bytes.
+            # Garbage collection may run in any thread. If the loop is closed (RuntimeError), no call waits for bytes.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._budget.release, self.user_id, self.size_bytes)
 
@@ -52,10 +52,10 @@ class _Waiting:
 
 
 class ByteBudget:
-    """Limits reservations to `max_bytes` at a time, at most half of them for one user. For a single event loop.
+    """Limits reservations to `max_bytes` in total, and to half of that per user. For a single event loop.
 
-    Requests are served first come, first served, but a user whose share is used up does not block other users. A
-    request that exceeds the share is reduced to it, so a single call can always proceed.
+    Requests are granted in order of arrival, but a user who has reached the per-user limit does not block other users.
+    A request above the per-user limit is reduced to it, so that a single call can always proceed.
     """
 
     def __init__(self, max_bytes: int, *, wait_s: float = 30.0) -> None:
@@ -75,7 +75,7 @@ class ByteBudget:
         return sum(not one.turn.done() for one in self._line)
 
     async def reserve(self, user_id: int, size_bytes: int) -> Reservation:
-        """Wait until the bytes are free, and reserve them. Raises TooManyRequests after a timeout."""
+        """Wait until the bytes are available and reserve them. Raises TooManyRequests if that takes `wait_s`."""
         waiting = _Waiting(user_id, min(size_bytes, self._share), asyncio.get_running_loop().create_future())
         self._line.append(waiting)
         self._assign()
@@ -92,7 +92,7 @@ class ByteBudget:
             raise
 
     def extend(self, reservation: Reservation, more_bytes: int) -> bool:
-        """Enlarge `reservation` by that much if possible. Returns whether it was enlarged."""
+        """Enlarge `reservation` by `more_bytes` if possible without waiting. Returns whether it was."""
         more_bytes = min(more_bytes, self._share - reservation.size_bytes)
         if more_bytes > 0:
             share = self._by_user[reservation.user_id] + more_bytes
@@ -110,7 +110,7 @@ class ByteBudget:
         self._assign()
 
     def _abandon(self, waiting: _Waiting) -> None:
-        """Give up waiting. If the request was granted at the moment of its timeout, release its bytes."""
+        """Stop waiting. If the reservation was granted just as the timeout expired, release it."""
         if waiting.turn.done() and not waiting.turn.cancelled():
             waiting.turn.result().release()
         waiting.turn.cancel()
@@ -125,7 +125,7 @@ class ByteBudget:
             if self._by_user[one.user_id] + one.size_bytes > self._share:
                 left.append(one)
             elif is_blocked or one.size_bytes > self._max_bytes - self._used:
-                # The next free bytes are kept for this request, so that smaller later requests do not starve it.
+                # Freed bytes are kept for this request, so that smaller requests behind it cannot starve it.
                 is_blocked = True
                 left.append(one)
             else:

@@ -1,4 +1,4 @@
-"""The computation interface, and the frame format between server and worker."""
+"""The interface for computations in worker processes, and the frame format between server and worker."""
 
 import struct
 from collections.abc import Mapping
@@ -16,19 +16,20 @@ class Task(StrEnum):
 
 
 class ComputationExecutor(Protocol):
-    """Runs computations with limits on time and memory, one at a time per user. Users take turns."""
+    """Runs computations with time and memory limits. Each user runs one at a time, and users take turns."""
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        """Run `task` on `content`, and return its result as parsed JSON. `options` must be JSON values too.
+        """Run `task` on `content` and return the result, parsed from JSON. `options` must be serializable as JSON.
 
-        Canceling the caller stops the computation. Raises TooComplex (time or memory limit exceeded), TooManyRequests
-        (too many waiting computations of this user), ServiceUnavailable, and the domain errors of the task.
+        Canceling the call stops the computation. Raises TooComplex if the time or memory limit is exceeded;
+        TooManyRequests if too many computations of this user are waiting; ServiceUnavailable; and the task's own domain
+        errors.
         """
         ...
 
 
 HEAD = struct.Struct("<cLL")
-"""A frame's header: its kind, and the sizes of the JSON and the content that follow."""
+"""A frame header: the frame kind, and the sizes of the JSON and the content that follow."""
 MAX_BYTES = 256 * 1024 * 1024
 TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
-"""Frame kinds: a task, its result, a domain error, an exceeded limit, and an error in the worker program."""
+"""Frame kinds: a task, its result, a domain error, an exceeded limit, a bug in the worker program."""

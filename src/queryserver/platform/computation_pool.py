@@ -21,24 +21,24 @@ from queryserver.platform.settings.desktop import DesktopSettings
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.computation_worker import main; main()"
-_LARGE_BYTES = 512 * 1024  # larger results are parsed in a thread: each MiB blocks the event loop for about 10 ms
+_LARGE_BYTES = 512 * 1024  # larger results are parsed in a thread, as each MiB would block the event loop for 10 ms
 _BUFFER_BYTES = 256 * 1024
-_WALL_TIME_FACTOR = 4  # wall-clock limit as a multiple of the processor time, since the machine may be busy
+_WALL_TIME_FACTOR = 4  # wall-clock limit as a multiple of the CPU time limit, since the machine may be busy
 _ENVIRONMENT = {
-    # Arrow's default allocator reserves more address space than a worker may have.
+    # Arrow's default allocator reserves more address space than a worker is allowed.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
-    # The memory limit counts address space. For each large block that Arrow frees, glibc would keep a mapping, which
-    # adds up to gigabytes of unused address space for a file with many columns.
+    # The memory limit counts address space. Otherwise glibc would keep a mapping for each large block that Arrow frees,
+    # which adds up to gigabytes of unused address space for a file with many columns.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
 }
 
 
 class ComputationPool:
-    """A `ComputationExecutor` with up to `processes` worker processes, each started when first needed.
+    """A `ComputationExecutor` with up to `processes` worker processes, started on demand.
 
-    Each computation has `time_s` of processor time and `memory_bytes`. A worker that is idle for `idle_s` is stopped.
+    Each computation may use `time_s` of CPU time and `memory_bytes`. A worker is stopped after `idle_s` without work.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ComputationPool:
         self._is_closed = True
         for worker in list(self._idle):
             self._end(worker)
-        # The callers read the end of the pipes, and stop their workers as after any failure.
+        # Killing the workers makes their callers read end-of-file and clean up as after any failure.
         running = list(self._running)
         for worker in running:
             worker.kill()
@@ -87,7 +87,7 @@ class ComputationPool:
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._unexpected_exit(worker, task) from None
-            except BaseException:  # includes a cancellation, since the worker is in the middle of a task
+            except BaseException:  # also on cancellation: the worker is in the middle of a task and cannot be reused
                 self._end(worker)
                 raise
             self._running.discard(worker)
@@ -99,19 +99,19 @@ class ComputationPool:
         return _result(kind, answer, task)
 
     async def _unexpected_exit(self, worker: "_Worker", task: Task) -> QueryServerError:
-        """Return the error for a worker that exceeded its limits, was killed by the system, or crashed in a library."""
+        """Return the error for a worker that exceeded its limits, was killed by the system or crashed."""
         code = await worker.process.wait()
         if self._is_closed:
             return ServiceUnavailable("The server stops.")
         if code >= 0:
-            # Not killed by a signal, hence not by a limit: it failed to start or has a bug.
+            # Not killed by a signal, so it did not exceed a limit: it failed to start or has a bug.
             log.error("worker for computations ended by itself", task=task.value, code=code)
             return ServiceUnavailable("The process for this call has ended.")
         log.warning("worker for computations ended", task=task.value, code=code)
         return TooComplex("It takes more time or memory than one call may have.")
 
     async def _worker(self) -> "_Worker":
-        """Return an idle or a new worker. Raises ServiceUnavailable."""
+        """Return an idle or new worker. Raises ServiceUnavailable."""
         while self._idle:
             worker = self._idle.pop()
             worker.cancel_retirement()
@@ -125,7 +125,7 @@ class ComputationPool:
         return worker
 
     def _end(self, worker: "_Worker") -> None:
-        """Kill the process, and wait for its exit in a background task."""
+        """Kill the worker process and wait for its exit in a background task."""
         self._running.discard(worker)
         with suppress(ValueError):
             self._idle.remove(worker)
@@ -146,11 +146,11 @@ class _Worker:
         self._answers = process.stdout
         self._retirement: asyncio.TimerHandle | None = None
         self.is_abandoned = asyncio.Event()
-        """Set once no call will use the worker again."""
+        """Set when no call will use the worker again."""
 
     @classmethod
     async def started(cls, memory_bytes: int) -> Self:
-        """Start a process. Raises ServiceUnavailable."""
+        """Start a worker process. Raises ServiceUnavailable."""
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -171,13 +171,13 @@ class _Worker:
         return cls(process)
 
     async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
-        """Run a request. Returns the response's kind and result, and whether the process is about to exit.
+        """Send a request. Returns the kind of the response, its result, and whether the process is about to exit.
 
         Raises IncompleteReadError, ConnectionError.
         """
         self._requests.writelines((HEAD.pack(TASK, len(request), len(content)), request, content))
         with suppress(ConnectionError):
-            # If the content does not fit into its memory, the worker responds and exits before it has read everything.
+            # A worker that cannot hold the content in memory responds and exits before it has read all of it.
             await self._requests.drain()
         kind, size, _ = HEAD.unpack(await self._answers.readexactly(HEAD.size))
         if size > MAX_BYTES:
@@ -187,7 +187,7 @@ class _Worker:
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:
-        """Call `retire` after this time unless `cancel_retirement` is called first."""
+        """Call `retire` after this many seconds unless `cancel_retirement` is called first."""
         self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
 
     def cancel_retirement(self) -> None:
@@ -203,7 +203,7 @@ class _Worker:
 
     async def ended(self) -> None:
         """Wait until the process has exited and its pipes are closed."""
-        # Read the rest, because asyncio does not notice the end of a pipe while its read buffer is full.
+        # Drain the output first: asyncio does not detect the end of a pipe while its read buffer is full.
         with suppress(ConnectionError):
             while await self._answers.read(_BUFFER_BYTES):
                 pass

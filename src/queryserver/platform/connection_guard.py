@@ -1,6 +1,6 @@
-"""Restricts the connections that blocking drivers open to permitted addresses (Contract platform 5.11: Hosts).
+"""Restricts connections of blocking drivers to permitted addresses (Contract platform 5.11: Hosts).
 
-A Python audit hook inspects each connection before it is opened.
+A Python audit hook checks each connection before it is opened.
 """
 
 import errno
@@ -17,20 +17,20 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 
 _REFUSED = "The data source led to an address that connections are not allowed to."
-_MAX_LINKS = 50  # maximum length of an error chain; real chains have a handful of links
+_MAX_LINKS = 50  # maximum number of errors searched in an error chain; real chains contain a handful
 
 
 class _GuardRefusal(ConnectionRefusedError):
-    """A connection that the guard refused. Drivers wrap it in their own errors, in which it is recognized."""
+    """A connection that the guard refused. Drivers wrap it in their own errors, so error chains are searched for it."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A guarded call that is running in one thread."""
+    """A guarded call, which runs in one thread."""
 
     rules: AddressRules
     is_refused: bool = False
-    """Whether the call's most recent connection was refused."""
+    """Whether the most recent connection of the call was refused."""
 
 
 class _ThisThread(threading.local):
@@ -43,7 +43,7 @@ _installed: list[bool] = []
 
 
 def install_guard() -> None:
-    """Install the audit hook, once per process; it cannot be removed."""
+    """Install the audit hook, once per process. An audit hook cannot be removed."""
     with _installing:
         if not _installed:
             sys.addaudithook(_audit)
@@ -52,9 +52,9 @@ def install_guard() -> None:
 
 @contextmanager
 def guarded(rules: AddressRules) -> Generator[None]:
-    """Let the blocking code inside, as long as it stays in this thread, connect only where `rules` permit.
+    """Restrict connections of the blocking code inside, while it runs in this thread, to addresses that `rules` permit.
 
-    To the code, a forbidden connection looks like one that the host refused. Raises HostRefused if the code fails
+    To that code, a forbidden connection looks like one that the host refused. Raises HostRefused if the code fails
     because of this, but not if it fails later for another reason. Requires `install_guard`.
     """
     outer, call = _this_thread.call, _Call(rules)
@@ -72,14 +72,14 @@ def guarded(rules: AddressRules) -> Generator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Check connections in the audit hook. It receives all events of the process, so it must ignore others fast."""
+    """Audit hook that checks connections. It is called for all events of the process, so it ignores others quickly."""
     if event != "socket.connect":
         return
     call = _this_thread.call
     if call is None:
         return
     connecting, address = args
-    _this_thread.call = None  # the rules themselves connect a socket to find this machine's addresses
+    _this_thread.call = None  # the rules themselves connect a socket to find this machine's addresses: do not check it
     try:
         call.is_refused = not _permits(call.rules, connecting.family, address)
     finally:
@@ -89,10 +89,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
-    """Whether a call failed because of a refused connection. Drivers tolerate some refusals, as in update checks.
+    """Return whether a call failed because of a refused connection. Drivers tolerate some, such as for update checks.
 
-    A refusal in the error's cause decides. A refusal that is only its context, or only its text (asyncio merges several
-    errors into one), counts unless a later connection was permitted.
+    A refusal in the chain of causes always counts. A refusal that appears only as context, or only in the message
+    (asyncio merges several errors into one), counts unless a later connection was permitted.
     """
     return any(
         isinstance(one, _GuardRefusal)
@@ -118,7 +118,7 @@ def _linked_errors(error: BaseException, *, with_context: bool) -> Iterator[Base
 
 
 def _permits(rules: AddressRules, family: int, address: Any) -> bool:
-    """Whether the rules permit the address. Local sockets, and names whose addresses are unchecked, are refused."""
+    """Return whether the rules permit the address. Refuses local sockets and unresolved host names."""
     if family not in (socket.AF_INET, socket.AF_INET6):
         return False
     host, port = address[:2]

@@ -1,4 +1,4 @@
-"""The service database: connection pool, transactions, errors, named values, and LISTEN and NOTIFY."""
+"""The service database: connection pool, transactions, errors, stored facts, and LISTEN and NOTIFY."""
 
 import asyncio
 import re
@@ -23,9 +23,10 @@ from queryserver.platform.threads import Tasks, background
 Connection: TypeAlias = PoolConnectionProxy
 Row: TypeAlias = asyncpg.Record
 
-# Nearly every call runs one short query, and acquiring and releasing a pooled connection adds half of its cost. So up
-# to this many connections stay acquired between two queries. They return to the pool regularly, which replaces them
-# after many queries. A connection that was idle for long is discarded, because a firewall may have dropped it.
+# Nearly every call runs one short query, for which acquiring and releasing a pooled connection accounts for half the
+# cost. So up to this many connections stay acquired between queries. They return to the pool regularly, so that the
+# pool can replace them after many queries. A connection that was idle for long is closed, because a firewall may have
+# dropped it.
 _MAX_RETAINED = 4
 _RETAINED_FOR_S = 300.0
 _MAX_IDLE_S = 120.0
@@ -35,7 +36,7 @@ _UNAVAILABLE = (
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    # raised when the server closes a connection while asyncpg prepares it
+    # raised when the server closes a connection that asyncpg is still setting up
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -49,7 +50,7 @@ _UNAVAILABLE = (
 
 @contextmanager
 def database_errors() -> Generator[None]:
-    """Translate errors of an unavailable or refusing database to DatabaseUnavailable; SQL errors pass unchanged."""
+    """Translate errors of an unavailable or refusing database to DatabaseUnavailable. SQL errors are not translated."""
     try:
         yield
     except _UNAVAILABLE as error:
@@ -58,7 +59,7 @@ def database_errors() -> Generator[None]:
 
 @dataclass(slots=True)
 class _PooledConnection:
-    """A connection acquired from the pool. Times are monotonic."""
+    """A connection acquired from the pool. Times are in seconds of the monotonic clock."""
 
     connection: Connection
     since: float
@@ -66,7 +67,7 @@ class _PooledConnection:
 
 
 class Database:
-    """The service database. Each method runs one statement in autocommit mode; `transaction` combines several."""
+    """The service database. Each method runs one statement in autocommit mode; use `transaction` to combine several."""
 
     def __init__(self, pool: asyncpg.Pool, acquire_timeout_s: float, observe_query: Callable[[float], None]) -> None:
         self._pool = pool
@@ -78,7 +79,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        """Acquire a pooled connection. Raises DatabaseUnavailable if no connection becomes free in time."""
+        """Acquire a pooled connection for the context. Raises DatabaseUnavailable if none becomes free in time."""
         with database_errors():
             pooled = await self._acquire()
             began, may_retain = time.perf_counter(), False
@@ -90,7 +91,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
-        """Run a transaction. Commit on a clean exit, else roll back."""
+        """Run a transaction: commit on a clean exit, otherwise roll back."""
         async with self.connection() as connection, connection.transaction():
             yield connection
 
@@ -100,17 +101,17 @@ class Database:
             return await connection.fetch(sql, *arguments)
 
     async def row(self, sql: str, *arguments: object) -> asyncpg.Record | None:
-        """Return the first row or None."""
+        """Return the first row, or None if there is none."""
         async with self.connection() as connection:
             return await connection.fetchrow(sql, *arguments)
 
     async def value(self, sql: str, *arguments: object) -> Any:
-        """Return the first value of the first row, or None."""
+        """Return the first column of the first row; None if there is no row."""
         async with self.connection() as connection:
             return await connection.fetchval(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> int:
-        """Run a change and return the number of affected rows."""
+        """Run a statement that changes rows. Returns the number of affected rows."""
         async with self.connection() as connection:
             tag = await connection.execute(sql, *arguments)
         _, _, count = tag.rpartition(" ")
@@ -118,7 +119,7 @@ class Database:
 
     @property
     def connections(self) -> tuple[int, int]:
-        """The numbers of this process's open and idle connections."""
+        """This process's numbers of open connections and of idle connections."""
         return self._pool.get_size(), self._pool.get_idle_size() + len(self._retained)
 
     async def aclose(self) -> None:
@@ -128,7 +129,7 @@ class Database:
             await self._pool.release(self._retained.pop().connection)
 
     async def _acquire(self) -> _PooledConnection:
-        """Acquire a retained connection, or else a connection from the pool."""
+        """Return a retained connection, or acquire one from the pool."""
         while self._retained:
             pooled = self._retained.pop()
             if _is_open(pooled.connection):
@@ -144,7 +145,7 @@ class Database:
         return _PooledConnection(connection, since=time.monotonic())
 
     async def _release(self, pooled: _PooledConnection, used_s: float, *, may_retain: bool) -> None:
-        """Return a connection after `used_s` seconds of use. After a failure it must not be retained."""
+        """Return a connection after `used_s` seconds of use. After a failure, pass `may_retain=False`."""
         self._observe_query(used_s)
         if may_retain and self._may_retain(pooled):
             pooled.idle_since = time.monotonic()
@@ -153,7 +154,7 @@ class Database:
             await self._pool.release(pooled.connection)
 
     def _may_retain(self, pooled: _PooledConnection) -> bool:
-        """Whether to retain a connection: no caller waits for the pool, and the connection is in its initial state."""
+        """Return whether to retain a connection: no caller waits for the pool, and no transaction is open on it."""
         if self._waiting or self._is_closing or len(self._retained) >= _MAX_RETAINED:
             return False
         if time.monotonic() - pooled.since > _RETAINED_FOR_S:
@@ -162,7 +163,7 @@ class Database:
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the connection is still open. A closed connection may already have returned to the pool by itself."""
+    """Return whether the connection is open. A closed connection may already have returned to the pool on its own."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
@@ -173,7 +174,7 @@ def _is_open(connection: Connection) -> bool:
 async def open_database(
     dsn: str, settings: DatabaseSettings | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
-    """Open a pool on `dsn`, and close it on exit. `observe_query` gets the seconds of each use.
+    """Open a connection pool on `dsn`; close it on exit. `observe_query` receives the duration of each use in seconds.
 
     Raises DatabaseUnavailable.
     """
@@ -191,7 +192,7 @@ async def open_database(
                 "application_name": "queryserver",
                 "timezone": "UTC",
                 "statement_timeout": str(settings.statement_timeout_s * 1000),
-                # Frequent queries are small index lookups: compiling them costs more than running them.
+                # Frequent queries are small index lookups, for which JIT compilation costs more than execution.
                 "jit": "off",
             },
         )
@@ -216,7 +217,7 @@ async def _prepare_connection(connection: Connection) -> None:
 
 
 async def _skip_reset(connection: Connection) -> None:
-    """Skip asyncpg's reset, which costs a round trip per use: our SQL leaves no session state behind."""
+    """Skip asyncpg's reset, which costs a round trip per use: this service leaves no session state behind."""
     del connection
 
 
@@ -225,20 +226,20 @@ _MAX_KEYS_PER_QUERY = 200
 _Key = tuple[object, ...]
 _RowFuture: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
 _PendingKeys = dict[_Key, list[_RowFuture]]
-"""The callers' futures by key. Each caller has its own, so canceling one does not cancel the others."""
+"""Futures of the callers, by key. Each caller has its own future, so canceling one does not cancel the others."""
 
 
 class CoalescingReader:
-    """Reads rows by key. Keys requested while queries run are combined into the next query.
+    """Reads rows by key. Keys requested while queries are running are combined into the next query.
 
-    Under load, most calls need the same two facts: their user and a statement's status. 64 concurrent calls then cost
-    a few round trips instead of 64. No caller gets data older than its call. Up to `max_queries` queries run
-    concurrently, so one slow query does not delay all others. Canceling a caller does not affect the others; an error
-    reaches every caller of its query.
+    Under load, most calls need the same two facts: their user and the status of a statement. 64 concurrent calls then
+    take a few round trips instead of 64. The data is never older than the call that requests it. Up to `max_queries`
+    queries run concurrently, so one slow query does not delay all others. Canceling a caller does not affect the
+    others; an error is raised to every caller of the query.
 
-    `many` takes one array per part of the key, and returns the 1-based index of the row's key as column `n`. `one`
-    takes a single key: PostgreSQL replans `many` on each execution because it expects long arrays, but `one` only five
-    times (0.13 instead of 0.43 ms).
+    `many` takes one array per key part and returns rows with the 1-based index of their key as column `n`. `one` takes
+    a single key. It is faster, because PostgreSQL, expecting long arrays, replans `many` on each execution, but `one`
+    only five times (0.13 instead of 0.43 ms).
     """
 
     def __init__(self, database: "Database", *, many: str, one: str | None = None, max_queries: int = 2) -> None:
@@ -247,14 +248,14 @@ class CoalescingReader:
         self._one = one
         self._max_queries = max_queries
         self._waiting: _PendingKeys = {}
-        """The keys of the next query."""
+        """The keys for the next query."""
         self._queries = Tasks()
         self._running = 0
 
     async def get(self, *key: object) -> asyncpg.Record | None:
-        """Return the row of `key` or None. Raises DatabaseUnavailable."""
+        """Return the row of `key`; None if there is none. Raises DatabaseUnavailable."""
         if self._running < self._max_queries and self._one is not None:
-            # A query in the caller's own task needs no future and no further turns of the event loop.
+            # Querying in the caller's own task needs no future and no further iterations of the event loop.
             self._running += 1
             try:
                 return await self._database.row(self._one, *key)
@@ -267,14 +268,14 @@ class CoalescingReader:
         return await answer
 
     async def aclose(self) -> None:
-        """Stop the combined queries and cancel their callers. Queries of single callers end with these."""
+        """Cancel the combined queries and their callers. Queries for single callers run in the callers' own tasks."""
         _cancel(self._waiting)
         self._waiting.clear()
         await self._queries.aclose()
 
     def _start_query(self) -> None:
         self._running += 1
-        # In an empty context, because the query outlives this call, and must not log the call's ids.
+        # In an empty context: the query outlives this call, so its log lines must not carry this call's ids.
         query = Context().run(self._queries.start, self._read_waiting(), "coalesced-query")
         query.add_done_callback(lambda _: self._query_ended())
 
@@ -284,7 +285,7 @@ class CoalescingReader:
             self._start_query()
 
     async def _read_waiting(self) -> None:
-        """Read the keys that wait when this task starts to run."""
+        """Read the keys that are waiting when this task begins to run."""
         pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_MAX_KEYS_PER_QUERY]}
         if not pending:
             return
@@ -307,7 +308,7 @@ class CoalescingReader:
 
 
 def _pending_answers(pending: _PendingKeys) -> Iterator[tuple[_Key, _RowFuture]]:
-    """Yield the futures whose callers still wait."""
+    """Yield the futures whose callers are still waiting."""
     return ((key, answer) for key, answers in pending.items() for answer in answers if not answer.done())
 
 
@@ -323,13 +324,13 @@ log = structlog.get_logger(__name__)
 
 
 class Notices:
-    """Notifies all instances. A lost notification is harmless, as periodic sweeps find the same changes."""
+    """Notifies all instances. A lost notification is harmless, because periodic sweeps find the same changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def publish(self, kind: str, subject: str) -> None:
-        """Notify every instance, including this one. Never raises."""
+        """Notify every instance, including this one. Logs a database failure instead of raising."""
         try:
             await self._database.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
         except DatabaseUnavailable:
@@ -342,16 +343,16 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
 
 
 def notice(kind: str, subject: str) -> str:
-    """Return SQL that sends a notification on commit. `subject` is an SQL expression of type text."""
+    """Return an SQL expression that notifies every instance on commit. `subject` is an SQL expression of type text."""
     return f"pg_notify('{_CHANNEL}', '{kind} ' || {subject})"
 
 
 def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[None]:
-    """Call `notified(kind, subject)` for each notification for the duration of the context. Reconnects automatically.
+    """Call `notified(kind, subject)` for each notification while the context is open. Reconnects automatically.
 
-    `connected` is called whenever listening starts; earlier notifications are lost.
+    `connected` is called each time listening starts; notifications sent before that are lost.
     """
     return background(_listen(dsn, notified, connected), "notices")
 
@@ -391,15 +392,15 @@ def required_dsn(settings: Settings) -> str:
     return dsn
 
 
-# not the second colon of a cast
+# The lookbehind excludes the second colon of a cast (`::`).
 _PARAMETER = re.compile(r"(?<!:):([a-z][a-z_]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """A query with parameters such as `:user_id`, created once from its text and sent as a prepared statement.
+    """A query with named parameters such as `:user_id`, translated once to the positional parameters of PostgreSQL.
 
-    A colon before a lower-case letter is always a parameter, even in a string literal.
+    A colon before a lower-case letter always starts a parameter, even in a string literal.
     """
 
     sql: str
@@ -407,7 +408,7 @@ class NamedQuery:
 
     @classmethod
     def of(cls, text: str) -> "NamedQuery":
-        """Number the parameters in the order of their first use."""
+        """Translate a query. Parameters are numbered in the order of their first use."""
         numbers: dict[str, int] = {}
 
         def number(found: re.Match[str]) -> str:
@@ -416,9 +417,9 @@ class NamedQuery:
         return cls(_PARAMETER.sub(number, text), tuple(numbers))
 
     def arguments(self, values: Mapping[str, object]) -> list[object]:
-        """Return the values in parameter order.
+        """Return the values in the order of the parameters.
 
-        Raises KeyError for a missing value, ValueError for an unknown name.
+        Raises KeyError if a value is missing, ValueError if a name is unknown.
         """
         if len(values) != len(self.names):
             raise ValueError(f"unknown parameters: {sorted(values.keys() - set(self.names))}")
@@ -432,19 +433,19 @@ _KEEP = """
 
 
 class FactRepository:
-    """Named values that all servers share."""
+    """Named values, such as key fingerprints, that all servers share."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def keep(self, name: str, value: str) -> str:
-        """Store `value` unless `name` has a value already. Returns the stored value. Raises DatabaseUnavailable."""
+        """Store `value` unless `name` already has a value. Returns the stored value. Raises DatabaseUnavailable."""
         kept = await self._database.value(_KEEP, name, value)
-        # Without a row, another server's insert committed after this query's snapshot. A new query sees it.
+        # No row: another server's insert committed after this query's snapshot was taken. A new query sees it.
         return kept or await self._database.value("select value from facts where name = $1", name)
 
     async def value(self, name: str) -> str | None:
-        """Return the stored value of `name`, or None. Raises DatabaseUnavailable."""
+        """Return the value of `name`; None if there is none. Raises DatabaseUnavailable."""
         return await self._database.value("select value from facts where name = $1", name)
 
     async def replace(self, name: str, value: str) -> None:

@@ -13,12 +13,12 @@ from queryserver.errors.files import InsufficientStorage
 if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
     from queryserver.platform.settings.tree import Settings
 
-# Within a second, disks change too little to justify a system call for each chunk of a file.
+# Within a second, free space changes too little to justify a system call for each chunk of a file.
 _CACHED_S = 1.0
 
 
 class DiskUsage(Protocol):
-    """A file system's total and free bytes, as returned by `shutil.disk_usage`."""
+    """The total and free bytes of a file system, as returned by `shutil.disk_usage`."""
 
     @property
     def total(self) -> int: ...
@@ -29,9 +29,9 @@ class DiskUsage(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DiskFloor:
-    """The minimum free space: `percent` of the file system's size, but at least `min_bytes`. Both 0: no minimum.
+    """The minimum free space: the larger of `percent` of the file system's size and `min_bytes`. Both 0: no minimum.
 
-    Thread-safe. `usage` measures the file system of a directory; its result is cached for a second.
+    Thread-safe. `usage` measures the file system that contains a directory; the result is cached for one second.
     """
 
     percent: float = 0
@@ -46,11 +46,11 @@ class DiskFloor:
         return self.percent <= 0 and self.min_bytes <= 0
 
     def room(self, directory: Path, *, fresh: bool = False) -> int:
-        """Return how many bytes may still be written below `directory`; zero or less means none.
+        """Return how many bytes may still be written below `directory`; zero or negative if none.
 
         `fresh` bypasses the cache.
 
-        Blocks: call it in a thread. Raises OSError, also for a missing directory.
+        Blocks, so call it in a thread. Raises OSError, also if the directory does not exist.
         """
         now = self.clock()
         with self._lock:
@@ -66,7 +66,7 @@ class DiskFloor:
     def require(self, directory: Path, size_bytes: int = 0, *, fresh: bool = False) -> None:
         """Raise InsufficientStorage unless `size_bytes` more may be written below `directory`. Blocks, like `room`.
 
-        If the file system cannot be measured, nothing is refused, as the write itself will report the problem.
+        If the file system cannot be measured, nothing is refused: the write itself will report the problem.
         """
         if self.is_off:
             return
@@ -82,6 +82,6 @@ NO_FLOOR = DiskFloor()
 
 
 def disk_floor(settings: "Settings") -> DiskFloor:
-    """Return the minimum free space in the settings, for everything that writes on this machine."""
+    """Return the configured minimum free space, which applies to all writes on this machine."""
     desktop = settings.desktop
     return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)

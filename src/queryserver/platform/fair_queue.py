@@ -1,4 +1,4 @@
-"""Slots that users share fairly, so that one user's many calls do not block other users."""
+"""Semaphores that users share fairly, so that many calls of one user do not block other users."""
 
 import asyncio
 import itertools
@@ -16,34 +16,34 @@ _RETRY_AFTER = timedelta(seconds=2)
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One user's waiting calls, oldest first."""
+    """The waiting calls of one user, oldest first."""
 
     number: int
-    """The sequence number of this line, in creation order."""
+    """Sequence number in the order in which lines were created."""
     calls: "deque[asyncio.Future[None]]" = field(default_factory=deque[asyncio.Future[None]])
     rank: "_Rank | None" = None
-    """The line's entry in the queue; None while the user holds the maximum number of slots."""
+    """The line's current entry in the queue; None while the user holds the maximum number of slots."""
 
     def has_calls(self) -> bool:
-        """Whether a call is still waiting. Abandoned calls at the front are dropped."""
+        """Return whether any call is still waiting. Removes abandoned calls from the front."""
         while self.calls and self.calls[0].done():
             self.calls.popleft()
         return bool(self.calls)
 
 
 _Rank = tuple[int, int, int, int]
-"""Held slots, number of the last turn, line number, and user id. The lowest rank is served next."""
+"""Number of slots held, number of the last turn, line number, user id. The lowest rank is served next."""
 
 _NO_TURN = -1
 _FEW_RANKS = 16
 
 
 class FairSemaphore:
-    """A semaphore with `slots` slots, at most `per_user` of them for one user. For a single event loop.
+    """A semaphore with `slots` slots, of which one user can hold at most `per_user`. For a single event loop.
 
-    Each user's calls wait in a separate line, for at most `wait_s`, with at most `max_waiting` calls (None: no limit).
-    A free slot goes to the waiting user who holds the fewest slots, and among equals to the user whose last turn is
-    longest ago. The cost of an operation hardly depends on the number of waiting users.
+    Each user has a separate line with at most `max_waiting` waiting calls, each waiting at most `wait_s`; None disables
+    the limit. A free slot goes to the waiting user who holds the fewest slots; among equals, to the one whose last turn
+    was longest ago. The cost of an operation hardly depends on the number of waiting users.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class FairSemaphore:
         self._held: Counter[int] = Counter()
         self._turns = itertools.count()
         self._last_turns: dict[int, int] = {}
-        """The last turn of each user who holds a slot or waits."""
+        """Number of the last turn of each user who holds a slot or waits."""
         self._lines: dict[int, _Line] = {}
         self._line_numbers = itertools.count()
         self._queue: list[_Rank] = []
-        """A heap of ranks. A line's outdated ranks stay in it and are skipped."""
+        """A heap of ranks. Outdated ranks of a line stay in the heap until they are popped and skipped."""
 
     @asynccontextmanager
     async def slot(self, user_id: int) -> AsyncGenerator[None]:
-        """Hold a slot for the duration of the context. Raises TooManyRequests."""
+        """Hold a slot while the context is open. Raises TooManyRequests."""
         await self.acquire(user_id)
         try:
             yield
@@ -72,8 +72,8 @@ class FairSemaphore:
             self.release(user_id)
 
     async def acquire(self, user_id: int) -> None:
-        """Wait for a slot, which the caller must release. Raises TooManyRequests."""
-        # a waiting user entitled to this slot would already have it
+        """Wait for a slot. The caller must release it. Raises TooManyRequests."""
+        # If a waiting user were entitled to this free slot, that user would already hold it.
         if self._free and self._held[user_id] < self._per_user:
             self._grant(user_id)
             return
@@ -89,7 +89,7 @@ class FairSemaphore:
             raise
 
     def release(self, user_id: int) -> None:
-        """Return a slot, which goes to the next user in turn."""
+        """Release a slot. It is granted to the next user in turn."""
         self._held[user_id] -= 1
         if not self._held[user_id]:
             del self._held[user_id]
@@ -112,7 +112,7 @@ class FairSemaphore:
         return not self._held and not self.waiting
 
     def _wait(self, user_id: int) -> "asyncio.Future[None]":
-        """Append a future to the user's line; it is done when a slot is granted. Raises TooManyRequests."""
+        """Append a future to the user's line. Granting a slot sets its result. Raises TooManyRequests."""
         line = self._lines.get(user_id) or _Line(next(self._line_numbers))
         if self._max_waiting is not None and sum(not turn.done() for turn in line.calls) >= self._max_waiting:
             raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
@@ -124,14 +124,14 @@ class FairSemaphore:
         return turn
 
     def _abandon(self, user_id: int, turn: "asyncio.Future[None]") -> None:
-        """Give up waiting. A slot that was granted at the moment of the timeout is released."""
+        """Stop waiting. If a slot was granted just as the timeout expired, release it."""
         if turn.done() and not turn.cancelled():
             self.release(user_id)
         else:
             turn.cancel()
             line = self._lines.get(user_id)
             if line is not None:
-                with suppress(ValueError):  # not left to `has_calls`, which drops only from the front
+                with suppress(ValueError):  # removed here, because `has_calls` only removes from the front
                     line.calls.remove(turn)
                 self._end_if_empty(user_id, line)
 
@@ -153,20 +153,20 @@ class FairSemaphore:
         self._last_turns[user_id] = next(self._turns)
 
     def _enqueue(self, user_id: int, line: _Line) -> None:
-        """Rank the line by the slots that its user holds now."""
+        """Rank the line by the number of slots that its user holds now."""
         held = self._held[user_id]
         if held >= self._per_user:
             line.rank = None
             return
         line.rank = (held, self._last_turns.get(user_id, _NO_TURN), line.number, user_id)
         heappush(self._queue, line.rank)
-        # Until a slot becomes free, abandoned calls leave outdated ranks in the heap.
+        # While no slot becomes free, outdated ranks of abandoned calls would accumulate in the heap.
         if len(self._queue) > 2 * len(self._lines) + _FEW_RANKS:
             self._queue = [one.rank for one in self._lines.values() if one.rank is not None]
             heapify(self._queue)
 
     def _end_if_empty(self, user_id: int, line: _Line) -> bool:
-        """Remove the line if none of its calls still waits. Returns whether it was removed."""
+        """Remove the line if none of its calls is waiting. Returns whether it was removed."""
         if line.has_calls():
             return False
         del self._lines[user_id]
@@ -179,7 +179,7 @@ class FairSemaphore:
 
 
 class ConnectorSlots:
-    """Slots of each connector, at most `per_user` of them for one user. Users take turns."""
+    """Slots per connector, of which one user can hold at most `per_user`. Users take turns."""
 
     def __init__(self, *, per_connector: int, per_user: int) -> None:
         self._per_connector = per_connector

@@ -1,9 +1,9 @@
 """An HTTP client for key servers, catalogs and webhooks.
 
-The host name is resolved once, and the client connects to a checked address (Contract platform 5.11: Hosts);
-certificates are verified for the name. The client ignores redirects, cookies and proxies in the environment, and
-limits the size and time of responses. httpx is imported with the first request: loading it takes 40 ms of processor
-time and 2 MiB, and most servers never send a request.
+The host name is resolved once, and the client connects to an address that was checked (Contract platform 5.11: Hosts).
+Certificates are verified against the host name. The client follows no redirects, ignores cookies and proxy environment
+variables, and limits the size and duration of responses. httpx is imported with the first request, because loading it
+takes 40 ms of CPU time and 2 MiB, and most servers never send a request.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request. `url` has no credentials, `max_bytes` limits the response, and `within_s` the whole exchange."""
+    """A request. `url` must not contain credentials. `max_bytes` limits the response, `within_s` the whole exchange."""
 
     url: str
     method: str = "GET"
@@ -35,7 +35,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response with any status code."""
+    """A response, whatever its status code."""
 
     status: int
     content_type: str
@@ -43,11 +43,11 @@ class HttpResponse:
 
 
 class NotConnected(EngineUnavailable):
-    """An address that did not accept the connection. The host may have other addresses."""
+    """This address did not accept the connection; other addresses of the host may."""
 
 
 class HttpClient:
-    """An HTTP client with pooled connections, which are closed at the end of the `async with`."""
+    """An HTTP client with pooled connections. Use it as an async context manager, which closes the connections."""
 
     def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
         self._rules = rules
@@ -65,9 +65,10 @@ class HttpClient:
             await transport.aclose()
 
     async def send(self, sent: HttpRequest) -> HttpResponse:
-        """Send the request to the first permitted address that accepts the connection.
+        """Send the request to the first permitted address that accepts a connection.
 
-        Raises EngineUnavailable: no permitted address, no connection, or no complete response within the limits.
+        Raises EngineUnavailable if no address is permitted, none accepts a connection, or no complete response arrives
+        within the limits.
         """
         server = HttpServer(sent.url)
         try:
@@ -92,7 +93,7 @@ class HttpClient:
 
 
 class _HttpTransport:
-    """A pool of connections. Creating it blocks, because it reads the system's certificates."""
+    """A connection pool. Creating it blocks, because it reads the system's certificates."""
 
     def __init__(self, *, authorities: Path | None, verify: bool) -> None:
         import httpx  # noqa: PLC0415 see the module's docstring
@@ -105,7 +106,7 @@ class _HttpTransport:
         await self._transport.aclose()
 
     async def exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpResponse:
-        """Send a request to the server at address `ip`. Raises NotConnected, EngineUnavailable."""
+        """Send a request to the server at the address `ip`. Raises NotConnected, EngineUnavailable."""
         import httpx  # noqa: PLC0415 see the module's docstring
 
         url = httpx.URL(sent.url)
@@ -153,6 +154,6 @@ async def _read_response(
 
 
 def _reason(server: HttpServer, error: Exception) -> str:
-    """Describe a failure by only its kind and the host, which comes from the settings."""
+    """Describe a failure by its kind and the host name only, which are safe to show."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
     return f"No answer of {server.host}: {kind}."

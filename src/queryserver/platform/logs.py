@@ -1,4 +1,4 @@
-"""Logging: redaction, line format, audit events and log files, set up by `configure_logging`."""
+"""Logging: redaction, line formats, audit events and log files. `configure_logging` sets everything up."""
 
 import atexit
 import fcntl
@@ -28,35 +28,35 @@ from queryserver.platform.settings.desktop import LoggingSettings
 
 MASK = "********"
 FIELDS = "event_fields"
-"""The log record attribute that holds the fields of a structlog event."""
+"""Name of the log record attribute that holds the fields of a structlog event."""
 AUDIT_LOGGER = "queryserver.audit"
 ACCESS_LOGGER = "queryserver.access"
 VERBOSE_LOGGERS = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
-"""Loggers that report each call and connection, which is only useful at level DEBUG."""
+"""Loggers that report each call and connection, which is useful only at level DEBUG."""
 RECENT_BYTES = 1024 * 1024
-"""The size of the recent lines in memory, and the maximum read from a log file."""
+"""Maximum size of the recent lines kept in memory, and of what is read from a log file."""
 
-# Longer texts are truncated, as they do not belong in a log and slow down the redaction.
+# Longer lines are truncated, because such texts do not belong in a log and redacting them is slow.
 MAX_LINE_CHARACTERS = 32 * 1024
 
 _NAMES = (
     r"password|passwd|passphrase|pwd|secret|token|credentials?|signature|\bsig"
     r"|(?:api|access|account|secret|private)[_-]?key(?:[_-]?id)?"
 )
-# A JSON string within a JSON string, a quoted string (also Python bytes, as drivers log headers), or a bare word.
+# A JSON string inside a JSON string; a quoted string, including Python bytes, as drivers log headers; or a bare word.
 _VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^\s,;&"'}\])]+"""
 
-# Every pattern starts with fixed text and repeats only characters that its next part cannot match, so matching takes
+# Each pattern starts with fixed text and repeats only characters that its next part cannot match, so matching takes
 # linear time.
 _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
 _NAMED_WORDS = ("pass", "pwd", "secret", "token", "credential", "sig", "key")
-# Each match of a pattern contains one of its lower-case words. Checking for these words first reduces the time for a
-# typical line from 92 to 8 µs.
+# Each match of a pattern contains at least one of the pattern's lower-case words. Checking for the words first reduces
+# the time for a typical line from 92 to 8 µs.
 _OTHER_SECRETS = (
-    # an Authorization header, quoted in any way
+    # an Authorization header, with any quoting
     (("bearer", "basic"), re.compile(r"\b(bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
     (("eyj",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*"), MASK),
-    # an API token, anywhere
+    # an API token
     (("qst_",), re.compile(r"(?<![A-Za-z0-9])qst_[A-Za-z0-9_-]{6,}"), f"qst_{MASK}"),
     # the key of an uploaded file (Contract importer 14.2)
     (
@@ -64,9 +64,9 @@ _OTHER_SECRETS = (
         re.compile(r"(?<=upload)(/|%2[Ff])([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{39}(?![A-Za-z0-9_-])"),
         rf"\1\2{MASK}",
     ),
-    # the login in a URL: scheme://user:password@host
+    # the credentials in a URL: scheme://user:password@host
     (("://",), re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@"), rf"\1:{MASK}@"),
-    # parts of signed links that the names above do not cover
+    # parameters of signed URLs that `_NAMES` does not cover
     (
         ("credential=", "awsaccesskeyid=", "se=", "skoid="),
         re.compile(r"([?&](?:x-amz-|x-goog-)?(?:credential|awsaccesskeyid|se|skoid)=)[^&\s\"']+", re.IGNORECASE),
@@ -76,7 +76,7 @@ _OTHER_SECRETS = (
 
 
 class Redactor:
-    """Masks secrets in a line by the built-in patterns and the patterns in `desktop.logging.redact`."""
+    """Masks secrets in a log line, by built-in patterns and those in `desktop.logging.redact`. Truncates long lines."""
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
         self._extra = [re.compile(pattern) for pattern in extra]
@@ -84,12 +84,12 @@ class Redactor:
     def __call__(self, line: str) -> str:
         if len(line) > MAX_LINE_CHARACTERS:
             line = f"{line[:MAX_LINE_CHARACTERS]}… ({len(line)} characters)"
-        # Outside ASCII, case-insensitive patterns match letters that `lower` keeps, such as the Kelvin sign for k.
+        # Case-insensitive patterns also match non-ASCII letters that `lower` does not map to ASCII (U+017F matches s).
         searched = line.lower() if line.isascii() else None
         for words, pattern, masked in _OTHER_SECRETS:
             if searched is None or any(word in searched for word in words):
                 line = pattern.sub(masked, line)
-        # This pattern is last: in `token: Bearer x` it would mask only the word Bearer and leave the token visible.
+        # This pattern comes last: in `token: Bearer x` it would mask only the word Bearer and leave the token visible.
         if searched is None or any(word in searched for word in _NAMED_WORDS):
             line = _NAMED.sub(_masked_value, line)
         for pattern in self._extra:
@@ -98,21 +98,21 @@ class Redactor:
 
 
 def _masked_value(found: re.Match[str]) -> str:
-    """Keep the name and mask the value. A quoted value keeps its quotes, so JSON stays valid."""
+    """Mask the value and keep the name. A quoted value keeps its quotes, so that JSON stays valid."""
     name, between, value = found.groups()
     quote = value[: value.startswith("\\") + 1] if value.startswith(('"', "'", '\\"')) else ""
     return f"{name}{between}{quote}{MASK}{quote}"
 
 
 def escaped(text: str) -> str:
-    """Escape unprintable characters, so the text stays on one line."""
+    """Escape unprintable characters, so that the text stays on one line."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line. In text form, each line of a traceback follows as a separate marked line."""
+    """Formats a record as one line. In text format, each traceback line follows on a separate line, marked with `|`."""
 
     def __init__(self, form: Literal["text", "json"], redact: Redactor) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class LineFormatter(logging.Formatter):
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
-        # a context is unordered
+        # Sorted, because the order of context variables is arbitrary.
         ids = dict(sorted(structlog.contextvars.get_contextvars().items()))
         fields: Mapping[str, Any] = {**ids, **getattr(record, FIELDS, {})}
         error = record.exc_info[1] if record.exc_info else None
@@ -144,7 +144,7 @@ def _json(record: logging.LogRecord, fields: Mapping[str, Any], trace: str) -> s
         **fields,
         **({"exception": trace} if trace else {}),
     }
-    # ASCII only, so every byte of the log is printable
+    # Only ASCII, so that every byte of the log is printable.
     return json.dumps(line, default=str)
 
 
@@ -162,14 +162,14 @@ OK = "ok"
 _MAX_FIELD_CHARACTERS = 150
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
-"""The facts for changes that the server makes by itself, for example at a login."""
+"""Facts for changes that the server makes on its own, for example during a login."""
 
 
 class AuditTrail:
-    """Writes an event for each action, performed or refused, to the logger `queryserver.audit`. Never raises.
+    """Writes an audit event for each action, whether performed or refused, to the logger `queryserver.audit`.
 
-    Events contain no secrets and no statement texts. Both line formats escape unprintable characters, so that no name
-    or path can forge a line (Rule T29).
+    Events contain neither secrets nor statement texts. Both line formats escape unprintable characters, so that no name
+    or path can forge a line (Rule T29). Never raises.
     """
 
     def record(
@@ -187,8 +187,9 @@ class AuditTrail:
     ) -> None:
         """Write an event, for example `record(user, "statement.start", connector)`. Long names are truncated.
 
-        `user` is the caller, or the name submitted at a login. `path` is a file's normalized path, and `subject` the
-        changed or used object if it is not a file. `outcome` is `ok` or an error code. `facts` are additional fields.
+        `user` is the caller, or the name submitted at a login. `path` is the normalized path of a file; `subject` is
+        the changed or used object if it is not a file. `outcome` is `ok` or an error code. `facts` are additional
+        fields.
         """
         user = user[:_MAX_FIELD_CHARACTERS]
         fields = {"user": user, "effective_user": effective_user or user, "path": path or None, "outcome": outcome}
@@ -200,7 +201,7 @@ class AuditTrail:
     def event(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """Write one event when the context exits. Its outcome is `ok`, the error code, or `interrupted`."""
+        """Write one event when the context ends. Its outcome is `ok`, the error code, or `interrupted`."""
         outcome = "interrupted"
         try:
             yield
@@ -215,7 +216,7 @@ class AuditTrail:
     def failures(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """Write an event with the error code if the context fails, but not if it succeeds or is interrupted."""
+        """Write an event with the error code if the context fails; none if it succeeds or is interrupted."""
         try:
             yield
         except Exception as error:  # internal errors are audited too
@@ -228,11 +229,11 @@ def _error_code(error: Exception) -> str:
 
 
 AUDIT = AuditTrail()
-"""The audit trail of all services; `configure_logging` sets its file."""
+"""The audit trail that all services share. `configure_logging` sets its destination."""
 
 
 class SharedLogFile(RotatingFileHandler):
-    """A log file of mode 0640. When it is full, one of the processes that write to it rotates it."""
+    """A log file with mode 0640 that several processes write to. When it is full, one of them rotates it."""
 
     def __init__(self, file: Path, *, max_bytes: int, backup_count: int) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -244,13 +245,13 @@ class SharedLogFile(RotatingFileHandler):
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_open_private)
 
     def shouldRollover(self, record: LogRecord) -> bool:  # noqa: N802 the name of the standard library
-        """Whether to rotate. Also reopens the file if another process has rotated it."""
+        """Return whether to rotate. Also reopens the file if another process has rotated it."""
         if not self._is_current():
             self._reopen()
         return bool(super().shouldRollover(record))
 
     def doRollover(self) -> None:  # noqa: N802 the name of the standard library
-        """Rotate the file unless another process has just done so."""
+        """Rotate the file, unless another process has just rotated it."""
         with open(f"{self.baseFilename}.lock", "a", opener=_open_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_current():
@@ -277,7 +278,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class RecentLines:
-    """This process's most recent formatted lines, up to `RECENT_BYTES`."""
+    """The most recent formatted lines of this process, up to `RECENT_BYTES`."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -299,23 +300,23 @@ class RecentLines:
 
 
 RECENT = RecentLines()
-"""This process's lines if it has no log file."""
+"""The recent lines of this process if it logs to no file."""
 
 
 def log_tail(file: Path | None, max_bytes: int) -> bytes:
-    """Return complete lines from the end of the log, in UTF-8. Blocks. Raises OSError if the file cannot be read."""
+    """Return complete lines from the end of the log, as UTF-8. Blocks. Raises OSError if the file cannot be read."""
     if file is None:
         return RECENT.tail(max_bytes)
     with file.open("rb") as stream:
         size = stream.seek(0, 2)
-        # one more byte shows whether the first line is complete
+        # One additional byte shows whether the first line is complete.
         begin = max(0, size - max_bytes - 1)
         stream.seek(begin)
         return _whole_lines(stream.read(max_bytes + 1), is_begin=size <= max_bytes)
 
 
 def _whole_lines(content: bytes, *, is_begin: bool) -> bytes:
-    """Remove a partial last line and, unless the log begins here, a partial first line."""
+    """Remove an incomplete last line and, unless the content is the beginning of the log, an incomplete first line."""
     content = content[: content.rfind(b"\n") + 1]
     return content if is_begin else content[content.find(b"\n") + 1 :]
 
@@ -324,16 +325,17 @@ def log_call(fields: Mapping[str, object]) -> None:
     logging.getLogger(ACCESS_LOGGER).info("call", extra={FIELDS: fields})
 
 
-# A blocked terminal or pipe must not stall the server, so further lines are dropped while this many wait.
+# A blocked terminal or pipe must not stall the server, so further lines are dropped while this many are waiting.
 _MAX_WAITING_LINES = 10_000
 
 _writers: list[QueueListener] = []
 
 
 def configure_logging(settings: LoggingSettings) -> None:
-    """Send all logs of this process to the destinations in the settings, and drop earlier destinations.
+    """Send all logs of this process to the configured destinations, replacing earlier destinations.
 
-    The calling thread formats the line and another thread writes it, so no disk or terminal blocks the event loop.
+    The calling thread formats each line and another thread writes it, so that no disk or terminal blocks the event
+    loop.
     """
     stop_logging()
     entrance = _queue_handler(settings, settings.format, settings.file)
@@ -341,7 +343,7 @@ def configure_logging(settings: LoggingSettings) -> None:
     for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(settings.level if settings.level == "DEBUG" else "WARNING")
     logging.captureWarnings(capture=True)
-    # Audit events are written at every log level, and only once.
+    # Audit events are written at every log level, and to one destination only.
     audit = entrance if settings.audit_file is None else _queue_handler(settings, "json", settings.audit_file)
     _replace_handlers(logging.getLogger(AUDIT_LOGGER), audit, "INFO").propagate = False
     has_file = settings.access_log and settings.access_file is not None
@@ -357,7 +359,7 @@ def configure_logging(settings: LoggingSettings) -> None:
 
 
 def stop_logging() -> None:
-    """Write the pending lines and stop the writers."""
+    """Write the pending lines and stop the writer threads."""
     while _writers:
         writer = _writers.pop()
         writer.stop()
@@ -366,7 +368,7 @@ def stop_logging() -> None:
 
 
 class _LineQueueHandler(QueueHandler):
-    """Formats the line immediately, because the call's ids are known only in its context."""
+    """Formats lines in the calling context, because the ids of the call are available only there."""
 
     def __init__(self, waiting: "queue.SimpleQueue[logging.LogRecord]", *, has_file: bool) -> None:
         super().__init__(waiting)
@@ -375,7 +377,7 @@ class _LineQueueHandler(QueueHandler):
         self._dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue the record without waiting."""
+        """Queue the record without blocking. Drops it if too many lines are waiting."""
         if self._waiting.qsize() >= _MAX_WAITING_LINES:
             self._dropped += 1
             return
@@ -388,7 +390,7 @@ class _LineQueueHandler(QueueHandler):
 
 
 def _queue_handler(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _LineQueueHandler:
-    """Create a queue for lines of this format, with a thread that writes them."""
+    """Create a handler that queues lines in this format, and a thread that writes them."""
     waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     entrance = _LineQueueHandler(waiting, has_file=file is not None)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))

@@ -12,10 +12,10 @@ V = TypeVar("V")
 
 @dataclass(eq=False, repr=False)
 class LruCache(Generic[K, V]):
-    """Holds values of a total weight of at most `max_weight`, and evicts the least recently used values first.
+    """Stores values with a total weight of at most `max_weight`; evicts the least recently used values first.
 
-    Without `weigh`, each value weighs 1. Values expire `life_s` after they were put, regardless of use. The newest
-    `min_values` values are never evicted.
+    By default each value weighs 1. Values expire `life_s` seconds after they were stored, regardless of use. At least
+    `min_values` values are kept, even if they exceed `max_weight`.
     """
 
     max_weight: int
@@ -29,7 +29,7 @@ class LruCache(Generic[K, V]):
     _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
-        """Return the value, which now counts as recently used; None if there is none."""
+        """Return the value and mark it as recently used; None if there is none."""
         stored = self._values.get(key)
         if stored is None:
             return None
@@ -54,7 +54,7 @@ class LruCache(Generic[K, V]):
         return dropped
 
     def pop(self, key: K) -> V | None:
-        """Remove and return a value; None if there is none."""
+        """Remove and return the value; None if there is none."""
         stored = self._values.pop(key, None)
         if stored is None:
             return None

@@ -1,4 +1,4 @@
-"""Tunes a process's memory use: a single heap, returned free pages, and fewer garbage collections."""
+"""Reduces a process's memory use and garbage collection pauses."""
 
 import asyncio
 import ctypes
@@ -7,10 +7,10 @@ import os
 import sys
 from importlib.abc import MetaPathFinder
 
-# Calls create few reference cycles; with the default threshold, a collection would run on every tenth call.
+# Calls create few reference cycles. With the default threshold, every tenth call would trigger a collection.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
 _TRIM_EVERY_S = 15.0
-# glibc's malloc.h
+# constants from glibc's malloc.h
 _M_ARENA_MAX = -8
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
@@ -18,12 +18,12 @@ _MAX_HEAP_BLOCK_BYTES = 16 * 1024 * 1024
 
 
 def use_one_heap() -> None:
-    """Use one heap for all threads. Call it before threads start.
+    """Make all threads use one heap. Call this before threads are started.
 
-    By default glibc creates a heap per thread, up to eight per core, and returns little of their memory: the chunks of
-    a hundred concurrent downloads in a dozen threads take three times their size. An idle server takes 199 MiB with
-    per-thread heaps and 161 MiB with a single heap. Blocks above 16 MiB are mapped separately; otherwise the memory of
-    the second password hash (19 MiB) would stay in the heap. Does nothing without glibc.
+    By default glibc creates a heap per thread, up to eight per core, and returns little of their memory to the system:
+    the chunks of a hundred concurrent downloads in a dozen threads occupy three times their size. An idle server takes
+    199 MiB with heaps per thread and 161 MiB with a single heap. Blocks above 16 MiB are mapped separately; otherwise
+    the memory of the second password hash (19 MiB) would stay in the heap. Has no effect without glibc.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -33,33 +33,33 @@ def use_one_heap() -> None:
 
 
 def use_common_heap_for_arrow() -> None:
-    """Make Arrow allocate from the process heap, because its own heap hardly ever returns memory.
+    """Make Arrow allocate from the process heap, because Arrow's own heap hardly ever returns memory to the system.
 
-    24 concurrent downloads take 389 MiB with Arrow's heap and 284 MiB without it. No effect once Arrow is loaded.
+    24 concurrent downloads take 389 MiB with Arrow's heap and 284 MiB without it. Has no effect once Arrow is loaded.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 class PandasHider(MetaPathFinder):
-    """Hides pandas. If it is installed, Arrow imports it for the first value, although nothing here uses it."""
+    """Hides pandas. If it is installed, Arrow imports it when converting the first value, although it is not needed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Hide pandas, and return None for all other modules, so that the next finder is tried."""
+        """Raise ModuleNotFoundError for pandas. Return None for other modules, so that the next finder is tried."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 
 
 def hide_pandas() -> None:
-    """Hide pandas, whose import would block the event loop for 0.5 to 5 s, in which statement leases may expire."""
+    """Hide pandas: importing it would block the event loop for 0.5 to 5 s, during which statement leases can expire."""
     if not any(isinstance(finder, PandasHider) for finder in sys.meta_path):
         sys.meta_path.insert(0, PandasHider())
 
 
 def freeze_present_objects() -> None:
-    """Exempt all present objects, which live as long as the process, from garbage collection.
+    """Exempt all existing objects from garbage collection. They live as long as the process.
 
-    A collection of a started server's objects takes 0.16 s of processor time, and blocks the event loop.
+    Collecting the objects of a started server takes 0.16 s of CPU time and blocks the event loop.
     """
     gc.collect()
     gc.freeze()
@@ -67,10 +67,10 @@ def freeze_present_objects() -> None:
 
 
 async def trim_heap_regularly() -> None:
-    """Return free pages inside the heap to the system; glibc itself returns only the heap's end.
+    """Periodically return free pages inside the heap to the system. glibc by itself returns only those at its end.
 
-    Free pages amount to 150 MiB after a preview of 20,000 columns, and to 76 MiB after 24 concurrent downloads. Does
-    nothing without glibc.
+    Free pages amount to 150 MiB after a preview of 20,000 columns and to 76 MiB after 24 concurrent downloads. Has no
+    effect without glibc.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:

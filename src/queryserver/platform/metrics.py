@@ -1,4 +1,4 @@
-"""The metrics (Contract platform 9.3). No label value may contain a user, statement, path or host."""
+"""The metrics (Contract platform 9.3). No label value may contain a user, statement, path or host name."""
 
 from collections.abc import Collection
 from functools import cache, partial
@@ -7,16 +7,16 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 OTHER = "other"
-"""Replaces unknown label values, so that callers cannot create time series."""
+"""Replaces unknown label values, so that clients cannot create new time series."""
 
 _QUERY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
 _STATEMENT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class Metrics:
-    """The instruments of all services. Each worker process counts its own part.
+    """The metrics of all services. Each worker process keeps its own counts.
 
-    Dialects that are not in `dialects` are counted together.
+    Dialects that are not in `dialects` are counted together as `other`.
     """
 
     def __init__(self, registry: CollectorRegistry, *, dialects: Collection[str]) -> None:
@@ -44,7 +44,7 @@ class Metrics:
             ["dialect"],
             buckets=_STATEMENT_S,
         )
-        # cached, because looking up a label's child takes longer than counting
+        # Cached, because looking up the child metric of a label takes longer than counting.
         self._ended_of, self._seconds_of = cache(ended.labels), cache(seconds.labels)
         self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
         self._sessions = gauge(
@@ -72,26 +72,26 @@ class Metrics:
         self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
-        """Count a statement that reached the terminal state `outcome` `seconds` after a runner started it."""
+        """Count a statement that reached the terminal state `outcome`, `seconds` after a runner had started it."""
         known = self.dialect(dialect)
         self._ended_of(known, outcome).inc()
         self._seconds_of(known).observe(seconds)
 
     def engine_failed(self, dialect: str, kind: str) -> None:
-        """Count an engine's refusal or failure; `kind` is the error code."""
+        """Count a refusal or failure of an engine. `kind` is the error code."""
         self._failures.labels(self.dialect(dialect), kind).inc()
 
     def engine_sessions(self, dialect: str) -> Gauge:
-        """Return the gauge of open sessions in the dialect's engines."""
+        """Return the gauge of open engine sessions for the dialect."""
         return self._sessions.labels(self.dialect(dialect))
 
     def dialect(self, name: str) -> str:
-        """Return the dialect as a label value, or `other` if it is not in the catalog."""
+        """Return the dialect as a label value: `other` if it is not among the known dialects."""
         return name if name in self._dialects else OTHER
 
 
 NO_METRICS = Metrics(CollectorRegistry(), dialects=())
-"""Metrics that are never exported, for commands and for servers with `enable_prometheus = false`."""
+"""Metrics that are never exported: for commands, and for servers with `enable_prometheus = false`."""
 
 
 DisconnectReason = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]

@@ -24,7 +24,7 @@ _PAGE = 500
 
 
 class _NamedTls(ldap3.Tls):
-    """Leaves certificate and host name checks to Python's `ssl`, since ldap3 ignores IP addresses in certificates."""
+    """Lets Python's `ssl` check certificate and host name, since ldap3 ignores IP addresses in certificates."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(validate=ssl.CERT_REQUIRED)
@@ -36,7 +36,7 @@ class _NamedTls(ldap3.Tls):
 
 
 class Ldap3Session:
-    """One connection, encrypted by StartTLS for `ldap://`. The time limit starts at its creation. Close after use."""
+    """One LDAP connection; `ldap://` uses StartTLS. The timeout starts at construction. Close it after use."""
 
     def __init__(self, url: str, timeout_s: float, context: ssl.SSLContext) -> None:
         address = urlsplit(url)
@@ -63,10 +63,10 @@ class Ldap3Session:
         self._is_aborted = False
 
     def bind(self, name: str, password: str) -> bool:
-        """Log in; empty name and password log in anonymously."""
+        """Bind with name and password; anonymously if both are empty."""
         with self._in_time():
             if name and not password:
-                # RFC 4513 5.1.2: servers treat this as an anonymous login.
+                # RFC 4513 5.1.2: servers treat a name without a password as an anonymous bind.
                 raise ValueError("An empty password is never sent.")
             if name:
                 _, result, _, _ = self._connection.rebind(name, password, ldap3.SIMPLE, read_server_info=False)
@@ -93,11 +93,11 @@ class Ldap3Session:
         plain = self._connection.socket
         if plain is not None:
             with suppress(OSError):
-                # The TLS socket's own method would drop the TLS state that the other thread is using.
+                # SSLSocket.shutdown would drop the TLS state that the other thread is using.
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        # ldap3 does not close a socket that failed to connect or encrypt.
+        # ldap3 does not close a socket whose connect or TLS handshake failed.
         leaked = self._connection.socket
         with suppress(LDAPException, OSError):
             self._connection.unbind()
@@ -105,7 +105,7 @@ class Ldap3Session:
             leaked.close()
 
     def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
-        # Large results are read in pages, as servers return only a thousand entries per search.
+        # Large results are read in pages, because servers typically return at most 1,000 entries per search.
         limits: dict[str, Any] = {"size_limit": search.limit}
         if search.limit >= _PAGE:
             limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
@@ -137,7 +137,7 @@ class Ldap3Session:
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
-        """Run one exchange within the deadline; the first exchange connects. Raises LoginBackendUnavailable."""
+        """Run one exchange within the deadline. The first one opens the connection. Raises LoginBackendUnavailable."""
         try:
             if self._connection.closed:
                 self._connection.open(read_server_info=False)

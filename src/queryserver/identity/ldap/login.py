@@ -1,4 +1,4 @@
-"""Logins with an LDAP directory. Directory calls block, so they run in threads."""
+"""Logins against an LDAP directory. Directory calls block, so they run in threads."""
 
 import secrets
 import unicodedata
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 MAX_GROUPS = 5000
 _LIMIT_S = 10.0
-"""Time limit of a whole login."""
+"""Time limit for an entire login."""
 _PERSON = ("givenName", "sn", "mail")
 _MAX_CHARACTERS = 254
 _MAX_WAITING = 200
@@ -26,7 +26,7 @@ _MAX_WAITING = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A directory entry: its distinguished name, and the requested attributes by lower-case name."""
+    """A directory entry: its distinguished name and the requested attributes, by lower-case name."""
 
     dn: str
     attributes: dict[str, tuple[str, ...]]
@@ -50,7 +50,7 @@ class DirectorySession(Protocol):
     """One connection. Every call raises LoginBackendUnavailable once the session's deadline has passed."""
 
     def bind(self, name: str, password: str) -> bool:
-        """Log in; False if the directory refuses this login. Raises ValueError for an empty password."""
+        """Authenticate; False if the directory rejects the credentials. Raises ValueError for an empty password."""
         ...
 
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
@@ -63,21 +63,21 @@ class DirectorySession(Protocol):
 
 
 Directory: TypeAlias = Callable[[], AbstractContextManager[DirectorySession]]
-"""Creates connections to an authenticated server; each connection opens on first use."""
+"""Opens sessions with a TLS-authenticated directory server. A session connects on first use."""
 
 
 def filter_value(text: str) -> str:
-    """Escape `text` as an assertion value of a filter."""
+    """Escape `text` for use as an assertion value in a search filter."""
     return _escaped(text, "\\*()\0")
 
 
 def name_value(text: str) -> str:
-    """Escape `text` as an attribute value of a distinguished name."""
+    """Escape `text` for use as an attribute value in a distinguished name."""
     return _escaped(text, '\\,+"<>;=#/\0')
 
 
 def _escaped(text: str, special: str) -> str:
-    """Escape in hexadecimal, which both grammars allow. Blanks are escaped too, as libraries and servers strip them."""
+    """Escape in hexadecimal, which both grammars allow. Includes whitespace, which libraries and servers strip."""
     pieces = list[str]()
     for character in text:
         is_special = character in special or character.isspace()
@@ -86,12 +86,12 @@ def _escaped(text: str, special: str) -> str:
 
 
 def both(*filters: str) -> str:
-    """Combine filters with "and". Their outer parentheses may be missing, as in settings."""
+    """Combine filters with "and". A filter may lack its outer parentheses, as in the settings."""
     return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
 
 
 class LdapLogin:
-    """The login back end `ldap`. Up to eight logins run concurrently, up to 200 wait, and others are refused."""
+    """The login back end `ldap`. Up to eight logins run concurrently and up to 200 wait; more are refused."""
 
     def __init__(self, directory: Directory, settings: LdapSettings, usernames: UsernameRule) -> None:
         self._directory = directory
@@ -101,13 +101,13 @@ class LdapLogin:
         self.close = self._threads.close
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """Return the directory's user with that name and password, else None. Raises LoginBackendUnavailable."""
+        """Return the directory user with that name and password, or None. Raises LoginBackendUnavailable."""
         del request
         try:
             name = self._usernames.read(username)
         except InvalidUsername:
             return None
-        # A directory would treat this as an anonymous login (RFC 4513 5.1.2).
+        # A directory would treat an empty password as an anonymous bind (RFC 4513 5.1.2).
         if not password:
             return None
         opened = list[DirectorySession]()
@@ -122,14 +122,14 @@ class LdapLogin:
         except TimeoutError:
             raise LoginBackendUnavailable("The directory did not answer in time.") from None
         finally:
-            # Finished sessions are already closed; this frees a thread that is still waiting.
+            # Finished sessions are already closed; abort unblocks a thread that is still waiting for the directory.
             for session in opened:
                 session.abort()
 
     def _authenticate(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
-        """Return the user; None if the name is unknown, the password wrong, or the user in none of `login_groups`.
+        """Return the user; None if the name is unknown, the password is wrong or the user is in no `login_groups`.
 
-        The returned name comes from the entry, because the directory may accept several spellings.
+        The returned name comes from the directory entry, because the directory may accept several spellings.
         """
         find = self._search_and_bind if self._settings.search_bind_authentication else self._direct_bind
         entry = find(session, username, password)
@@ -151,10 +151,10 @@ class LdapLogin:
         return self._settings.sync_groups_on_login or bool(self._settings.login_groups)
 
     def _search_and_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """Search and bind: find the user's entry with the service account, then log in as that entry."""
+        """Search and bind: find the user's entry with the service account, then bind as that entry."""
         self._log_in_service(session)
         entry = self._single_entry(session, self._settings.base_dn, username)
-        # Bind even without an entry, so that an unknown name takes as long as a wrong password (Rule T15).
+        # Bind even if there is no entry, so that an unknown name takes as long as a wrong password (Rule T15).
         dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self._settings.base_dn}"
         if not session.bind(dn, password) or entry is None:
             return None
@@ -163,7 +163,7 @@ class LdapLogin:
         return entry
 
     def _direct_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """Direct bind: log in with the name pattern, then find the user's own entry."""
+        """Direct bind: bind with the name pattern, then read the user's own entry."""
         pattern, domain = self._settings.ldap_username_pattern, self._settings.nt_domain
         if domain:
             login, base, is_entry = f"{username.shown}@{domain}", self._settings.base_dn, False
@@ -192,7 +192,7 @@ class LdapLogin:
         return entries[0] if entries else None
 
     def _name(self, entry: Entry, typed: Username) -> str | None:
-        """Return the entry's name that matches the typed one, or else its first legal name."""
+        """Return the entry's name that equals the typed name, or else the entry's first valid name."""
         legal: list[Username] = []
         for value in entry.values(self._settings.users.user_name_attr):
             try:
@@ -200,7 +200,7 @@ class LdapLogin:
             except InvalidUsername:
                 continue
             # Directories ignore case, so names that differ only in case belong to one user. Names that differ in
-            # width or blanks may belong to different users.
+            # character width or whitespace may belong to different users.
             if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
                 legal.append(name)
         if not legal:
@@ -211,7 +211,7 @@ class LdapLogin:
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
         """Return the names of groups that contain the entry directly; nested groups are not resolved."""
         groups = self._settings.groups
-        # RFC 2307 groups list names instead of entries.
+        # RFC 2307 groups list user names instead of DNs.
         holds_names = groups.group_member_attr.lower() == "memberuid"
         member = next(iter(entry.values(self._settings.users.user_name_attr)), "") if holds_names else entry.dn
         search = LdapSearch(

@@ -1,8 +1,8 @@
-"""Drops a process's privileges before it works on user input (ADR 75).
+"""Drops a process's privileges before it processes user input (ADR 75).
 
-Call `confine` before other imports, since Landlock and capabilities only apply to the calling thread and threads it
-starts later, and importing NumPy or Arrow starts threads. Python's own paths stay readable. After the imports, call
-`limit_memory`, whose limit includes the memory that the imports use.
+Call `confine` before other imports: Landlock and capabilities apply only to the calling thread and to threads started
+later, and importing NumPy or Arrow starts threads. Python's own paths stay readable. Call `limit_memory` after the
+imports, because its limit includes the memory that the imports use.
 """
 
 from queryserver.platform.confinement.process import (

@@ -1,4 +1,4 @@
-"""Landlock: a Linux process restricts its own access to files, TCP and signals (landlock(7))."""
+"""Landlock: lets a Linux process restrict its own access to files, TCP and signals (landlock(7))."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ from struct import Struct
 
 from queryserver.platform.confinement.linux import system_call
 
-# These numbers are the same on all architectures.
+# These system call numbers are the same on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _GET_VERSION = 1
 _PATH_BENEATH = 1
@@ -44,7 +44,7 @@ class Access(IntFlag):
 
 
 _READ = Access.READ_FILE | Access.READ_DIR
-# Without symbolic links, devices, pipes and sockets, which the unconfined server would follow.
+# Excludes creating symbolic links, devices, pipes and sockets, because the unconfined server would follow or open them.
 _WRITE = (
     _READ
     | Access.WRITE_FILE
@@ -64,10 +64,10 @@ _ALL_THREADS_ABI = 8
 
 
 def landlock_abi() -> int:
-    """Return the Landlock ABI version that the kernel offers to this process; 0 if Landlock is not available.
+    """Return the Landlock ABI version that the kernel offers to this process; 0 if Landlock is unavailable.
 
-    Landlock is missing before Linux 5.13, if the kernel does not enable the module, and in containers whose seccomp
-    profile denies the call.
+    Landlock is unavailable before Linux 5.13, if the kernel does not enable it, and in containers whose seccomp
+    profile denies the system call.
     """
     try:
         return system_call(_CREATE_RULESET, 0, 0, _GET_VERSION)
@@ -76,11 +76,12 @@ def landlock_abi() -> int:
 
 
 def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, may_use_network: bool) -> bool:
-    """Restrict the calling thread to these files and the files below these directories.
+    """Restrict the calling thread to these files and to everything below these directories.
 
-    As far as ABI version `abi` supports it, this also denies TCP connections and listeners, and signals and abstract
-    sockets to outside processes. Open files stay usable. Paths that do not exist, or that this user cannot open, are
-    skipped. Requires no_new_privs. Returns whether the restriction applies to all existing threads. Raises OSError.
+    As far as ABI version `abi` supports it, also deny TCP connections and listeners (unless `may_use_network`), and
+    signals and abstract sockets to processes outside. Files that are already open stay usable. Paths that do not exist
+    or that this user cannot open are skipped. Requires no_new_privs. Returns whether the restriction applies to all
+    existing threads. Raises OSError.
     """
     handled = Access(_FIRST_ABI_RIGHTS)
     for since, access in _RIGHTS_BY_ABI.items():
@@ -88,7 +89,7 @@ def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, ma
     network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
     attributes = create_string_buffer(_RULESET.pack(handled, network, scoped), _RULESET.size)
-    # Older kernels accept unknown fields if the fields are zero.
+    # Older kernels accept fields that they do not know if these are zero.
     ruleset = system_call(_CREATE_RULESET, addressof(attributes), _RULESET.size, 0)
     try:
         for path in readable:

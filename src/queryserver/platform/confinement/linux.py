@@ -18,7 +18,7 @@ _DAC_OVERRIDE = 1 << 1
 
 
 def system_call(number: int, *arguments: int) -> int:
-    """Run a system call, and return its value. Raises OSError."""
+    """Make a system call and return its result. Raises OSError."""
     return _checked(_LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
 
 
@@ -29,12 +29,12 @@ def control_process(option: int, *arguments: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities except the capability to open all users' files. Raises OSError.
+    """Drop all capabilities except CAP_DAC_OVERRIDE, which permits access to all users' files. Raises OSError.
 
-    The service may run as root while its files belong to another user (a mounted volume).
+    It is kept because the service may run as root while its files belong to another user (a mounted volume).
     """
     head = ctypes.create_string_buffer(Struct("=Ii").pack(_CAPABILITIES_3, 0))
-    # effective, permitted and inheritable set of the lower 32 capabilities, then of the upper 32 capabilities
+    # effective, permitted and inheritable set: of the lower 32 capabilities, then of the upper 32
     sets = Struct("=6I")
     found = ctypes.create_string_buffer(sets.size)
     _checked(_LIBC.capget(head, found))

@@ -1,4 +1,4 @@
-"""Confines a process, and reports how much of the confinement the kernel enforces."""
+"""Confines a process and reports how much of the confinement the kernel enforces."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ _SIZES = Path("/proc/self/statm")
 
 
 def lower_limit(kind: int, wanted: int) -> None:
-    """Lower the limit `resource.RLIMIT_…`. A stricter limit is kept."""
+    """Lower the resource limit `kind` (`resource.RLIMIT_…`). A limit that is already stricter is kept."""
     _, hard = resource.getrlimit(kind)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(kind, (allowed, allowed))
@@ -28,17 +28,17 @@ def lower_limit(kind: int, wanted: int) -> None:
 def limit_memory(memory_bytes: int) -> None:
     """Limit this process's address space, including existing mappings.
 
-    Unused address space counts too: 8 MiB per thread stack, 64 MiB per glibc heap, and mapped files. See
-    `address_space_bytes`. Does nothing on macOS, which does not support this limit.
+    Unused address space counts as well: 8 MiB per thread stack, 64 MiB per glibc heap, and mapped files; see
+    `address_space_bytes`. Has no effect on macOS, which does not support this limit.
     """
     with suppress(OSError, ValueError):
         lower_limit(resource.RLIMIT_AS, memory_bytes)
 
 
 def limit_processor_time(limit_s: int) -> None:
-    """Limit this process's processor time from now on. SIGXCPU ends it at the limit.
+    """Limit the CPU time that this process uses from now on. At the limit, SIGXCPU terminates the process.
 
-    Each call restarts the count.
+    Each call starts counting anew.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = ceil(time.process_time()) + limit_s
@@ -46,14 +46,14 @@ def limit_processor_time(limit_s: int) -> None:
 
 
 def address_space_bytes() -> int:
-    """Return this process's address space (VmSize); 0 if the system does not report it (macOS)."""
+    """Return the size of this process's address space (VmSize); 0 if the system does not report it (macOS)."""
     return _pages(0)
 
 
 def resident_bytes() -> int:
     """Return this process's resident memory (VmRSS); 0 if the system does not report it.
 
-    `getrusage` is not a replacement, because its peak is inherited from the parent process.
+    `getrusage` cannot be used instead, because its peak value is inherited from the parent process.
     """
     return _pages(1)
 
@@ -65,8 +65,8 @@ def _pages(column: int) -> int:
         return 0
 
 
-# Files that the dynamic loader, Python, glibc, Arrow and DuckDB read at run time: libraries, time zones, and the
-# processor count and memory size. They contain no data of the service or its users.
+# Files that the dynamic loader, Python, glibc, Arrow and DuckDB read at run time: libraries, time zones, CPU count and
+# memory size. They contain no data of the service or its users.
 _SYSTEM = (
     "/lib",
     "/lib64",
@@ -101,58 +101,58 @@ _DEV_NULL = Path("/dev/null")
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The rights of a process. Python's modules, libraries and time zones are always readable."""
+    """The access that a confined process keeps. Python's modules, libraries and time zones are always readable."""
 
     writable: tuple[Path, ...] = ()
-    """Existing files, and directories below which the process may read and write."""
+    """Files that must exist, and directories below which the process may read and write."""
     readable: tuple[Path, ...] = ()
     memory_bytes: int | None = None
-    """Limit of the address space, including existing mappings; None if `limit_memory` is called later."""
+    """Limit on the address space, including existing mappings; None if `limit_memory` is called later."""
     file_bytes: int | None = None
-    """Maximum size of a written file. None means no limit, and 0 permits writing to pipes and sockets only."""
+    """Maximum size of a file written by the process. None: no limit; 0: only pipes and sockets can be written."""
     open_files: int = 64
     niceness: int = 0
-    """Added to the scheduling niceness, up to 19."""
+    """Added to the nice value, up to 19."""
     may_use_network: bool = False
-    """If false, the process can only use inherited sockets and socket pairs that it creates."""
+    """If false, the process can use only inherited sockets and socket pairs that it creates."""
     parent: int | None = None
-    """The process whose death ends this process. None means the current parent, which may already be a different
-    process if the starting process died immediately."""
+    """PID of the process whose death terminates this process. None: the current parent, which may already be another
+    process if the process that started this one died immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinementResult:
-    """The restrictions that the kernel enforces in addition to resource limits."""
+    """The restrictions that the kernel enforces, in addition to resource limits."""
 
     landlock_abi: int
-    """The Landlock ABI version; 0 means that the process can open all of its user's files."""
+    """The Landlock ABI version; 0 if Landlock is off, so the process can open all files of its user."""
     seccomp: bool
-    """Whether system calls are filtered. Otherwise the process may start programs and connect."""
+    """Whether system calls are filtered. If not, the process may start programs and open connections."""
     threads_outside: int
-    """The number of existing threads that Landlock does not restrict (before Linux 7.0)."""
+    """Number of existing threads that Landlock does not restrict (before Linux 7.0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSupport:
-    """The kernel features that `confine` could use here."""
+    """The kernel features that `confine` can use on this machine."""
 
     landlock_abi: int
     seccomp: bool
 
 
 def detect_support() -> KernelSupport:
-    """Detect the kernel's features without confining anything."""
+    """Detect the kernel's features. Does not confine the process."""
     if sys.platform != "linux":
         return KernelSupport(0, seccomp=False)
     return KernelSupport(landlock_abi(), has_seccomp())
 
 
 def confine(confinement: Confinement) -> ConfinementResult:
-    """Irrevocably drop every right that `confinement` does not list. Features that the kernel lacks are skipped.
+    """Irrevocably drop all access that `confinement` does not grant. Features that the kernel lacks are skipped.
 
-    This also disables core dumps, and prevents the user's other processes from reading its memory. Raises
-    ProcessLookupError if the parent is gone, FileNotFoundError for a missing `writable` path, OSError for rejected
-    limits.
+    Also disables core dumps and prevents the user's other processes from reading the memory of this process. Raises
+    ProcessLookupError if the parent has exited, FileNotFoundError if a `writable` path is missing, OSError if a limit
+    is rejected.
     """
     for path in confinement.writable:
         path.lstat()
@@ -168,9 +168,9 @@ def confine(confinement: Confinement) -> ConfinementResult:
     if sys.platform != "linux":
         _check_parent(parent)
         return ConfinementResult(0, seccomp=False, threads_outside=0)
-    with suppress(OSError):  # not supported by gVisor and similar kernels
+    with suppress(OSError):  # gVisor and similar kernels do not support this
         linux.drop_capabilities()
-    # After credentials change, which resets both.
+    # Set after the capabilities have changed, because such changes reset both.
     linux.control_process(linux.PR_SET_DUMPABLE, 0)
     linux.control_process(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _check_parent(parent)
@@ -179,7 +179,7 @@ def confine(confinement: Confinement) -> ConfinementResult:
 
 
 def _check_parent(expected: int) -> None:
-    """Raises ProcessLookupError if the parent died before PR_SET_PDEATHSIG was set, as no signal follows then."""
+    """Raise ProcessLookupError if the parent died before PR_SET_PDEATHSIG was set; no signal is sent in that case."""
     if os.getppid() != expected:
         raise ProcessLookupError("The process that started this one has ended.")
 
@@ -193,7 +193,7 @@ def _apply_kernel_confinement(confinement: Confinement) -> ConfinementResult:
                 abi, (*confinement.writable, _DEV_NULL), readable, may_use_network=confinement.may_use_network
             )
             outside = 0 if holds_all else linux.other_threads()
-        # for example the limit of 16 rulesets per process, including those inherited from the server's launcher
+        # For example, at most 16 rulesets per process are possible, including those inherited from the server's parent.
         except OSError:
             abi = 0
     has_filter = has_seccomp()

@@ -20,10 +20,10 @@ from queryserver.platform.confinement.syscalls import ARGUMENT_FILTERED, NETWORK
 
 _SET_FILTER = 1
 _ALL_THREADS = 1
-# Before Linux 5.16, a filter without this flag disables speculative stores, which slows the process down.
+# Before Linux 5.16, a filter without this flag disables speculative store bypass, which slows the process down.
 _KEEP_SPECULATION = 4
 
-# linux/bpf_common.h, linux/filter.h: instruction codes; the operand is the constant `k`.
+# Instruction codes from linux/bpf_common.h and linux/filter.h. The operand is the constant `k`.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _INSTRUCTION = Struct("=HBBI")
@@ -31,14 +31,14 @@ _PROGRAM = Struct("@HP")  # struct sock_fprog
 # struct seccomp_data
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW = 0x7FFF0000
-_REFUSE = 0x00050000  # the lower half holds the errno
+_REFUSE = 0x00050000  # the lower 16 bits contain the errno
 
 _CLONE_THREAD = 0x00010000
 _X32 = 0x40000000
 _PRIO_PROCESS = 0
 _IOPRIO_WHO_PROCESS = 1
 _AF_UNIX, _SOCK_STREAM, _TYPE_OF_SOCKET = 1, 1, 0xF
-# fcntl and ioctl: set the receiver of a descriptor's signals. ioctl: fake terminal input.
+# fcntl and ioctl: set which process receives the signals of a descriptor. ioctl: inject terminal input.
 _F_SETOWN, _F_SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 
@@ -65,14 +65,14 @@ class _Instruction(NamedTuple):
 
 
 def has_seccomp() -> bool:
-    """Whether the kernel accepts filters from this process and we know its architecture's system calls."""
+    """Return whether the kernel accepts filters from this process and its architecture is in `_ARCHITECTURES`."""
     architecture = _architecture()
     if architecture is None:
         return False
     try:
         system_call(architecture.seccomp, _SET_FILTER, 0, 0)
     except OSError as error:
-        # EFAULT means that the kernel tried to read a filter at address 0. Without seccomp, it returns another error.
+        # EFAULT means that the kernel tried to read a filter at address 0; a kernel without seccomp returns EINVAL.
         return error.errno == EFAULT
     return False
 
@@ -80,7 +80,7 @@ def has_seccomp() -> bool:
 def refuse_calls(*, may_use_network: bool) -> None:
     """Make the system calls listed in `syscalls` fail with EPERM in all threads. Requires no_new_privs.
 
-    Creating threads and signalling itself stay possible. Raises OSError.
+    The process can still create threads and send signals to itself. Raises OSError.
     """
     architecture = _architecture()
     if architecture is None:
@@ -104,7 +104,7 @@ def _set(architecture: _Architecture, flags: int, described: int) -> None:
 
 
 def _architecture() -> _Architecture | None:
-    # A 32-bit process has different system call numbers.
+    # A 32-bit process uses different system call numbers.
     return _ARCHITECTURES.get(os.uname().machine) if sys.maxsize > 2**32 else None
 
 
@@ -128,7 +128,7 @@ def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> 
         for name, numbers in REFUSED.items()
         if (number := numbers[column]) is not None and not (may_use_network and name in NETWORK)
     ]
-    # Each comparison jumps to the last instruction.
+    # Each comparison jumps to the last instruction, which refuses the call.
     made += [_Instruction(_IF_EQUAL, number, then=left) for number, left in _with_jump_distances(refused)]
     return [*made, _ALLOWED, _refuse()]
 
@@ -138,7 +138,7 @@ def _refuse(error: int = EPERM) -> _Instruction:
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower half of an argument, as the kernel does for an int.
+    """Load the lower 32 bits of an argument, which is what the kernel reads for an int.
 
     Both architectures are little-endian.
     """
@@ -146,7 +146,7 @@ def _argument(index: int) -> _Instruction:
 
 
 def _allow_only(index: int, *values: int) -> list[_Instruction]:
-    """Refuse the call unless the argument is one of the values; otherwise continue."""
+    """Refuse the call unless the argument is one of the values; otherwise continue with the next instruction."""
     tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_jump_distances(values)]
     return [_argument(index), *tests, _refuse()]
 
@@ -158,16 +158,16 @@ def _refuse_values(index: int, *values: int) -> list[_Instruction]:
 
 
 def _with_jump_distances(values: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Yield each value with its jump distance, which is the number of values from it to the end."""
+    """Yield each value with its jump distance: the number of values from it to the end."""
     return zip(values, range(len(values), 0, -1), strict=True)
 
 
 _ALLOWED = _Instruction(_RETURN, _ALLOW)
 _ARGUMENT_FILTERS: Mapping[str, Callable[[int], list[_Instruction]]] = {
-    # Threads only. glibc creates them with clone3, whose flags a filter cannot read, and falls back to clone.
+    # Only threads are allowed. glibc uses clone3, whose flags a filter cannot read; on ENOSYS it falls back to clone.
     "clone": lambda _: [_argument(0), _Instruction(_IF_ANY_BIT, _CLONE_THREAD, then=1), _refuse(), _ALLOWED],
     "clone3": lambda _: [_refuse(ENOSYS)],
-    # Signal 0 tests whether a process exists; DuckDB uses it to find temporary files of dead processes.
+    # Signal 0 only tests whether a process exists; DuckDB uses it to find temporary files of dead processes.
     "kill": lambda pid: [_argument(1), _Instruction(_IF_EQUAL, 0, then=3), *_allow_only(0, pid), _ALLOWED],
     "tgkill": lambda pid: [*_allow_only(0, pid), _ALLOWED],  # abort()
     "setpriority": lambda pid: [*_allow_only(0, _PRIO_PROCESS), *_allow_only(1, 0, pid), _ALLOWED],
@@ -180,7 +180,7 @@ _ARGUMENT_FILTERS: Mapping[str, Callable[[int], list[_Instruction]]] = {
     "prctl": lambda _: _refuse_values(0, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER, PR_SET_MM),
     "fcntl": lambda _: _refuse_values(1, _F_SETOWN, _F_SETOWN_EX),
     "ioctl": lambda _: _refuse_values(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
-    # Event loops wake up through a socket pair. Datagram socket pairs could send to any address.
+    # Event loops wake up through a socket pair. It must be a stream pair: a datagram pair could send to any address.
     "socketpair": lambda _: [
         *_allow_only(0, _AF_UNIX),
         _argument(1),

@@ -1,14 +1,14 @@
-"""System call numbers of Linux on x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h)."""
+"""Linux system call numbers for x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 from collections.abc import Mapping
 
 REFUSED: Mapping[str, tuple[int | None, int | None]] = {
-    # New programs and processes.
+    # Starting programs and processes.
     "execve": (59, 221),
     "execveat": (322, 281),
     "fork": (57, None),
     "vfork": (58, None),
-    # New sockets.
+    # Sockets.
     "socket": (41, 198),
     "connect": (42, 203),
     "bind": (49, 200),
@@ -31,8 +31,8 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
-    # File permissions, owners and timestamps, which Landlock does not cover, and truncation by path, which it covers
-    # since Linux 6.2.
+    # File permissions, owners and timestamps, which Landlock does not restrict; truncation by path, which it restricts
+    # only since Linux 6.2.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -55,11 +55,11 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "truncate": (76, 45),
     "file_setattr": (469, 469),
-    # File notifications.
+    # File change notifications.
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # System V and POSIX IPC, shared by all processes of a user.
+    # System V and POSIX IPC, which all processes of a user share.
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -95,7 +95,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # Kernel features with frequent vulnerabilities, which this program never uses.
+    # Kernel features with frequent vulnerabilities, none of which this program uses.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "io_uring_setup": (425, 425),
@@ -110,7 +110,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "modify_ldt": (154, None),
     "iopl": (172, None),
     "ioperm": (173, None),
-    # Machine control.
+    # Administration of the machine.
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),
@@ -125,7 +125,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "vhangup": (153, 58),
 }
-"""Calls that are always refused. None means that the architecture lacks the call."""
+"""System calls that are always refused, with their numbers on x86_64 and aarch64; None if the architecture lacks it."""
 
 ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),
@@ -144,7 +144,7 @@ ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "socketpair": (53, 199),
 }
-"""Calls that are refused for some arguments."""
+"""System calls that are refused for some arguments."""
 
 NETWORK = frozenset({"socket", "connect", "bind", "listen", "accept", "accept4", "socketpair"})
-"""Calls that remain allowed for a process with network access."""
+"""System calls that stay allowed for a process with network access."""

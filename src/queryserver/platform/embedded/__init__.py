@@ -1,1 +1,1 @@
-"""The embedded mode sets up a private PostgreSQL, sample data and a first administrator in an empty directory."""
+"""The embedded mode: a private PostgreSQL, sample data and a first administrator, set up in an empty directory."""

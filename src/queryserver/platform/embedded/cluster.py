@@ -1,4 +1,4 @@
-"""A private PostgreSQL cluster: its programs, accounts, files, processes and creation."""
+"""A private PostgreSQL cluster: its programs, accounts, files and processes."""
 
 import hashlib
 import json
@@ -24,11 +24,11 @@ SUPERUSER = "embedded_admin"
 SERVICE_ROLE = "queryserver"
 SAMPLE_DATABASE = "sample"
 SAMPLE_OWNER = "sample_owner"
-"""The role that owns the objects and has the privileges. Sessions act as this role, which cannot log in."""
+"""The role that owns the sample objects and has the privileges on them. Sessions switch to it; it cannot log in."""
 SAMPLE_LOGIN = "sample_login"
-"""The role that may only connect. Users' logins inherit from it."""
+"""The role with only the right to connect. The logins of users inherit from it."""
 SAMPLE_ROLE = "sample_user"
-"""The connector's own login for checks. Users' statements run under the users' logins."""
+"""The connector's own login, used for checks. Users' statements run under the users' logins."""
 DUCKDB_FILE = "sample.duckdb"
 SQLITE_FILE = "sample.sqlite"
 STORAGE_DIRECTORY = "files"
@@ -39,7 +39,7 @@ _TREES = {16: "pginstall", 18: "pginstall18"}
 _PROC = Path("/proc")
 _WORKING_DIRECTORY = Path("/proc/self/cwd")
 
-# The service database accepts connections over the socket only, and the sample database over loopback only. So no
+# The service database accepts connections only over the socket, and the sample database only over loopback. So no
 # statement or connector can log in to the service's tables through the loopback port.
 _ACCESS_RULES = f"""\
 local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
@@ -49,16 +49,16 @@ host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
 
 
 class EmbeddedPostgresError(Exception):
-    """The private PostgreSQL cannot start. The message contains the reason and a remedy."""
+    """The private PostgreSQL cannot start. The message states the reason and a remedy."""
 
 
 class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
-    """The PostgreSQL programs, an optional extra of the package, are not installed."""
+    """The PostgreSQL programs, which are an optional extra of the package, are not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """An unprivileged account, because PostgreSQL refuses to run as root."""
+    """The unprivileged account that runs PostgreSQL, because PostgreSQL refuses to run as root."""
 
     uid: int
     gid: int
@@ -68,7 +68,7 @@ class ServerAccount:
 
 
 def server_account() -> ServerAccount | None:
-    """Return the account to switch to; None for a normal user, whose own account runs PostgreSQL."""
+    """Return the account that root must switch to; None for other users, who run PostgreSQL under their own account."""
     if os.geteuid() != 0:
         return None
     entry = pwd.getpwnam("nobody")
@@ -76,7 +76,7 @@ def server_account() -> ServerAccount | None:
 
 
 def is_reachable_by_all(directory: Path) -> bool:
-    """Whether every account can reach the directory: it and all its parents are searchable by others."""
+    """Return whether every account can reach the directory: others may search it and all its parents."""
     absolute = directory.resolve()
     return all(place.stat().st_mode & 0o001 for place in (absolute, *absolute.parents))
 
@@ -92,9 +92,9 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program in its own session, so that Ctrl-C in the terminal does not reach it.
 
-    The child changes to `cwd` before it drops root privileges, because `cwd` may be inaccessible to the account.
+    The child changes to `cwd` before it drops root privileges, because `account` may not be able to reach `cwd`.
     """
-    return subprocess.Popen(  # noqa: S603 the programs are ours or of the wheel, and no shell splits the arguments
+    return subprocess.Popen(  # noqa: S603 the programs are ours or from the wheel, and no shell splits the arguments
         command,
         cwd=cwd,
         env=environment,
@@ -109,7 +109,7 @@ def spawn(
 
 
 def write_private(file: Path, text: str, *, account: ServerAccount | None = None) -> None:
-    """Create a file with mode 0600, flushed to disk, and owned by `account` if set."""
+    """Create a file with mode 0600 and flush it to disk. It is owned by `account` if given."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 a descriptor has no path
         if account:
@@ -120,7 +120,7 @@ def write_private(file: Path, text: str, *, account: ServerAccount | None = None
 
 
 def replace_private(file: Path, text: str) -> None:
-    """Replace a file's content atomically, so that readers see the old or the new content."""
+    """Replace a file's content atomically: readers see either the old or the new content."""
     partial = file.with_name(f"{file.name}.new")
     partial.unlink(missing_ok=True)
     write_private(partial, text)
@@ -129,7 +129,7 @@ def replace_private(file: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a directory's names, to disk."""
+    """Flush a file's content, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -139,10 +139,10 @@ def sync(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedResources:
-    """The embedded mode's databases and files. The DSNs contain passwords, so never log them.
+    """The databases and files of the embedded mode. The DSNs contain passwords, so never log them.
 
     `sample_dsn` is the PostgreSQL database for users, on loopback and in its own cluster. `databases_dir` contains only
-    the files of the connectors duckdb and sqlite; `files_dir` is the root of the store `file`.
+    the files of the connectors duckdb and sqlite. `files_dir` is the root of the store `file`.
     """
 
     service_dsn: str = field(repr=False)
@@ -152,14 +152,14 @@ class EmbeddedResources:
     duckdb_path: str = DUCKDB_FILE
     sqlite_path: str = SQLITE_FILE
     sample_admin_dsn: str = field(default="", repr=False)
-    """The DSN for creating users' logins in the sample database; if empty, `service_dsn` is used."""
+    """The DSN for creating users' logins in the sample database. If empty, `service_dsn` is used."""
 
 
 def runnable_programs(major: int, account: ServerAccount | None) -> Path:
-    """Return the directory of PostgreSQL `major` from which `account` can run its programs.
+    """Return a directory with the programs of PostgreSQL `major` that `account` can run.
 
-    If the account cannot run them from the wheel, they are copied once per version. PostgreSQL resolves its program
-    path, so the copy must be in a directory that every account can reach, unlike the private state directory. Raises
+    If the account cannot run them from the wheel, they are copied once per version. PostgreSQL resolves its own program
+    path, so the copy is placed in a directory that every account can reach, unlike the private state directory. Raises
     EmbeddedPostgresError.
     """
     if major not in _TREES:
@@ -169,7 +169,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
     installed = package_directory() / _TREES[major]
     if _can_run(installed, account):
         return installed
-    # The temporary directory is tried last, because systems clean it while the server runs.
+    # The temporary directory comes last, because systems clean it up while the server runs.
     for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
         if not (parent.is_dir() and is_reachable_by_all(parent)):
             continue
@@ -180,7 +180,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
 
 
 def package_directory() -> Path:
-    """Return the installed wheel's directory. Raises EmbeddedPostgresNotInstalled."""
+    """Return the directory of the installed wheel. Raises EmbeddedPostgresNotInstalled."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise EmbeddedPostgresNotInstalled(
@@ -191,9 +191,10 @@ def package_directory() -> Path:
 
 
 def _can_run(programs: Path, account: ServerAccount | None) -> bool:
-    """Whether the account can run the programs.
+    """Return whether the account can run the programs.
 
-    This runs initdb, which needs the libraries, because access lists, mount options and the loader matter too.
+    Runs initdb, which needs the libraries: file modes alone do not show whether ACLs, mount options or the loader
+    prevent it.
     """
     try:
         process = spawn(
@@ -216,7 +217,7 @@ def _copy_programs(installed: Path, target: Path) -> Path | None:
         found = target.parent.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
             return None
-        target.parent.chmod(0o755)  # despite a strict umask
+        target.parent.chmod(0o755)  # the umask may have removed bits
         if not target.exists():
             _copy_tree(installed, target)
     except OSError:
@@ -225,7 +226,7 @@ def _copy_programs(installed: Path, target: Path) -> Path | None:
 
 
 def _copy_tree(installed: Path, target: Path) -> None:
-    """Copy the programs and keep the relative paths, by which they find their libraries."""
+    """Copy the programs. Relative paths stay the same, because the programs find their libraries by them."""
     partial = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         tree = partial / _PACKAGE / installed.name
@@ -244,13 +245,13 @@ def _copy_tree(installed: Path, target: Path) -> None:
         partial.rename(target)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
-        if not target.exists():  # otherwise another server was faster
+        if not target.exists():  # if it exists, another server has created it in the meantime
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """A cluster's secrets, generated at the first start."""
+    """The secrets of a cluster, generated at its first start."""
 
     superuser: str = field(repr=False)
     service: str = field(repr=False)
@@ -259,9 +260,9 @@ class ClusterSecrets:
 
 
 def load_or_create_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
-    """Load the secrets from the file. Create them if the file is missing and no database exists yet.
+    """Load the secrets from the file. If it is missing and `may_create` is set, generate and store new secrets.
 
-    Raises EmbeddedPostgresError if an existing database's file is lost or damaged.
+    Raises EmbeddedPostgresError if the file is damaged, or missing although `may_create` is not set.
     """
     try:
         return ClusterSecrets(**json.loads(file.read_bytes()))
@@ -284,7 +285,7 @@ class PostgresCluster:
     home: Path
     account: ServerAccount | None
     programs: Path
-    """The directory with `bin`, `lib` and `share`."""
+    """The directory that contains `bin`, `lib` and `share`."""
     secrets: ClusterSecrets
 
     @property
@@ -293,20 +294,20 @@ class PostgresCluster:
 
     @property
     def name(self) -> str:
-        """The name in each process's command line. A copy of the directory has a different name."""
+        """A name that appears in the command line of each process. A copy of the directory has a different name."""
         place = self.data.stat()
         identity = f"{self.secrets.cluster_id}:{place.st_dev}:{place.st_ino}"
         return f"queryserver_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def open_cluster(home: Path, *, durable: bool) -> PostgresCluster:
-    """Open the cluster in the state directory, created if missing. The caller must hold the lock.
+    """Open the cluster in the state directory, creating it if missing. The caller must hold the lock.
 
-    A new cluster is created under a temporary name; remains of an interrupted first start are deleted.
+    A new cluster is created under a temporary name. Remains of an interrupted first start are deleted.
     """
     data, account = home / "data", server_account()
     secrets = load_or_create_secrets(home / "secrets.json", may_create=not data.exists())
-    try:  # data files are tied to the major version that created them
+    try:  # data files can be used only by the major version that created them
         major = int((data / "PG_VERSION").read_text())
     except FileNotFoundError:
         major = NEWEST_MAJOR
@@ -316,15 +317,15 @@ def open_cluster(home: Path, *, durable: bool) -> PostgresCluster:
         _write_access_rules(data, account)
     else:
         _create(data, account, programs, secrets, durable=durable)
-        # An interrupted start's initdb may still have been writing to the directory while it was deleted.
+        # The initdb of an interrupted start may still have been writing while its directory was being deleted.
         _delete_unfinished(home)
     return PostgresCluster(home, account, programs, secrets)
 
 
 def data_path_argument(data: Path, account: ServerAccount | None) -> str:
-    """Return the path of `data` for a program that runs in it.
+    """Return the path of `data` for a program whose working directory is `data`.
 
-    The full path may be inaccessible to `account`.
+    `account` may not be able to reach the full path.
     """
     return str(_WORKING_DIRECTORY) if account and _WORKING_DIRECTORY.exists() else str(data)
 
@@ -335,7 +336,7 @@ def _delete_unfinished(home: Path) -> None:
 
 
 def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
-    """Write the access rules. This also updates clusters of earlier versions, which had different rules."""
+    """Write pg_hba.conf. This also updates clusters of earlier versions, which had different rules."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
     new.unlink(missing_ok=True)
     write_private(new, _ACCESS_RULES, account=account)
@@ -353,7 +354,7 @@ def _create(
     with tempfile.TemporaryFile() as password, tempfile.TemporaryFile() as output:
         password.write(f"{secrets.superuser}\n".encode())
         password.seek(0)
-        if account:  # initdb reopens /dev/stdin under the account
+        if account:  # initdb reopens /dev/stdin under this account
             os.fchown(password.fileno(), account.uid, account.gid)
         process = spawn(
             [programs / "bin" / "initdb", "-D", data_path_argument(new, account), *arguments],
@@ -387,12 +388,12 @@ class ClusterProcesses:
 
 
 def find_processes(cluster_name: str) -> ClusterProcesses:
-    """Find processes by the cluster name in their command lines, which all accounts may read.
+    """Find the cluster's processes by its name in their command lines, which all accounts may read.
 
-    `postmaster.pid` is not enough, because its number may belong to another program after a crash.
+    `postmaster.pid` is not sufficient, because after a crash its PID may belong to another program.
     """
     named = {pid: (parent, command) for pid, parent, command in _processes() if cluster_name in command}
-    # A newly forked child still has its parent's command line.
+    # A newly forked child still has the command line of its parent.
     postmasters = [
         pid for pid, (parent, command) in named.items() if "/postgres -D " in command and parent not in named
     ]
@@ -403,9 +404,10 @@ def find_processes(cluster_name: str) -> ClusterProcesses:
 
 
 def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
-    """Stop an earlier server's processes by fast shutdown, then immediate shutdown, then SIGKILL.
+    """Stop the processes of an earlier server: by fast shutdown, then by immediate shutdown, then with SIGKILL.
 
-    Committed data is safe. Child processes get no SIGINT, because it makes the checkpointer write its last record.
+    Committed data is safe. SIGINT is not sent to child processes, because the checkpointer would treat it as a request
+    to write the shutdown checkpoint.
     """
     if find_processes(cluster_name).postmasters and _signal_all(cluster_name, signal.SIGINT, wait_s=fast_s):
         return
@@ -414,7 +416,7 @@ def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> N
 
 
 def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
-    """Signal the postmaster, or all processes if there is none or for SIGKILL. Returns whether all exited in time."""
+    """Signal the postmaster; all processes if there is none or for SIGKILL. Returns whether all exited in time."""
     found = find_processes(cluster_name)
     all_of_them = number is signal.SIGKILL or not found.postmasters
     for pid in (*found.postmasters, *(found.children if all_of_them else ())):
@@ -427,9 +429,9 @@ def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> 
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Yield each process's id, parent process id and command line."""
+    """Yield the PID, the parent's PID and the command line of each process."""
     if not (_PROC / "self" / "cmdline").exists():
-        # macOS has no /proc
+        # macOS has no /proc.
         listing = subprocess.run(
             ["/bin/ps", "-axww", "-o", "pid=,ppid=,command="], check=True, capture_output=True, text=True, timeout=10
         )
@@ -439,7 +441,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
         return
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it has just exited
+            with suppress(OSError):  # the process has just exited
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 yield int(entry.name), int(after_name[1]), command

@@ -19,7 +19,7 @@ _STOP = b"stop\n"
 
 
 def with_fleet(settings: Settings, broker_url: str) -> Settings:
-    """Return the settings with the task server and schedules enabled on this broker."""
+    """Return the settings with the task server and schedules enabled, using this broker."""
     desktop = settings.desktop
     changed = {"enabled": True, "beat_enabled": True, "broker_url": SecretStr(broker_url)}
     tasks = desktop.task_server.model_copy(update=changed)
@@ -27,21 +27,21 @@ def with_fleet(settings: Settings, broker_url: str) -> Settings:
 
 
 def fleet_problems(settings: Settings) -> list[str]:
-    """Explain why worker and beat would reject the server's settings; empty if they accept them."""
+    """Return the reasons why worker and beat would reject the server's settings; empty if they accept them."""
     fleet = with_fleet(settings, settings.desktop.task_server.broker_url.get_secret_value())
     return [f"{key}: {text}" for key, text in contradictions(fleet, settings.sources.origins)]
 
 
 def fleet_environment(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
-    """Return the settings of `with_fleet` as environment variables, for processes that read their own settings."""
-    # The metrics port is disabled, since worker and beat would both listen on it.
+    """Return `environ` with the changes of `with_fleet`, for processes that read their own settings."""
+    # The metrics port is disabled, because worker and beat would both listen on the same port.
     values = {"ENABLED": "true", "BEAT_ENABLED": "true", "BROKER_URL": broker_url, "METRICS_PORT": "0"}
     chosen = {f"{PREFIX}DESKTOP__TASK_SERVER__{key}".upper(): value for key, value in values.items()}
     return {name: value for name, value in environ.items() if name.upper() not in chosen} | chosen
 
 
 class Companions:
-    """A worker and a beat process that stop with the server, and are restarted when they die."""
+    """A worker and a beat process. They are restarted when they exit, and stop together with the server."""
 
     def __init__(self, environment: Mapping[str, str], *, end_within_s: float) -> None:
         self._environment = environment
@@ -50,10 +50,10 @@ class Companions:
         self._is_stopping = False
 
     def begin_stop(self) -> None:
-        """Tell the processes to stop while the server stops, each within its own grace period."""
+        """Request the processes to stop while the server stops, each within its own grace period."""
         self._is_stopping = True
         for writer in self._inputs:
-            writer.write(_STOP)  # without this byte, the end of the pipe means that the server died
+            writer.write(_STOP)  # without these bytes, the processes take the end of the pipe for a crash of the server
             writer.close()
 
     @asynccontextmanager
@@ -75,7 +75,7 @@ class Companions:
                 *(sys.executable, "-c", _PROGRAM, *command),
                 stdin=asyncio.subprocess.PIPE,
                 env=self._environment,
-                # Ctrl-C in the terminal must reach only the server, which stops these processes.
+                # Ctrl-C in the terminal must reach only the server, which then stops these processes.
                 start_new_session=True,
             )
             given = {process.stdin} if process.stdin is not None else set[asyncio.StreamWriter]()

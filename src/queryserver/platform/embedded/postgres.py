@@ -1,4 +1,4 @@
-"""Runs a state directory's private PostgreSQL for the duration of a `with`."""
+"""Runs the private PostgreSQL of a state directory while a context is open."""
 
 import asyncio
 import fcntl
@@ -50,22 +50,22 @@ from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
 SERVICE_HOME, SAMPLE_HOME = "postgresql", "postgresql-sample"
-"""The clusters in the state directory. An earlier version kept both databases in the first cluster."""
+"""The directories of the clusters in the state directory. Earlier versions kept both databases in the first one."""
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-_READY_WITHIN_S = 120  # crash recovery replays at most `max_wal_size`
+_READY_WITHIN_S = 120  # crash recovery replays about `max_wal_size` of WAL
 _FAST_STOP_S = 20
 _IMMEDIATE_STOP_S = 10
 _LOG_BYTES = 4 * 2**20
 _ADDRESS_FILE = "address.json"
 _SOCKET_PREFIX = "queryserver-"
-_SOCKET_PATH_BYTES = 103  # the smallest limit of the supported systems (macOS; Linux has 107)
+_SOCKET_PATH_BYTES = 103  # the smallest limit among the supported systems (macOS; Linux permits 107)
 _START_ATTEMPTS = 3
 _TRIM_EVERY_S = 30
-_RESTART_PAUSE_S = 0.5  # for a server that dies soon after each start
+_RESTART_PAUSE_S = 0.5  # limits restarts of a server that dies soon after each start
 _RESTART_WAIT_S = (1, 2, 5, 10, 30)
 
 _OPTIONS = {
@@ -73,14 +73,14 @@ _OPTIONS = {
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
     "temp_file_limit": "2GB",  # a single sort must not fill the disk
-    "log_min_messages": "log",  # not ERROR, since users' failed statements are reported to them and not logged
+    "log_min_messages": "log",  # not ERROR: failed statements of users are reported to the users, not logged
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-# Waits until this process ends, even by SIGKILL. Then stops the server if its process id still belongs to this cluster,
-# and removes the empty socket directory.
+# Waits until this process ends, even by SIGKILL. Then stops the server, if its PID still belongs to this cluster, and
+# removes the empty socket directory.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -93,9 +93,9 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's address: a socket in a directory private to the account, and a loopback port.
+    """The address of a server: a socket in a directory that only its account can use, and a loopback port.
 
-    The service database accepts connections over the socket only; the port accepts only logins of the sample role.
+    The service database accepts connections only over the socket; the port accepts only logins of the sample roles.
     """
 
     socket_directory: str
@@ -103,7 +103,7 @@ class Address:
 
 
 class Postmaster:
-    """Runs a PostgreSQL server in child processes. Not thread-safe."""
+    """Runs a PostgreSQL server as a child process. Not thread-safe."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Postmaster:
         options: Mapping[str, str] = MappingProxyType({}),
         address: Address | None = None,
     ) -> None:
-        """The server listens at `address`, or at a newly chosen address if None."""
+        """The server listens at `address`; if None, `start` chooses a new address."""
         self._cluster = cluster
         self._name = cluster.name
         self._options = _OPTIONS | dict(options) | ({} if durable else _NOT_DURABLE)
@@ -123,23 +123,23 @@ class Postmaster:
         self._server: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self.ending = Future[int]()
-        """Completes when the most recently started server exits."""
+        """Completes with the exit code when the most recently started server exits."""
 
     @property
     def address(self) -> Address:
-        """The server's address, which a restart keeps."""
+        """The address of the server. A restart keeps it."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
 
     def start(self) -> None:
-        """Stop an earlier run's processes, start the server, and wait until it accepts connections.
+        """Stop processes of an earlier run, start the server, and wait until it accepts connections.
 
         Raises EmbeddedPostgresError with the last lines of the server's log.
         """
         stop_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
-        # No server of this cluster is running, so the file is stale. PostgreSQL would refuse to start if a different
-        # process now had that number.
+        # No server of this cluster is running, so the file is stale. PostgreSQL would refuse to start if another
+        # process happened to have the PID in it.
         (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
         if self._given_address is not None:
             self._address = self._given_address
@@ -156,21 +156,21 @@ class Postmaster:
             try:
                 self._launch()
             except EmbeddedPostgresError as error:
-                # Another program may take the port before the server does.
+                # Another program may take the port before the server binds it.
                 if "TCP/IP sockets" not in str(error) or attempt == _START_ATTEMPTS:
                     raise
             else:
                 return
 
     def restart(self) -> None:
-        """Restart the server at the same address after it died. Raises EmbeddedPostgresError."""
+        """Restart the server at the same address after it has died. Raises EmbeddedPostgresError."""
         stop_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
         self._launch()
 
     def stop(self) -> None:
-        """Stop the server by fast shutdown, and after 20 s by immediate shutdown. Idempotent.
+        """Stop the server by fast shutdown; if that takes more than 20 s, by immediate shutdown. Idempotent.
 
-        A fast shutdown rolls transactions back and disconnects clients.
+        A fast shutdown rolls back open transactions and disconnects clients.
         """
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
@@ -184,7 +184,7 @@ class Postmaster:
         self._forget_address()
 
     def trim_log(self) -> None:
-        """Limit the log to a few megabytes; one earlier part is kept as `log.old`."""
+        """Limit the log to a few megabytes. One earlier section is kept as `log.old`."""
         with suppress(FileNotFoundError):
             if self._log_file.stat().st_size > _LOG_BYTES:
                 shutil.copyfile(self._log_file, self._log_file.with_name("log.old"))
@@ -207,13 +207,13 @@ class Postmaster:
                 stdin=subprocess.DEVNULL,
                 output=output,
             )
-        # In a thread, because the event loop has no portable way to wait for a process that it did not start.
+        # In a thread, because there is no portable way to wait in the event loop for a process it did not start.
         self.ending = Future()
         waiting = partial(_wait_for, self._server, self.ending)
         Thread(target=waiting, name="embedded-postgres-ending", daemon=True).start()
         self._guard = spawn(
             ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(self._server.pid), self._name, address.socket_directory],
-            account=None,  # the account that created the socket directory can remove it
+            account=None,  # runs under the account that created the socket directory and so can remove it
             cwd=Path("/"),
             environment=ENVIRONMENT,
             stdin=subprocess.PIPE,
@@ -228,7 +228,7 @@ class Postmaster:
             time.sleep(0.01)
 
     def _is_ready(self, pid: int) -> bool:
-        """Whether the server is ready, checked like pg_ctl: line 1 of the file is the process id, line 8 the status."""
+        """Return whether the server is ready, checked like pg_ctl: line 1 of the file is the PID, line 8 the status."""
         try:
             lines = (self._cluster.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
@@ -258,7 +258,7 @@ def record_address(home: Path, address: Address) -> None:
 
 
 def forget_address(home: Path, address: Address | None = None) -> None:
-    """Remove the record and the socket directory, by default the recorded address's directory."""
+    """Remove the recorded address and the socket directory of `address`, which defaults to the recorded address."""
     address = address or recorded_address(home)
     if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(address.socket_directory, ignore_errors=True)
@@ -266,7 +266,7 @@ def forget_address(home: Path, address: Address | None = None) -> None:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """Return the recorded server address, which remains after a kill; None after a clean stop."""
+    """Return the recorded server address; None after a clean stop. After a SIGKILL it is stale."""
     try:
         return Address(**json.loads((home / _ADDRESS_FILE).read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -274,7 +274,7 @@ def recorded_address(home: Path) -> Address | None:
 
 
 def socket_directory(account: ServerAccount | None) -> Path:
-    """Create a private directory with a short path. Sockets in the state directory may exceed the length limit."""
+    """Create a private directory with a short path, because socket paths in the state directory may be too long."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
         if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not is_reachable_by_all(parent)):
@@ -294,20 +294,20 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class EmbeddedPostgres:
-    """A running server that is restarted at the same address when it dies."""
+    """A running server that is restarted at the same address if it dies."""
 
     def __init__(self, cluster: PostgresCluster, address: Address) -> None:
         self.cluster = cluster
         self.address = address
-        """The server's address, which a restart keeps."""
+        """The address of the server. A restart keeps it."""
         self.defaults = _resources(cluster.home, address, cluster.secrets)
 
     @classmethod
     @asynccontextmanager
     async def start(cls, state_dir: Path, *, durable: bool = True) -> AsyncGenerator["EmbeddedPostgres"]:
-        """Start the server in `state_dir`, which is created (0700) if missing, and stop the server on exit.
+        """Start the server in `state_dir`, which is created (mode 0700) if missing. The server stops on exit.
 
-        `durable=False` is for tests: a power failure may destroy the data, but a server crash does not. Raises
+        `durable=False` is for tests: a power failure may then destroy the data, but a server crash does not. Raises
         EmbeddedPostgresError, also if another server uses the state directory.
         """
         home = await asyncio.to_thread(cluster_home, state_dir)
@@ -325,7 +325,7 @@ class EmbeddedPostgres:
         return _socket_dsn(self.address, SUPERUSER, self.cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
-        """Return the DSN for the service's tables. Its role owns the database and is not a superuser."""
+        """Return the DSN of the service database. Its role owns the database and is not a superuser."""
         return _socket_dsn(self.address, SERVICE_ROLE, self.cluster.secrets.service, database)
 
 
@@ -344,7 +344,10 @@ def _socket_dsn(address: Address, role: str, password: str, database: str) -> st
 
 
 def cluster_home(state_dir: Path, name: str = SERVICE_HOME) -> Path:
-    """Return a cluster's directory in the state directory, created (0700) if missing. Raises EmbeddedPostgresError."""
+    """Return a cluster's directory in the state directory, created (mode 0700) if missing.
+
+    Raises EmbeddedPostgresError.
+    """
     home = state_dir.resolve() / name
     try:
         home.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -357,7 +360,10 @@ def cluster_home(state_dir: Path, name: str = SERVICE_HOME) -> Path:
 
 @contextmanager
 def file_lock(file: Path) -> Generator[None]:
-    """Hold a file lock, which the kernel releases when the process ends, even by SIGKILL."""
+    """Hold a file lock while the context is open. The kernel releases it when the process ends, even by SIGKILL.
+
+    Raises EmbeddedPostgresError if another process holds it.
+    """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -376,7 +382,7 @@ def _wait_for(server: subprocess.Popen[bytes], ending: Future[int]) -> None:
 
 
 async def watch(postmaster: Postmaster) -> None:
-    """Restart the server whenever it exits, and keep its log small."""
+    """Restart the server whenever it exits, and keep its log small. Runs until canceled."""
     ending, failures = asyncio.wrap_future(postmaster.ending), 0
     while True:
         await asyncio.wait({ending}, timeout=_TRIM_EVERY_S)
@@ -398,7 +404,7 @@ async def watch(postmaster: Postmaster) -> None:
 
 
 async def run_to_completion(work: Callable[[], _T]) -> _T:
-    """Run blocking work in a thread. A canceled caller waits for the work, so no thread runs unattended."""
+    """Run blocking work in a thread. A canceled caller still waits for the work, so that no thread is abandoned."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -408,9 +414,9 @@ async def run_to_completion(work: Callable[[], _T]) -> _T:
 
 
 def running_resources(state_dir: Path) -> EmbeddedResources | None:
-    """Return the resources of the server running in a state directory; None if no server is running.
+    """Return the resources of the server that runs in a state directory; None if none is running.
 
-    After SIGKILL the record is stale, and connecting fails. Raises EmbeddedPostgresError.
+    After a SIGKILL the recorded address is stale, so connecting fails. Raises EmbeddedPostgresError.
     """
     home, sample_home = (state_dir.resolve() / name for name in (SERVICE_HOME, SAMPLE_HOME))
     address = recorded_address(home)
@@ -424,7 +430,7 @@ def running_resources(state_dir: Path) -> EmbeddedResources | None:
 
 
 def with_sample(defaults: EmbeddedResources, address: Address, secrets: ClusterSecrets) -> EmbeddedResources:
-    """Add the sample database of the cluster at `address`."""
+    """Return the resources with the sample database of the cluster at `address`."""
     return replace(
         defaults,
         sample_dsn=_sample_dsn(address, secrets),
@@ -438,7 +444,7 @@ def _sample_dsn(address: Address, secrets: ClusterSecrets) -> str:
 
 
 def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> Settings:
-    """Return the settings for serving with these resources. Interpreters in the settings file replace the samples."""
+    """Return the settings for serving with these resources. Configured interpreters replace those of the samples."""
     desktop = settings.desktop
     database = desktop.database.model_copy(
         update={"url": SecretStr(defaults.service_dsn), "embedded": True, "auto_migrate": True}
@@ -460,7 +466,7 @@ def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> 
 
 
 def sample_interpreters(defaults: EmbeddedResources) -> dict[str, InterpreterSettings]:
-    """Return the interpreters of the three dialects with sample data."""
+    """Return the interpreter settings for the three dialects that have sample data."""
     return {
         "duckdb": InterpreterSettings(name="DuckDB", interface="duckdb", options={"path": defaults.duckdb_path}),
         "postgresql": InterpreterSettings(

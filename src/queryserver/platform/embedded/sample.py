@@ -1,4 +1,4 @@
-"""The sample data of `serve --embedded`: files, SQLite, DuckDB and the private PostgreSQL."""
+"""The sample data of `serve --embedded`: in files, SQLite, DuckDB and the private PostgreSQL."""
 
 import asyncio
 import csv
@@ -66,7 +66,7 @@ _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "curl/8
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """A sample table. PostgreSQL, DuckDB and SQLite all accept its column types."""
+    """A sample table. Its column types are valid in PostgreSQL, DuckDB and SQLite."""
 
     name: str
     columns: str
@@ -82,12 +82,12 @@ class SampleTable:
 
 
 Tables = Callable[[], tuple[SampleTable, ...]]
-"""Returns the tables, parents first. Only called if something is missing."""
+"""Returns the tables, parents first. Called only if sample data is missing."""
 
 
 def sample_tables() -> tuple[SampleTable, ...]:
-    """Generate the tables, parents first. Each call generates the same rows, in 60 ms."""
-    chance = random.Random(_SEED)  # noqa: S311 made-up shop data; the same on every machine is the point
+    """Generate the tables, parents first. Each call generates the same rows and takes 60 ms."""
+    chance = random.Random(_SEED)  # noqa: S311 fictional shop data, which should be the same on every machine
     customers, products = _customers(chance), _products(chance)
     orders = _orders(chance, customers)
     return (customers, products, orders, _order_items(chance, orders, products), _web_requests(chance))
@@ -183,18 +183,18 @@ def _moment(chance: random.Random) -> datetime:
 
 
 def ensure_sample_files(directory: Path, tables: Tables) -> None:
-    """Create the two database files if they are missing. Existing files keep users' changes. Idempotent."""
+    """Create the DuckDB and SQLite files if they are missing. Existing files keep the changes that users made."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _ensure(directory / DUCKDB_FILE, _write_duckdb, tables)
     _ensure(directory / SQLITE_FILE, _write_sqlite, tables)
 
 
 def _ensure(target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: Tables) -> None:
-    """Write the file under a temporary name, then rename it, so it is complete or missing."""
+    """Write the file under a temporary name and then rename it, so that it is either complete or missing."""
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
-    for unfinished in partial.parent.glob(f"{partial.name}*"):  # including the write-ahead logs of both engines
+    for unfinished in partial.parent.glob(f"{partial.name}*"):  # also matches the write-ahead logs of both engines
         unfinished.unlink()
     write(partial, tables())
     partial.chmod(0o600)
@@ -204,7 +204,7 @@ def _ensure(target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None]
 
 
 def _write_duckdb(file: Path, tables: tuple[SampleTable, ...]) -> None:
-    import duckdb  # noqa: PLC0415 once in the life of a data directory
+    import duckdb  # noqa: PLC0415 needed only once per data directory
 
     with duckdb.connect(str(file)) as connection:
         for table in tables:
@@ -229,7 +229,7 @@ def _arrow_table(table: SampleTable) -> pa.Table:
 
 
 def _to_sqlite_value(value: Value) -> int | float | str | None:
-    """Convert dates to text for SQLite's date functions, and decimals to numbers, since SQLite has neither type."""
+    """Convert dates to text that SQLite's date functions accept, and decimals to floats: SQLite has neither type."""
     match value:
         case datetime():
             return value.isoformat(sep=" ")
@@ -250,9 +250,9 @@ compressed CSV, order_items as Parquet too. Everyone may change what lies in /sh
 
 
 def ensure_sample_storage(root: Path, tables: Tables) -> None:
-    """Create the local root with sample files if it is missing. An existing root is not changed. Idempotent.
+    """Create the local root with sample files if it is missing. An existing root is not changed.
 
-    The root is created under a temporary name and then renamed, so it is complete or missing.
+    The root is created under a temporary name and then renamed, so that it is either complete or missing.
     """
     if root.exists():
         return
@@ -281,7 +281,7 @@ def _contents(tables: tuple[SampleTable, ...]) -> list[tuple[str, bytes]]:
         writer.writerows([_cell(value) for value in row] for row in table.rows)
         text = written.getvalue().encode()
         if table.name == "web_requests":
-            # without a timestamp in the header, the bytes are the same on every machine
+            # mtime=0 keeps the timestamp out of the gzip header, so the bytes are the same on every machine.
             contents.append((f"{table.name}.csv.gz", gzip.compress(text, mtime=0)))
         else:
             contents.append((f"{table.name}.csv", text))
@@ -298,7 +298,7 @@ def _cell(value: Value) -> str:
             return ""
         case bool():
             return "true" if value else "false"
-        case date():  # and datetime, its subclass
+        case date():  # includes datetime, which is a subclass
             return value.isoformat()
         case _:
             return str(value)
@@ -308,11 +308,11 @@ LOGINS = rf"^{SAMPLE_ROLE}(_\d+)?$"
 UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
-# PostgreSQL lets a role change its own password and settings; both are reset at each start.
+# PostgreSQL lets a role change its own password and settings, so both are reset at each start.
 _SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
-# Default privileges of the shared owner would apply to tables that other users create later. DROP OWNED would revoke
-# the owner's right to connect. REASSIGN OWNED fires no event trigger, but logins lack the privileges for it.
+# Default privileges that a user sets for the shared owner would apply to tables that other users create later, and DROP
+# OWNED would revoke the owner's right to connect. REASSIGN OWNED fires no event trigger, but logins may not run it.
 _PROTECT_OWNED_OBJECTS = """
     CREATE OR REPLACE FUNCTION pg_catalog.queryserver_refuse() RETURNS event_trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -329,7 +329,7 @@ _PROTECT_OWNED_OBJECTS = """
 
 
 async def ensure_service_database(server: EmbeddedPostgres) -> None:
-    """Create the service's empty database if it is missing. Idempotent."""
+    """Create the service's empty database and its role if missing. Idempotent."""
     async with connected(server.admin_dsn()) as connection:
         await _ensure_service_role(server, connection)
         if not await has_database(connection, SERVICE_ROLE):
@@ -339,13 +339,13 @@ async def ensure_service_database(server: EmbeddedPostgres) -> None:
 
 
 Fill = Callable[[asyncpg.Connection], Awaitable[None]]
-"""Creates the tables in an empty database."""
+"""Creates the tables in an empty database, to which it is connected."""
 
 
 async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
-    """Create the sample database with `make` if it is missing, else repair its privileges. Idempotent.
+    """Create the sample database with `make` if it is missing, then repair roles and privileges. Idempotent.
 
-    `make` gets a connection to an empty database.
+    `make` receives a connection to an empty database.
     """
     secrets = server.cluster.secrets
     async with connected(server.admin_dsn()) as connection:
@@ -365,8 +365,8 @@ async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
 
 
 async def _ensure_service_role(server: EmbeddedPostgres, connection: asyncpg.Connection) -> None:
-    """Ensure the service's role, which creates users' logins but has none of their privileges."""
-    # The passwords use the URL-safe alphabet, so they need no escaping.
+    """Ensure the role of the service. It can create logins for users, but does not have their privileges."""
+    # The passwords consist of URL-safe characters, so they need no escaping.
     await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.cluster.secrets.service}'")
 
 
@@ -378,7 +378,7 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
-    """Repair the owner's privileges, since logins could own tables in earlier versions."""
+    """Restore the owner's privileges and its ownership of tables, which logins could own in earlier versions."""
     async with connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
@@ -394,7 +394,7 @@ async def has_database(connection: asyncpg.Connection, database: str) -> bool:
 
 
 async def _make_sample(server: EmbeddedPostgres, connection: asyncpg.Connection, make: Fill) -> None:
-    """Fill the database under a temporary name, then rename it, so it is complete or missing."""
+    """Fill the database under a temporary name and then rename it, so that it is either complete or missing."""
     await connection.execute(f"DROP DATABASE IF EXISTS {UNFINISHED}")
     await connection.execute(f"CREATE DATABASE {UNFINISHED}")
     await connection.execute(f"REVOKE ALL ON DATABASE {UNFINISHED} FROM PUBLIC")

@@ -1,4 +1,4 @@
-"""Cancels statements on the sample database that exceed its disk quota or the minimum of free space (ADR 5)."""
+"""Cancels statements on the sample database when it exceeds its quota or free disk space is low (ADR 5)."""
 
 import asyncio
 import logging
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 QUOTA_BYTES = 10 * 1024**3
 _CHECK_EVERY_S = 0.2
 _MEASURE_EVERY = 5
-"""The number of free space checks per measurement of the files, while no statement is canceled."""
+"""The files are measured on every fifth free-space check, but on each check while statements are being canceled."""
 _MAX_CANCELS = 5
-"""The number of cancellations after which a statement's session is terminated, as a function may catch them."""
+"""If a statement has been canceled this often, its session is terminated, because functions can catch cancellation."""
 _MAX_GROWTH_BY_REMOVALS = 32 * 1024**2
-"""How much the files may grow while only removing statements run, which may write too, for example in triggers."""
+"""Growth of the files after which removing statements are canceled too, since they may write, such as in triggers."""
 
-# Queries that only read, and their parallel workers, may spill to temporary files.
+# Read-only queries and their parallel workers can also fill the disk, with temporary files.
 _CANCEL_WRITING_STATEMENTS = rf"""
     SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
     WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND state = 'active'
@@ -43,9 +43,9 @@ _TEMPORARY_FILE = re.compile(r"pgsql_tmp(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class SampleLimits:
-    """Disk limits for statements on the sample database: a total of `quota_bytes`, and the minimum free space `floor`.
+    """Disk limits for statements on the sample database: `quota_bytes` in total, and the minimum free space `floor`.
 
-    Queries' temporary files have a separate quota of the same size.
+    Temporary files of queries have a separate quota of the same size.
     """
 
     quota_bytes: int = QUOTA_BYTES
@@ -57,11 +57,11 @@ class _Files:
     stored_bytes: int = 0
     temporary_bytes: int = 0
     spilling: set[int] = field(default_factory=set[int])
-    """Processes that have temporary files."""
+    """PIDs of the processes that have temporary files."""
 
 
 class SampleGuard:
-    """Watches the cluster in `data`, whose supervisor runs it."""
+    """Watches the disk usage of the cluster in the directory `data` and cancels statements that exceed the limits."""
 
     def __init__(self, server: EmbeddedPostgres, data: Path, limits: SampleLimits) -> None:
         self._server = server
@@ -70,11 +70,11 @@ class SampleGuard:
         self._files = _Files()
         self._min_stored_bytes = 0
         self._canceled = Counter[tuple[int, datetime]]()
-        """The number of cancellations of each statement found at the last check."""
+        """How often each statement that the last check found has been canceled."""
         self._ends_statements = False
 
     async def run(self) -> None:
-        """Check the limits forever."""
+        """Check the limits periodically until canceled."""
         number = 0
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
@@ -103,7 +103,7 @@ class SampleGuard:
             self._min_stored_bytes = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
-        """Cancel statements whose processes have temporary files, and the given kinds of writing statements."""
+        """Cancel statements whose processes are in `spilling`, and writing statements of the given kinds."""
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_CANCEL_WRITING_STATEMENTS, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]
@@ -120,12 +120,12 @@ class SampleGuard:
 def _measure_files(base: Path) -> _Files:
     files = _Files()
     for directory, _, names in os.walk(base):
-        of_queries = _TEMPORARY_FILE.search(directory)  # a file set that several processes share
+        of_queries = _TEMPORARY_FILE.search(directory)  # a directory of temporary files that parallel workers share
         is_temporary = "pgsql_tmp" in directory
         for name in names:
             size = 0
             with suppress(OSError):
-                size = os.stat(f"{directory}/{name}").st_size  # noqa: PTH116 a thousand files each second
+                size = os.stat(f"{directory}/{name}").st_size  # noqa: PTH116 fast: a thousand calls per second
             if not is_temporary:
                 files.stored_bytes += size
                 continue

