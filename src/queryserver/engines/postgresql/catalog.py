@@ -1,7 +1,7 @@
 """Metadata of a PostgreSQL database, read with the session's role. `<DB>` in the API is a schema.
 
-The queries read PostgreSQL's own catalog (manual, chapter 53), which is much faster than information_schema. Names are
-always escaped by `literal`. All result columns are plain texts, numbers or booleans in every release.
+The queries read PostgreSQL's system catalogs (manual, chapter 53), which is much faster than information_schema. Names
+are always escaped by `literal`. All result columns are plain strings, numbers or booleans in every release.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _ORDERED = frozenset({
     "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
     "macaddr",
 })  # fmt: skip
-"""Types whose values are known to be ordered; json, xml and point are not."""
+"""Types whose values are known to have a sort order, unlike json, xml and point."""
 
 
 def literal(text: str) -> str:
@@ -57,7 +57,7 @@ _IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 _MAY_USE = """(has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
         OR has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))"""
 
-# Functions that no query can call, because they take or return internal types.
+# Functions with these types are hidden, because no query can call them.
 _INTERNAL_TYPES = (
     "internal", "cstring", "trigger", "event_trigger", "language_handler", "fdw_handler", "index_am_handler",
     "table_am_handler", "tsm_handler",
@@ -77,7 +77,10 @@ class PostgresqlCatalog(SessionCatalog):
         return protocol.DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """List the tables on which the role has any privilege, calling only the privilege check per row."""
+        """List the tables on which the role has any privilege.
+
+        The privilege check is the only function called per row.
+        """
         oid, *_ = await self._schema(database)
         rows = await self._rows(f"""
 SELECT c.relname, c.relkind::text, d.description
@@ -93,7 +96,7 @@ SELECT c.relname, c.relkind::text, d.description
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """Describe a table. The server reports -1 rows, or 0 before release 14, for a table that was never analyzed."""
+        """Describe a table. For a table that was never analyzed, the server reports -1 rows (0 before release 14)."""
         schema_oid, schema, *_ = await self._schema(database)
         names = name_candidates(table, Folding.LOWER)
         found = await self._rows(f"""
@@ -182,7 +185,10 @@ SELECT a.attname, n.nspname, c.relname, b.attname
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        """Return a sample query. A nested path can only lead to array elements. Unordered values are sorted as text."""
+        """Return a sample query. A nested path can lead only to array elements.
+
+        Values without a sort order are sorted as text.
+        """
         source = qualified(table.database, table.name)
         if column is None:
             return sample_query(source, None, kind)
@@ -205,7 +211,10 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 
     async def _schema(self, database: str) -> Row:
-        """Find a schema; return its oid, name, usage privilege, owner and comment. `""` is the current schema."""
+        """Return the OID, name, usage privilege, owner and comment of a schema. `""` is the current schema.
+
+        Raises database_not_found, EngineForbidden.
+        """
         names = name_candidates(database, Folding.LOWER)
         found = await self._rows(f"""
 SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n.nspowner),
@@ -236,7 +245,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
         return table_columns(rows, is_view=is_view)
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
-        """Return the smallest and largest value in the statistics, in the column type's order."""
+        """Return the smallest and largest value in the statistics, in the sort order of the column's type."""
         with suppress(errors.StatementRejected):  # the type's values have no order, or its name is no longer visible
             ((least, most),) = await read_rows(
                 self._session,
@@ -250,7 +259,7 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
         return None, None
 
     async def _functions(self, database: str | None, condition: str = "") -> list[protocol.FunctionDescription]:
-        """List a schema's functions, or without `database` all visible ones. Overloads are merged."""
+        """List a schema's functions; if `database` is None, all visible functions. Overloads are merged."""
         scope = "pg_function_is_visible(p.oid)"
         if database is not None:
             scope = f"p.pronamespace = {(await self._schema(database))[0]:d}"
@@ -268,7 +277,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
         return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
-        """Whether the server can plan the statement. Planning fails if it sorts values of an unordered type."""
+        """Whether the server can plan the statement. Planning fails if it sorts values that have no sort order."""
         try:
             await read_rows(self._session, f"EXPLAIN {statement}")
         except errors.StatementRejected:
@@ -277,7 +286,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
 
 
 def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
-    """Count a boolean column's true and false values from texts such as `{t,f}` and `{0.75,0.25}`."""
+    """Return the numbers of true and false values of a boolean column from texts such as `{t,f}` and `{0.75,0.25}`."""
     if common is None or parts is None or rows is None:
         return {}
     values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")

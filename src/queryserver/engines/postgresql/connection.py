@@ -50,7 +50,7 @@ from queryserver.sql.scanner import first_word
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
-"""bool, bytea, name, integers, oid, floats and the text family: for these types asyncpg's own decoders are cheapest."""
+"""bool, bytea, name, integers, oid, floats and text types, for which asyncpg's own decoders are the cheapest."""
 _AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
 """Codecs that read date, timestamp and timestamptz as days or microseconds since 2000, which preserves infinity."""
 
@@ -63,7 +63,7 @@ class PostgresqlConnection(TappedConnection):
     """A connection that returns complete column descriptions and passes notices to `on_notice`."""
 
     clean_up_s: float = 5
-    """Time limit for the server to confirm that a transaction has ended or the connection is closed."""
+    """How long the server may take to confirm that a transaction has ended or the connection is closed."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
@@ -77,9 +77,9 @@ class PostgresqlConnection(TappedConnection):
             self.decode_as(codec, oid)
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
-        """Prepare a statement and return it with its columns, or no columns without a result set. Executes nothing.
+        """Prepare a statement without executing it. Return it with its columns; none if it has no result set.
 
-        The statement has a name, so that the server notices table changes made before the rows are read.
+        The statement is named, so that the server detects table changes made before the rows are read.
         """
         known = _NATIVE | _AS_INTEGERS.keys() | self._as_text
         with self.tapped(RowDescriptionTap(self.receiver, known, self._read_as_text)) as tap:
@@ -91,7 +91,7 @@ class PostgresqlConnection(TappedConnection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """Return type names for casts that do not truncate: `bpchar`, because `character` has length 1."""
+        """Return type names for casts that do not truncate: `bpchar`, because `character` means length 1."""
         rows = await self.fetch(
             "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
@@ -101,7 +101,7 @@ class PostgresqlConnection(TappedConnection):
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Wrap a COPY to detect a rejected row immediately; asyncpg only detects it when the COPY completes.
+        """Wrap a COPY to detect a rejected row immediately; asyncpg detects it only when the COPY completes.
 
         Writing to a lost connection raises ConnectionResetError instead of the event loop's RuntimeError.
         """
@@ -119,7 +119,7 @@ class PostgresqlConnection(TappedConnection):
         return self.tapped(CompletionTap(self.receiver))
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
-        """Let the operating system detect a lost server, since a statement would otherwise wait for it forever."""
+        """Let the operating system detect a lost server; otherwise a statement would wait for it forever."""
         connected: socket.socket | None = self.transport.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
@@ -155,9 +155,9 @@ class PostgresqlConnection(TappedConnection):
             await self.close(timeout=self.clean_up_s)
 
     def _read_as_text(self, oids: set[int]) -> None:
-        """Receive values of these types in the server's text format (records in binary), to be shown or parsed here.
+        """Receive values of these types in the server's text format (records in binary), for this module to convert.
 
-        asyncpg would query the catalog for these types and cannot decode all of them.
+        asyncpg would query the catalog for these types, and it cannot decode all of them.
         """
         if RECORD in oids:
             self.decode_as("bytea", RECORD)
@@ -172,7 +172,7 @@ class PostgresqlConnection(TappedConnection):
 
 
 async def prepare_session(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
-    """Apply role, schema and settings, each in one round trip; options that are not set need none.
+    """Apply role, schema and settings, with one round trip for each that is set.
 
     The role must be set again because DISCARD ALL resets it.
     """
@@ -194,7 +194,7 @@ async def prepare_session(options: SessionOptions, role: str | None, connection:
 class PostgresqlStatement(DriverStatement):
     """A statement whose portal is open from `execute` until the last row is read or `end` is called.
 
-    `interrupt_process` cancels the statement running in a server process.
+    `interrupt_process` cancels the statement that a server process is running, given its PID.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class PostgresqlStatement(DriverStatement):
             return
         if not fields or self._keyword == "CALL":
             raise_if_stopped()
-            # Runs without our own transaction, because the server would refuse a COMMIT inside a procedure there. A
+            # Runs outside a transaction of our own, in which the server would refuse a COMMIT inside a procedure. A
             # procedure's result is a single row.
             with (
                 replace_cancellation(self._canceled),
@@ -282,7 +282,7 @@ class PostgresqlStatement(DriverStatement):
         return prepared, fields
 
     async def fetch(self, count: int) -> Rows:
-        """Return more rows, at most some MiB. After the last row the transaction is committed.
+        """Return more rows, at most a few MiB. After the last row, the transaction is committed.
 
         Raises cell_too_large, RowTooLarge.
         """
@@ -348,7 +348,7 @@ class _GuardedPortal(Portal):
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
-    """Return a reader for a column. The first values determine array dimensions and record fields."""
+    """Return a reader for a column. Array dimensions and record fields are determined by the first values."""
     convert: Callable[[Values], pa.Array] | None = None
 
     def read(wanted: pa.DataType, values: Values) -> pa.Array:
@@ -381,7 +381,7 @@ def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], 
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """Translate the error after the guard has closed the connection to the guard's reason.
+    """If the guard has closed the connection, raise the error for the guard's reason instead.
 
     `rows_read` is the number of rows in earlier chunks.
     """

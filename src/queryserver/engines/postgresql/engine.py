@@ -1,4 +1,4 @@
-"""Implements `Engine` for one PostgreSQL database."""
+"""The PostgreSQL engine, its user logins, and the check that protects the service's own database."""
 
 import asyncio
 import hmac
@@ -45,7 +45,7 @@ SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {clus
 _WITH_CLUSTER = _DATABASE.format(cluster="(SELECT system_identifier FROM pg_catalog.pg_control_system())")
 _WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
 _NO_IDENTITY = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
-"""Errors from servers that only speak PostgreSQL's protocol, or where the login may not call the function."""
+"""Errors from servers that only implement PostgreSQL's protocol, or if the login may not call the function."""
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NO_ANSWER = "The database of this service did not answer."
 
@@ -60,26 +60,26 @@ class Queries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """A database's identity. Replicas share it; copies do not."""
+    """The identity of a database. Replicas share it; copies do not."""
 
     name: str
     number: int
     cluster: int | None
-    """The server's system identifier; None if the login may not read it."""
+    """The system identifier of the database server; None if the login may not read it."""
 
     def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
-        """Whether both are the same database. `on_one_server` states whether both addresses belong to one server."""
+        """Whether both are the same database. Set `on_one_server` if both addresses belong to one server."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
         return (self.cluster, self.number) == (other.cluster, other.number)
 
 
 class OwnDatabase:
-    """The service's own database at the address `dsn`. Connects when the database's identity is first needed.
+    """The service's own database at the address `dsn`. Connects only when the database's identity is first needed.
 
-    While the database is unreachable, connections to its server are refused. Connections to other servers are checked
-    against its last known identity, so that statements there can be stopped. `tasks` must be closed after the engines
-    that use this object.
+    While this database is unreachable, connections to its server are refused. Connections to other servers are checked
+    against its last known identity, so that statements on them can still be canceled. `tasks` must be closed after the
+    engines that use this object.
     """
 
     def __init__(self, dsn: str, tasks: Tasks, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class OwnDatabase:
         self._clock = clock
         self._tasks = tasks
         self._reading: asyncio.Task[None] | None = None
-        """A task shared by all callers, so cancelling one caller must not end it. Its timeouts limit its duration."""
+        """Shared by all callers, so cancelling one caller must not cancel it. Its own timeouts limit its duration."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
         """Message from the last attempt to read the identity; empty if it succeeded."""
@@ -96,7 +96,7 @@ class OwnDatabase:
     async def require_other(self, connection: Queries, *, on_own_server: bool) -> None:
         """Check that `connection` does not lead to the service's own database.
 
-        `on_own_server` states that the address is one of the service's database server; a database there must have an
+        Set `on_own_server` if the address belongs to the service's database server; a database there must report an
         identity. Raises HostRefused, or EngineUnavailable if the check is impossible.
         """
         try:
@@ -111,7 +111,7 @@ class OwnDatabase:
             self._reading = self._tasks.start(self._refresh(), "own-database")
         if (reading := self._reading) is not None:
             await asyncio.wait({reading})
-            if not reading.cancelled():  # cancelled when the service stops before its database has responded
+            if not reading.cancelled():  # canceled if the service stops before its database responds
                 reading.result()
         if self._known is None or (on_own_server and self._failure):
             raise EngineUnavailable(self._failure)
@@ -188,7 +188,7 @@ class PostgresqlAddress(DatabaseAddress):
     async def connect(self, login: DatabaseLogin) -> PostgresqlConnection:
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
 
-        Raises HostRefused, an EngineUnavailable, for a refused address and for the service's own database.
+        Raises HostRefused, a kind of EngineUnavailable, for a refused address and for the service's own database.
         """
         hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
@@ -222,18 +222,20 @@ class PostgresqlAddress(DatabaseAddress):
 
 
 _START_S = 60
-"""Timeout for the admin connection, which may start the server and even create its cluster (2 s when idle)."""
+"""Timeout for the admin connection, which may have to start the server and create its cluster (2 s on an idle
+machine).
+"""
 _CALL_S = 10
 _MAX_CONNECTIONS = 20
-"""Limit on connections per user."""
+"""Maximum number of connections per user."""
 
 _RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MAX_CONNECTIONS} VALID UNTIL 'infinity'"
 
 
 class UserLogins:
-    """Creates one role per user. The role in `admin_dsn` may create roles and grant the groups.
+    """Creates one role per user. The role in `admin_dsn` must be allowed to create roles and grant the groups.
 
-    Sessions act as `group`. A login only inherits from `login_group`, which may connect, and not from `group`. Changing
+    Sessions act as `group`. A login inherits only from `login_group`, which may connect, and not from `group`. Changing
     an object's owner requires the rights of both roles, so no login can take over objects that `group` owns. `role_of`
     returns a user's role name, a plain identifier. Passwords are derived from the password in `admin_dsn`, so that all
     processes set the same password for a role.
@@ -258,14 +260,13 @@ class UserLogins:
         return DatabaseLogin(role, hmac.digest(self._key, role.encode(), "sha256").hex())
 
     def is_own(self, login: DatabaseLogin) -> bool:
-        """Whether this login was created for a user, unlike the connector's login."""
+        """Whether this login was created for a user; False for the connector's login."""
         return login.user in self._roles
 
     async def repair(self, login: DatabaseLogin) -> None:
-        """Create the role, or reset its password, limits, group and settings.
+        """Create the role if necessary, and reset its password, limits, groups and settings.
 
-        Waits for an open transaction in which the user changes the role. Raises EngineUnavailable,
-        StatementRejected.
+        Waits for an open transaction in which the user changes the role. Raises EngineUnavailable, StatementRejected.
         """
         role = login.user
         async with self._making.setdefault(role, asyncio.Lock()):
@@ -291,14 +292,17 @@ class UserLogins:
 
 
 _NICENESS = 5
-"""Niceness of the embedded server's user processes; low, because they share locks with the service's processes."""
+"""Niceness of user processes in the embedded server.
+
+It is low because they share locks with the service's processes.
+"""
 
 
 class PostgresqlEngine:
     """Runs statements on one database. `SessionOptions.database` is a schema name.
 
-    With `user_logins` each user's sessions log in with the user's own role. `canceled` returns the error for statements
-    not cancelled through this engine; without `canceled`, the server's error is raised.
+    If `user_logins` is set, each user's sessions log in with that user's own role. `canceled` returns the error for
+    statements canceled by something other than this engine; if it is None, the server's error is raised.
     """
 
     dialect = "postgresql"
@@ -322,11 +326,14 @@ class PostgresqlEngine:
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:
-        """Open a session with the schema in `options` as `search_path`. Leaving it stops a running statement."""
+        """Open a session with the schema in `options` as `search_path`.
+
+        Leaving the context cancels a running statement.
+        """
         login = self._login(user, options)
 
         async def interrupt(process_id: int) -> None:
-            # A login may stop its own statements.
+            # A login may cancel its own statements.
             signal = f"SELECT pg_cancel_backend({process_id:d})"
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 

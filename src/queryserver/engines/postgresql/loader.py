@@ -1,7 +1,7 @@
-"""Loads Arrow batches into PostgreSQL tables: COPY fills a staging table visible only inside its transaction.
+"""Loads Arrow batches into PostgreSQL tables: COPY fills a staging table that is visible only in its transaction.
 
 Before the commit, the staging table is renamed to the target, or its rows are inserted into the target. Any failure,
-even if this server crashes, rolls everything back, so nothing needs to be recorded in the ledger.
+even a crash of this server, rolls everything back, so nothing needs to be recorded in the ledger.
 """
 
 import asyncio
@@ -36,24 +36,26 @@ _TARGET = f"""
     LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = place.schema
     LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2::pg_catalog.text
 """
-# Types whose names are not keywords would be looked up in the session's search_path.
+# Types whose names are not keywords, so the server would look them up in the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
-"""Options that quote all texts and write NULL as an empty unquoted field, so that COPY can tell '' from NULL."""
+"""Options that quote all strings and write NULL as an empty unquoted field, so that COPY can distinguish '' from
+NULL.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _ExistingTable:
-    """The database object with a given table name, if any."""
+    """What exists under the table name, if anything."""
 
     schema: str | None
-    """The schema that contains the table or would contain a new one."""
+    """The schema that contains the table or would contain a new one; None if no schema is selected."""
     is_there: bool
     is_plain: bool | None
     """Whether the object is a plain table, which may be replaced; None if no object has the name.
 
-    Dropping a partitioned table would also drop its partitions, and dropping a partition would delete its parent's
-    rows.
+    Partitioned tables and partitions are not plain: dropping the former would also drop its partitions, and dropping
+    the latter would delete rows of its parent.
     """
 
     @property
@@ -63,7 +65,10 @@ class _ExistingTable:
         return self.schema
 
     def refuse_replacing(self, load: TableLoad) -> None:
-        """Raise StatementRejected unless the object is plain. The server refuses tables with dependent objects."""
+        """Raise StatementRejected if the load would replace an object that is not a plain table.
+
+        The server itself refuses to drop tables with dependent objects.
+        """
         if load.replace and self.is_plain is False:
             raise loader.not_plain_table_error(load.target)
 
@@ -103,7 +108,7 @@ class PostgresqlLoader:
             with replace_cancellation(self._canceled):
                 return await self._load(load, schema, batches)
         except asyncio.CancelledError:
-            # A stop signal may still be on its way to the server process, which must not serve another session.
+            # A cancel request may still be on its way to the server process, which must not serve another session.
             await asyncio.shield(self._roll_back(then_disconnect=True))
             raise
         except loader.BatchesFailed as error:
@@ -154,7 +159,7 @@ class PostgresqlLoader:
                     source=_pieces(encoded, tap),
                     format="csv",
                     encoding="utf-8",
-                    # Possible because no other transaction sees the table. It avoids vacuuming the rows later.
+                    # Possible because no other transaction sees the table. The rows need no vacuuming later.
                     freeze=True,
                 )
         return int(tag.removeprefix("COPY "))
@@ -179,7 +184,7 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:
-    """Yield the data in chunks until the server rejects a row."""
+    """Yield the data in chunks; stop once the server has rejected a row."""
     async for buffer in encoded:
         view = memoryview(buffer)
         for start in range(0, len(view), _PIECE_BYTES):

@@ -1,8 +1,8 @@
 """Parameters for PostgreSQL: `$1`, …, each sent as text with a cast to its type.
 
-The server therefore treats parameters like quoted literals with a cast. A text without a type is first sent without a
-cast, and the server reports the type it expects. An untyped null is written as NULL, which is valid even where an
-untyped parameter is not.
+The server therefore treats parameters like quoted literals with a cast. A string without a declared type is first sent
+without a cast, and the server reports the type that it expects. An untyped null is written as NULL, which is valid even
+where an untyped parameter is not.
 """
 
 import math
@@ -27,7 +27,7 @@ PARAMETERS = ParameterSupport(
 )
 
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
-"""Types to which a text can be bound directly: char, name, text, bpchar and varchar."""
+"""Types to which a string can be bound directly: char, name, text, bpchar and varchar."""
 _INT = 2**31
 _TYPES: Mapping[ParameterType, str] = MappingProxyType({
     T.BOOLEAN: "boolean",
@@ -72,12 +72,15 @@ class PostgresqlValues:
         return sql_text(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
-        """Whether the server expects a type other than text for any text sent without a cast."""
+        """Whether the server expects a type other than text for any of the strings sent without a cast."""
         return len(wanted) == len(self.texts) and any(one.oid not in _TEXTS for one in wanted)
 
 
 def type_name(one: Parameter) -> str:
-    """Return a value's type name. An untyped integer gets the type that a literal with the same digits would have."""
+    """Return the type name for a value.
+
+    An untyped integer gets the type that a literal with the same digits would have.
+    """
     if one.type is T.ARRAY:
         return f"{_element_name(one)}[]"
     if one.type is T.BIGINT and one.is_plain and isinstance(one.value, int) and -_INT <= one.value < _INT:
@@ -115,7 +118,7 @@ def _text(one: Parameter) -> str:
 
 
 def _element(one: Parameter) -> str:
-    """Write an array element. All elements are quoted except NULL and inner arrays."""
+    """Format an array element. All elements are quoted except NULL and inner arrays."""
     if one.value is None:
         return "NULL"
     text = _text(one)
@@ -130,7 +133,7 @@ Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedState
 
 
 class CountingConnection(Protocol):
-    """The methods of a connection that this module needs."""
+    """The connection methods that this module needs."""
 
     def is_in_transaction(self) -> bool: ...
 
@@ -142,10 +145,10 @@ class CountingConnection(Protocol):
 
 
 async def run_rows(connection: CountingConnection, statement: BoundStatement, prepare: Prepare) -> int:
-    """Run the statement per row, in the open transaction or a new one, and return the number of changed rows.
+    """Run the statement once per row, in the open transaction or else in a new one. Return the number of changed rows.
 
     Rows from RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
-    errors, after setting `statement.row` to the failed row's number.
+    errors, after setting `statement.row` to the number of the failed row.
     """
     is_own = not connection.is_in_transaction()
     if is_own:

@@ -1,4 +1,4 @@
-"""Reads anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, since only it has field types.
+"""Reads anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, because only it carries field types.
 
 record_send (rowtypes.c) writes the number of fields, then each field's type, length (-1 for NULL) and value.
 """
@@ -37,7 +37,7 @@ Field = tuple[int, bytes | None]
 def read_records(values: Sequence[bytes | None]) -> pa.Array:
     """Convert records to structs with fields `field0`, `field1`, …, whose types come from the first record.
 
-    Raises UnrepresentableValue if all records are NULL or their fields differ; `record_text` then converts them.
+    Raises UnrepresentableValue if all records are NULL or their field types differ; use `record_text` in that case.
     """
     rows = [None if value is None else _fields(value) for value in values]
     first = next((row for row in rows if row is not None), None)
@@ -111,7 +111,10 @@ _MOMENTS = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ
 
 
 def _text(oid: int, raw: bytes) -> str:
-    """Convert a value to the server's text format, or for an unknown type to its characters or hexadecimal bytes."""
+    """Convert a value to the server's text format.
+
+    A value of unknown type becomes its text or, failing that, hexadecimal.
+    """
     if (read := _TEXTS.get(oid)) is not None:
         return read(raw)
     if (form := _NUMBERS.get(oid)) is not None:
@@ -125,7 +128,9 @@ def _text(oid: int, raw: bytes) -> str:
 
 
 def _numeric_text(raw: bytes) -> str:
-    """Decode the format of numeric_send (numeric.c): base-10,000 digits, the first digit's weight, sign and scale."""
+    """Decode the format of numeric_send (numeric.c): base-10,000 digits, with weight of the first digit, sign and
+    scale.
+    """
     count, weight, sign, scale = _NUMERIC.unpack_from(raw)
     if (word := {_NAN: "NaN", _INFINITY: "Infinity", _MINUS_INFINITY: "-Infinity"}.get(sign)) is not None:
         return word
@@ -158,7 +163,7 @@ def _timetz_text(raw: bytes) -> str:
 
 
 def _interval_text(raw: bytes) -> str:
-    """Format an interval like the server with IntervalStyle `postgres`."""
+    """Format an interval like the server does with IntervalStyle `postgres`."""
     microseconds, days, months = struct.unpack("!qii", raw)
     years, months = int(months / 12), months - 12 * int(months / 12)
     parts, follows_negative = list[str](), False

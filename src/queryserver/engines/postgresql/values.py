@@ -18,7 +18,7 @@ from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 
 class ValueKind(Enum):
-    """How the values of a type are encoded and read."""
+    """How the values of a type are encoded."""
 
     BOOL = auto()
     NUMBER = auto()
@@ -38,7 +38,7 @@ class ValueKind(Enum):
 class DeclaredType:
     """A type with its modifiers. `precision` is None for an unbounded numeric.
 
-    `fields` describes a composite type; `element` and `delimiter` describe an array.
+    `fields` is set for a composite type, `element` and `delimiter` for an array.
     """
 
     kind: ValueKind
@@ -82,7 +82,7 @@ _BUILTIN: Mapping[int, DeclaredType] = {
     ),
     **_texts({28: "xid", 600: "point", 829: "macaddr", 2205: "regclass", 2278: "void"}, ResultType.USER_DEFINED),
 }  # fmt: skip
-"""Types with fixed oids, which can be resolved without a query."""
+"""Types with fixed OIDs, which can be resolved without a query."""
 
 _BUILTIN_ARRAYS: Mapping[int, int] = {
     1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043, 1016: 20, 1021: 700, 1022: 701,
@@ -107,7 +107,7 @@ def builtin_type(oid: int) -> DeclaredType | None:
 
 
 def element_oid(oid: int) -> int | None:
-    """Return the element type's oid for a built-in array type; None for any other type."""
+    """Return the element type's OID for a built-in array type; None for any other type."""
     return _BUILTIN_ARRAYS.get(oid)
 
 
@@ -130,7 +130,7 @@ async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tu
 
 
 def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[Column, ...]:
-    """Return the columns in the form that the wire contract specifies."""
+    """Build the result columns from names and declared types."""
     return tuple(Column(f.name, d.result, d.name) for f, d in zip(fields, declared, strict=True))
 
 
@@ -142,7 +142,7 @@ class _Types:
         self._rows: dict[int, asyncpg.Record] = {}
 
     async def resolve(self, oid: int, modifier: int) -> DeclaredType:
-        """Return the type with this oid and the column's or field's modifier."""
+        """Return the type with this OID and the modifier of the column or field."""
         if oid in _BUILTIN:
             return _modified(oid, modifier)
         if oid in _BUILTIN_ARRAYS:
@@ -202,7 +202,7 @@ _PAIR = re.compile(rf"{_QUOTED}=>(?:{_QUOTED}|(NULL))(?:, |$)", re.DOTALL)
 
 
 def array_literal(text: str, delimiter: str) -> list[Nested]:
-    """Parse `{1,NULL,"a b"}` to a list. Inner arrays become lists; other elements become text or None."""
+    """Parse `{1,NULL,"a b"}` into a list. Inner arrays become lists; other elements become strings or None."""
     body = _DIMENSIONS.sub("", text, count=1)
     if "{" not in body[1:] and '"' not in body and "\\" not in body:
         items = body[1:-1]
@@ -229,7 +229,7 @@ def _bare(item: str) -> str | None:
 
 
 def composite_attributes(text: str) -> list[str | None]:
-    """Parse `(1,,"a b")` to texts; an empty attribute is NULL."""
+    """Parse `(1,,"a b")` into strings; an empty attribute becomes None."""
     found: list[str | None] = []
     body, position = text[1:-1], 0
     while match := _ATTRIBUTE.match(body, position):
@@ -246,7 +246,7 @@ def composite_attributes(text: str) -> list[str | None]:
 
 
 def hstore_pairs(text: str) -> list[tuple[str, str | None]]:
-    """Parse `"a"=>"1", "b"=>NULL` to pairs."""
+    """Parse `"a"=>"1", "b"=>NULL` into pairs."""
     return [(_ESCAPE.sub(r"\1", m[1]), None if m[3] else _ESCAPE.sub(r"\1", m[2])) for m in _PAIR.finditer(text)]
 
 
@@ -257,7 +257,7 @@ TIMESTAMP_INFINITY = 2**63 - 1
 def date_text(days: int) -> str:
     """Format days since 2000-01-01 as an ISO date.
 
-    `infinity`, `-infinity`, years after 9999 and `BC` are written like the server writes them.
+    `infinity`, `-infinity`, years after 9999 and `BC` are written as the server writes them.
     """
     if days == DATE_INFINITY:
         return "infinity"
@@ -268,7 +268,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
-    """Format microseconds since 2000-01-01 as ISO text with `zone` after the time, without a zero fraction."""
+    """Format microseconds since 2000-01-01 as ISO text, with `zone` after the time. A zero fraction is omitted."""
     if microseconds == TIMESTAMP_INFINITY:
         return "infinity"
     if microseconds == -TIMESTAMP_INFINITY - 1:
@@ -294,7 +294,7 @@ _REPRESENTABLE = {
     ValueKind.TIMESTAMPTZ: rf"^{_DAY} {_CLOCK}[+-][0-9:]+$",
     ValueKind.NUMERIC: r"^-?[0-9.]+$",
 }
-"""Patterns for values that fit their Arrow types, unlike infinities, out-of-range years, and NaN."""
+"""Patterns for values that fit their Arrow types; infinities, out-of-range years and NaN do not match."""
 
 
 class UnrepresentableValue(Exception):
@@ -302,7 +302,7 @@ class UnrepresentableValue(Exception):
 
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
-    """Return the Arrow type for scalar values; text if no other type preserves every digit."""
+    """Return the Arrow type for scalar values; the string type if no other type preserves every digit."""
     if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
@@ -313,7 +313,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """Convert values decoded by the connection's codecs, where dates and timestamps are integers and `numeric` is text.
+    """Convert values decoded by the connection's codecs: dates and timestamps are integers, `numeric` values are text.
 
     The result is a text union if some values do not fit the Arrow type.
     """
@@ -328,7 +328,7 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
 
 
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Convert values in the text format inside arrays and composite values. Raises UnrepresentableValue."""
+    """Convert values that are in text format inside arrays and composite values. Raises UnrepresentableValue."""
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
@@ -354,7 +354,7 @@ def _matches(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """Convert the values to text, for a column with a value that does not fit its type."""
+    """Convert the values of a column to text, because one of them does not fit the column's type."""
     write = _WRITERS.get(declared.kind)
     if write is None:
         return pa.array(values, pa.string())
@@ -371,7 +371,7 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 def _shifted(
     declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
 ) -> pa.Array:
-    """Add `offset` to the values. Values outside `limits` become texts of a text union."""
+    """Add `offset` to the values. Values outside `limits` become the text members of a text union."""
     wanted, numbers = arrow_type(declared), pa.array(values, storage)
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
@@ -388,7 +388,7 @@ NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})
 
 
 def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensions: int = 1) -> pa.Array:
-    """Convert values in the server's text format; arrays have `dimensions` dimensions. Raises UnrepresentableValue."""
+    """Convert values in the server's text format. Arrays have `dimensions` dimensions. Raises UnrepresentableValue."""
     if declared.kind is ValueKind.ARRAY:
         arrays = [None if text is None else array_literal(text, declared.delimiter) for text in texts]
         return _lists(declared, arrays, dimensions)
@@ -401,7 +401,7 @@ def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensio
 
 
 def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
-    """Return the arrays' maximum number of dimensions, which their declared type does not determine."""
+    """Return the maximum number of dimensions of these arrays, which their declared type does not determine."""
     most = 1
     for text in texts:
         value: Nested = None if text is None else array_literal(text, declared.delimiter)

@@ -1,6 +1,6 @@
-"""Filters between the transport and asyncpg's protocol that limit messages and read message parts asyncpg ignores.
+"""Filters between the transport and asyncpg that limit messages and read parts of messages that asyncpg ignores.
 
-`MessageGuard` limits the sizes of chunks, rows and values. `RowDescriptionTap` reads the type modifiers (the `20` of
+`MessageGuard` limits the sizes of chunks, rows and values. `RowDescriptionTap` reads type modifiers (the `20` in
 varchar(20)) from the server's RowDescription, because asyncpg drops them.
 """
 
@@ -61,7 +61,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """States what exceeded the limit: a value, a row of a chunk (counted from 0), or another message (no row)."""
+    """What exceeded the limit: a value, a row of a chunk (`row` counts from 0), or another message (`row` is None)."""
 
     limit_bytes: int
     row: int | None
@@ -69,7 +69,7 @@ class TooLarge:
 
 
 class _CellSizeCheck:
-    """Finds the first value above the limit while a DataRow arrives, by reading the length before each value."""
+    """Finds the first value above the limit while a DataRow arrives, from the length that precedes each value."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -112,7 +112,10 @@ class MessageGuard(Tap):
         self._is_dropped = False
         self._cells: _CellSizeCheck | None = None
         self.in_chunk = False
-        """Whether a chunk is being received. `begin_chunk` sets it; the caller resets it after success or failure."""
+        """Whether a chunk is being received.
+
+        `begin_chunk` sets it; the caller resets it after the chunk or an error.
+        """
         self._rows = 0
         self._bytes = 0
         self._owed = 0
@@ -120,7 +123,7 @@ class MessageGuard(Tap):
         self.pending: list[bytes] | None = None
         """Data received after a chunk was ended early; None at other times."""
         self.was_cut = False
-        """Whether the last chunk was ended early, so more rows follow."""
+        """Whether the last chunk was ended early, so that more rows follow."""
         self.refusal: TooLarge | None = None
         """The reason why the guard closed the connection; None if it did not."""
 
@@ -133,11 +136,11 @@ class MessageGuard(Tap):
         self.in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
         self._rows = self._bytes = 0
         if self.pending is not None:
-            # Deferred, because asyncpg only accepts rows while it waits for them.
+            # Deferred, because asyncpg accepts rows only while it waits for them.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def drop_rest(self) -> None:
-        """Drop the remaining rows of a chunk that was ended early. Call this before another request."""
+        """Drop the remaining rows of a chunk that was ended early. Call this before sending another request."""
         self.in_chunk = False
         self._go_on()
 
@@ -157,7 +160,7 @@ class MessageGuard(Tap):
             self.data_received(data)
 
     def _take(self, data: bytes) -> None:
-        """Pass the bytes that asyncpg must see, in a single call if no bytes are dropped."""
+        """Pass on the bytes meant for asyncpg, in a single call if no bytes are dropped."""
         self._header = b""
         at, begin, size = 0, 0, len(data)
         while at < size and self.refusal is None:
@@ -193,7 +196,9 @@ class MessageGuard(Tap):
             self._pass_on(data[begin:size])
 
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """Return the offset after the complete rows that can be passed unchanged, which are nearly the whole result."""
+        """Return the offset after the complete rows that can be passed on unchanged, which are nearly the whole
+        result.
+        """
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
         max_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
         rows, begin = 0, at
@@ -224,7 +229,7 @@ class MessageGuard(Tap):
             self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, None, None))
 
     def _is_hidden(self, kind: bytes) -> bool:
-        """Whether to hide a message from asyncpg, because asyncpg has already received the chunk's end."""
+        """Whether to hide a message from asyncpg, because asyncpg has already received the end of the chunk."""
         if kind == _READY:
             self._owed -= 1
             return True
@@ -259,7 +264,7 @@ class MessageGuard(Tap):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column as declared by RowDescription. `modifier` is -1 if the type has no modifier."""
+    """A column as described by RowDescription. `modifier` is -1 if the type has no modifier."""
 
     name: str
     type_oid: int
@@ -325,7 +330,7 @@ class CompletionTap(Tap):
         super().data_received(data)
 
     def _note(self, tag: bytes) -> None:
-        """Count a command and its rows: the last word of a tag such as `INSERT 0 5` or `UPDATE 5`."""
+        """Count a command and its changed rows, the last word of a tag such as `INSERT 0 5` or `UPDATE 5`."""
         self.commands += 1
         last = tag.rstrip(b"\0").rpartition(b" ")[2]
         self.changed_rows += int(last) if last.isdigit() else 0
@@ -333,7 +338,9 @@ class CompletionTap(Tap):
 
 
 class RowDescriptionTap(Tap):
-    """Passes the first RowDescription's unknown oids to `learn` before asyncpg receives the complete message."""
+    """Passes the unknown type OIDs in the first RowDescription to `learn` before asyncpg receives the complete
+    message.
+    """
 
     def __init__(self, protocol: asyncio.Protocol, known: AbstractSet[int], learn: Callable[[set[int]], None]) -> None:
         super().__init__(protocol)
@@ -341,7 +348,7 @@ class RowDescriptionTap(Tap):
         self._learn = learn
         self._buffer: bytearray | None = bytearray()
         self.described: list[tuple[int, int]] = []
-        """The type oid and modifier of each column."""
+        """The type OID and modifier of each column."""
 
     def data_received(self, data: bytes) -> None:
         if self._buffer is not None:
@@ -367,7 +374,7 @@ class RowDescriptionTap(Tap):
 
 
 def _types(body: bytes) -> list[tuple[int, int]]:
-    """Read each field's type oid and modifier from a RowDescription: a NUL-terminated name, then six numbers."""
+    """Read each field's type OID and modifier from a RowDescription: a NUL-terminated name, then six numbers."""
     (count,) = _COUNT.unpack_from(body)
     found: list[tuple[int, int]] = []
     position = _COUNT.size

@@ -1,4 +1,4 @@
-"""Gives an engine process access to a session's files and stored results.
+"""Gives code in an engine process access to a session's files and stored results.
 
 All calls block and may be made from any thread.
 """
@@ -19,7 +19,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class FileMethod(StrEnum):
-    """The calls handled by `FileRequests`."""
+    """The calls that `FileRequests` handles."""
 
     GLOB = "glob"
     STATUS = "status"
@@ -35,7 +35,7 @@ class FileMethod(StrEnum):
 
 
 class Caller(Protocol):
-    """Implemented by `ServerCalls`, or by a fake."""
+    """Implemented by `ServerCalls`, and by fakes in tests."""
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
@@ -64,7 +64,7 @@ class RemoteFiles:
         return self._caller.call(self.session, FileMethod.READ, arguments).content.to_pybytes()
 
     def begin_write(self, path: str, *, overwrite: bool) -> int:
-        """Begin to write a file. Return the write's number for `send`, `commit_write` and `abort_write`."""
+        """Start writing a file. Return the number to pass to `send`, `commit_write` and `abort_write`."""
         arguments = {"path": path, "overwrite": overwrite}
         return self._caller.call(self.session, FileMethod.BEGIN, arguments).message["write"]
 
@@ -106,7 +106,7 @@ FILES_AT_ONCE = 32
 
 
 class ResultMethod(StrEnum):
-    """The calls handled by `ResultRequests`."""
+    """The calls that `ResultRequests` handles."""
 
     OPEN = "open_result"
     FILES = "result_files"
@@ -130,7 +130,7 @@ class RemoteResults:
 
 @dataclass(frozen=True, slots=True)
 class RemoteResult:
-    """An open result, like `OpenResult` in the server."""
+    """An open result; the counterpart of `OpenResult` in the server."""
 
     results: RemoteResults
     number: int
@@ -138,14 +138,14 @@ class RemoteResult:
     pieces: tuple[ResultPiece, ...]
 
     def files(self, first: int) -> Sequence[int]:
-        """Return descriptors of at most `FILES_AT_ONCE` pieces, starting with `first`. The caller must close them.
+        """Return descriptors of at most `FILES_AT_ONCE` pieces, from piece `first` on. The caller must close them.
 
         Returns no descriptors if the pieces are not in local files.
         """
         return self._call(ResultMethod.FILES, first=first, count=FILES_AT_ONCE).descriptors
 
     def read(self, piece: int, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a piece, fewer at its end."""
+        """Return the bytes [start, stop) of a piece, or fewer at its end."""
         return self._call(ResultMethod.READ, piece=piece, start=start, stop=stop).content.to_pybytes()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ Content = bytes | bytearray | memoryview | pa.Buffer
 
 
 class ChannelClosed(Exception):
-    """The peer has closed the channel or sent an invalid frame."""
+    """The peer closed the channel or sent an invalid frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Frame:
     message: Mapping[str, Any]
     content: pa.Buffer = field(repr=False)
     descriptors: Sequence[int] = ()
-    """The receiver must close them."""
+    """The receiver must close the descriptors."""
 
     @property
     def kind(self) -> str:
@@ -73,11 +73,11 @@ def _message(body: bytes | bytearray) -> Mapping[str, Any]:
 class AsyncChannel:
     """The server's end of a channel. One task may receive at a time; any number of tasks may send.
 
-    If a send or receive fails or is cancelled midway, the channel is closed, because the stream is out of sync.
+    If a send or receive fails or is cancelled partway, the channel is closed, because the stream is out of sync.
     """
 
     def __init__(self, end: socket.socket, *, max_content_bytes: int = MAX_CONTENT_BYTES) -> None:
-        """`max_content_bytes` limits the content of a received frame."""
+        """`max_content_bytes` limits the content of received frames."""
         end.setblocking(False)
         self._socket = end
         self._max_content_bytes = max_content_bytes
@@ -109,7 +109,7 @@ class AsyncChannel:
             return Frame(_message(bytes(body)), content)
 
     async def finished(self) -> None:
-        """Stop sending, and wait until the peer has closed its end. Data that the peer still sends is discarded."""
+        """Stop sending, and wait until the peer has closed its end. Data that still arrives is discarded."""
         buffer = bytearray(64 * 1024)
         with suppress(ChannelClosed):
             async with self._closing_on_failure():
@@ -143,7 +143,7 @@ class AsyncChannel:
             self._close_socket()
 
     def _close_socket(self) -> None:
-        """Close the descriptor after the last call, so that the event loop does not watch another file with the same
+        """Close the descriptor after the last call, so that the event loop does not watch a new file with the same
         number.
         """
         if self.is_closed and not self._calls:
@@ -159,7 +159,7 @@ class AsyncChannel:
         return buffer
 
     async def _send_descriptors(self, head: bytes, descriptors: Sequence[int]) -> int:
-        """Send descriptors with the first bytes of a frame; return the number of bytes sent."""
+        """Send descriptors with the first bytes of a frame. Return the number of bytes sent."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         while True:
             try:

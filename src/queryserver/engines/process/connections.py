@@ -1,4 +1,4 @@
-"""Sessions and loaders of an engine whose databases are opened by separate processes."""
+"""Sessions and loaders of an engine whose databases are opened in separate processes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable
@@ -39,7 +39,7 @@ class ProcessLoader:
         async with staging_table(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             async with self._connection.slots.slot(self._connection.user_id):
                 rows, is_late = await self._write(load, batches)
-            await staging.publish(asyncio.sleep(0))  # the process has already performed the last step
+            await staging.publish(asyncio.sleep(0))  # the process has already done the last step
             if is_late:
                 deliver_cancel(None)
             return rows
@@ -49,7 +49,7 @@ class ProcessLoader:
         await self._call_for_table("drop", table)
 
     async def end(self) -> None:
-        """Stop the running call and close the connection. Takes limited time. Idempotent."""
+        """Cancel the running call and close the connection. Limited in time. Idempotent."""
         if not self._over:
             self._over = True
             await self._stop()
@@ -71,7 +71,7 @@ class ProcessLoader:
             return read_row_count(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
-        """Send the batches, unless the process fails, and then `end`. The process always reads up to `end`."""
+        """Send the batches, then `end`. Stop early if the process fails; it reads up to `end` in any case."""
         writer = BatchWriter()
         async for batch in batches:
             if call.done():
@@ -83,7 +83,7 @@ class ProcessLoader:
     async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
         """Send a frame completely, even if the caller is cancelled.
 
-        If the process is lost, the reply reports the loss.
+        A lost process is not reported here but by its reply.
         """
         sending = asyncio.ensure_future(self._connection.channel.send(message, *contents))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -94,7 +94,7 @@ class ProcessLoader:
         return await asyncio.shield(await self._begin_request(kind, table))
 
     async def _begin_request(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
-        """Start a request after the previous request has ended, which a cancellation may have left running."""
+        """Start a request once the previous one has ended, which a cancellation may have left running."""
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
         if self._over or (self._call is not None and not self._call.done()):
@@ -116,7 +116,7 @@ class ProcessLoader:
 
 
 _MIN_SLOTS = 2
-"""Lower bound for the number of slots that one user may occupy."""
+"""Minimum number of slots that one user may occupy."""
 
 _OPEN_TRIES = 3
 
@@ -126,7 +126,7 @@ OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 class ProcessConnections:
     """Opens an engine's connections. The engine must close this object.
 
-    `file_key` identifies the file that one process opens; with None, each user has their own process. At most
+    `file_key` identifies the file that one process opens; if it is None, each user gets a separate process. At most
     `max_statements` run at a time, and at most half of them for one user.
     """
 
@@ -148,7 +148,7 @@ class ProcessConnections:
 
     @property
     def busy(self) -> int:
-        """Number of statements that processes are running."""
+        """Number of statements that the processes are running."""
         return self._slots.held
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ class ProcessConnections:
             pass
 
     async def close(self) -> None:
-        """Stop running statements and end the sessions. Idempotent."""
+        """Cancel running statements and end the sessions. Idempotent."""
         self._is_closed = True
         await asyncio.gather(*(opened.end() for opened in list(self._open)))
         await self._processes.leave(self)
@@ -184,7 +184,7 @@ class ProcessConnections:
     async def _open_connection(
         self, user_id: int, options: SessionOptions, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[Connection, bool]]:
-        """Open a connection; yield it, and whether it accepts statements with several parameter rows."""
+        """Open a connection. Yield it, and whether it accepts statements with several parameter rows."""
         if self._is_closed:
             raise EngineUnavailable("The engine is closed.")
         losses = self._processes.losses_for(self, self._file_key)
@@ -202,7 +202,7 @@ class ProcessConnections:
                     connection, first = await stack.enter_async_context(session)
                     break
                 except EngineUnavailable:
-                    # Another session has ended the process before this session began anything.
+                    # Another session has ended the process before this session started anything.
                     if not process.has_ended or tries == _OPEN_TRIES or self._is_closed:
                         raise
                     tries += 1

@@ -1,4 +1,4 @@
-"""The server's side of an engine process: its start and configuration, its sessions, and the reason for its exit."""
+"""The server side of an engine process: its start and configuration, its sessions, and the reason for its exit."""
 
 import asyncio
 import itertools
@@ -28,26 +28,26 @@ from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 log = structlog.get_logger(__name__)
 
 START_S = 60.0
-"""Time limit for loading the program and opening the database on a busy machine."""
+"""Time limit for loading the program, and for opening the database, on a busy machine."""
 STOP_S = 5.0
-"""How long a database may take to close."""
+"""How long closing a database may take."""
 _PROGRESS_S = 1.0
 _STDERR_LINES = 20
 _LINE_BYTES = 2_000
 _CALL_BYTES = 64 * 1024 * 1024
-"""Maximum content size of a call; files are written in pieces of a few MiB."""
+"""Maximum content size of a call. Files are written in pieces of a few MiB."""
 _MAX_CALLS = 32
-"""Maximum number of one process's calls that the server handles concurrently."""
+"""Maximum number of calls from one process that the server handles concurrently."""
 
 _MAX_SILENCE_S = 30.0
 """A process that does not respond for this long is killed at the next request, because its control thread hangs."""
 _STDERR_S = 1.0
 _STDERR_BYTES = 64 * 1024
 _STDERR_PAUSE_S = 0.02
-"""Pause between reads, so that a process that writes endlessly does not occupy the event loop."""
+"""Pause between reads, so that a process that writes without end does not occupy the event loop."""
 
 _FRAME_BYTES = 32 * 1024 * 1024
-"""Frame size allowed in addition to the largest row, for the frame's structure and for text that is not UTF-8."""
+"""Frame size allowed in addition to the largest row, for the frame's structure and for strings that are not UTF-8."""
 
 _OUT_OF_MEMORY_MESSAGES = re.compile(
     r"bad_alloc|memoryerror|malloc of size|memory allocation of \d+ bytes failed"  # C++, Python, Arrow, Rust
@@ -64,7 +64,7 @@ _ENVIRONMENT = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_NUM_THREADS": "1",
     # Freed memory must return to the system, or the next statement would run out of address space. All threads
-    # therefore share one arena, large blocks are mapped separately, and DuckDB's allocator retains no ranges.
+    # therefore share one arena, large blocks are mapped separately, and DuckDB's allocator retains no address ranges.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1024 * 1024),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
@@ -74,12 +74,12 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to a process's call."""
+    """The reply to a call from the process."""
 
     message: Mapping[str, Any] = field(default_factory=dict[str, Any])
     content: Content = field(default=b"", repr=False)
     descriptors: Sequence[int] = ()
-    """Open files to pass to the process; the server closes its copies afterwards."""
+    """Open files to pass to the process. The server closes its own descriptors afterwards."""
 
 
 CallHandler = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
@@ -91,15 +91,15 @@ class EndCause(Enum):
 
     CLOSED = auto()
     UNRESPONSIVE = auto()
-    """The process did not stop a statement, or does not respond at all."""
+    """The process did not cancel a statement in time, or does not respond at all."""
     BROKEN = auto()
     """The process sent invalid messages."""
     FAILED = auto()
-    """The process has reported that an internal error invalidated its database, and exits."""
+    """The process reported that an internal error invalidated its database, and exits."""
 
 
 class EngineProcess:
-    """A process for one database, which `open` opens. The owner must close the process."""
+    """A process for one database, which `open` opens. The owner must close this object."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: AsyncChannel, calls: AsyncChannel) -> None:
         self._process = process
@@ -114,16 +114,16 @@ class EngineProcess:
         self._at_work_at_its_end: frozenset[int] | None = None
         self._frame_bytes = MAX_CONTENT_BYTES
         self._silent_since: float | None = None
-        """When the oldest unanswered request was sent, even if its client has given up."""
+        """When the oldest unanswered request was sent, even if its caller no longer waits."""
         self._tasks = set[asyncio.Task[None]]()
         self._stderr = asyncio.create_task(self._read_stderr(), name="engine-process-stderr")
         self._ended = asyncio.create_task(self._watch(), name="engine-process")
         self.running: set[int] = set()
-        """Sessions that are running a statement."""
+        """Numbers of the sessions that are running a statement."""
 
     @classmethod
     async def started(cls, program: str) -> Self:
-        """Start a process that loads `program`, which is Python source. Raises EngineUnavailable."""
+        """Start a process that loads `program` (Python source). Raises EngineUnavailable."""
         pairs = [socket.socketpair() for _ in range(2)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         numbers = [end.fileno() for end in theirs]
@@ -155,7 +155,7 @@ class EngineProcess:
     async def open(self, configuration: Mapping[str, Any]) -> None:
         """Open the database. Raises EngineUnavailable, and the errors that occur when the database is opened.
 
-        If `configuration` has `cell_max_bytes`, this also limits the sessions' frames.
+        If `configuration` contains `cell_max_bytes`, that value also limits the size of the sessions' frames.
         """
         if (cell_max_bytes := configuration.get("cell_max_bytes")) is not None:
             self._frame_bytes = ROW_SIZE_FACTOR * cell_max_bytes + _FRAME_BYTES
@@ -169,7 +169,7 @@ class EngineProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no further session can be opened."""
+        """Whether the process has ended or must end, so that no further session can be opened."""
         return self._cause is not None or self._control.is_closed or self._process.returncode is not None
 
     @property
@@ -182,7 +182,7 @@ class EngineProcess:
     ) -> AsyncGenerator[tuple[int, AsyncChannel, Frame]]:
         """Open a session and yield its number, channel and first frame.
 
-        Raises the session's domain error, and EngineUnavailable if the process ends before any statement has begun.
+        Raises the session's domain error, or EngineUnavailable if the process ends before any statement has started.
         """
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
@@ -190,8 +190,8 @@ class EngineProcess:
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._send_control(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
-        # Closed only after sending, even if the caller is cancelled, because its number could be reused for another
-        # file.
+        # Closed only after sending, even if the caller is cancelled, because the descriptor number could be reused for
+        # another file.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep_task(sending)
         self._note_request()
@@ -220,14 +220,14 @@ class EngineProcess:
         raise EngineUnavailable("The process of the database has ended; try again.")
 
     def interrupt(self, session: int, request: int) -> None:
-        """Stop a session's request if it is still running."""
+        """Interrupt a session's request if it is still running."""
         message = {"kind": "interrupt", "session": session, "request": request}
         self._keep_task(asyncio.create_task(self._send_control(message), name="engine-process-interrupt"))
 
     async def progress(self, session: int) -> int | None:
-        """Return the progress of the session's statement, 0..100, or None if unknown.
+        """Return the progress of the session's statement (0 to 100), or None if unknown.
 
-        Sends one request per session at a time.
+        Concurrent callers share one request per session.
         """
         question = self._progress.get(session)
         if question is None:
@@ -239,19 +239,22 @@ class EngineProcess:
         return question.result() if question.done() else None
 
     def kill(self, cause: EndCause, session: int = 0) -> None:
-        """Kill the process; `failure` then reports `cause`. `session` is the responsible session."""
+        """Kill the process, so that `failure` reports `cause`. `session` is the session responsible."""
         self.record_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def record_end(self, cause: EndCause, session: int = 0) -> None:
-        """Record that the process has ended or must end. After that, no session is opened. The first cause counts."""
+        """Record that the process has ended or must end. No session is opened after that.
+
+        Only the first cause is recorded.
+        """
         if self._cause is None and (cause is EndCause.FAILED or not self.has_ended):
             self._cause, self._culprit = cause, session
 
     async def close(self) -> None:
-        """Close the database and end the process within `STOP_S`. Idempotent."""
+        """Close the database and end the process, killing it after `STOP_S`. Idempotent."""
         self.record_end(EndCause.CLOSED)
         self._keep_task(asyncio.create_task(self._send_control({"kind": "stop"}), name="engine-process-stop"))
         with suppress(TimeoutError):
@@ -271,7 +274,7 @@ class EngineProcess:
         return engine_process_lost()
 
     def loss_share(self, session: int) -> float:
-        """Return the session's share in the loss of the process, from 0 to 1."""
+        """Return the session's share of responsibility for the loss of the process, from 0 to 1."""
         if self._cause is EndCause.CLOSED:
             return 0.0
         if self._culprit:
@@ -281,7 +284,7 @@ class EngineProcess:
 
     @property
     def was_unresponsive(self) -> bool:
-        """Whether the server has killed the process because it did not stop a statement."""
+        """Whether the server killed the process because it did not respond or did not cancel a statement in time."""
         return self._cause is EndCause.UNRESPONSIVE
 
     async def ended(self) -> None:
@@ -295,9 +298,9 @@ class EngineProcess:
             self.kill(EndCause.UNRESPONSIVE)
 
     async def _wait_until_gone(self) -> None:
-        """Wait until a process that has closed a channel exits.
+        """Wait for the exit of a process that has closed a channel.
 
-        A process that does not exit is killed, because it had no reason to close the channel.
+        A process that does not exit in time is killed, because it had no reason to close the channel.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
@@ -354,7 +357,7 @@ class EngineProcess:
     ) -> None:
         """Send a control message.
 
-        Run as a task, so that the frame is sent completely even if the caller is cancelled.
+        Run this as a task, so that the frame is sent completely even if the caller is cancelled.
         """
         with suppress(ChannelClosed):
             await self._control.send(message, content, descriptors=descriptors)
@@ -371,7 +374,7 @@ class EngineProcess:
                     question.set_result(progress if is_share else None)
 
     async def _serve_calls(self) -> None:
-        """Handle the process's calls, each in its own task."""
+        """Handle calls from the process, each in its own task."""
         slots = asyncio.Semaphore(_MAX_CALLS)
         with suppress(ChannelClosed):
             while True:
@@ -392,7 +395,7 @@ class EngineProcess:
                 os.close(descriptor)
 
     async def _reply(self, frame: Frame) -> Reply:
-        """Return the session's reply to a call, or its error as a message."""
+        """Return the session's reply to a call; a domain error becomes a reply that contains the error."""
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
@@ -401,7 +404,7 @@ class EngineProcess:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
             return Reply({"error": encode_error(error)})
-        except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
+        except Exception:  # the outermost handler of a task: the statement gets an error, the log the details
             log.exception("call of an engine process failed", method=method)
             return Reply({"error": encode_error(errors.StorageUnavailable("The server could not answer the call."))})
 

@@ -1,7 +1,7 @@
 """The program of an engine process, which opens one database for the server and runs its sessions.
 
-The process has a control channel, a channel for calls to the server, and one channel per session. A thread serves each
-channel. All calls block, but the control thread must always respond.
+The process has a control channel, a channel for calls to the server, and one channel per session. One thread serves
+each channel. All calls block, except that the control thread must always respond.
 """
 
 import itertools
@@ -42,21 +42,24 @@ _CALL_S = 120.0
 """Time limit for the server to handle a call from the process."""
 _LEAVE_S = 2.0
 _FULL, _RETAINED = 0.7, 0.25
-"""Shares of the address space.
+"""Shares of the address-space limit.
 
-A process that uses more than the first share counts as full, and may be replaced if a failed statement retains more
+A process that uses more than the first share is considered full. It may be replaced if a failed statement retains more
 than the second share.
 """
 _OPEN_FILES = 1024
 _NICENESS = 10
-"""Gives the server's event loop priority."""
+"""Niceness that gives the server's event loop priority."""
 
 
 class HostedDatabase(Protocol):
-    """A process's open database. Called from session threads. Raises domain errors."""
+    """The database that a process has open. Called from session threads. Raises domain errors."""
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DriverConnection:
-        """Open a connection for session number `session`. With `is_loader`, the connection is passed to `writer`."""
+        """Open a connection for session number `session`.
+
+        If `is_loader` is set, the connection is passed to `writer`.
+        """
         ...
 
     def writer(self, connection: DriverConnection) -> TableWriter:
@@ -74,7 +77,7 @@ class HostedDatabase(Protocol):
 
 
 class ServerCalls:
-    """Calls from the process to the server; callable concurrently from any thread."""
+    """Calls from the process to the server. Callable from any thread, concurrently."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -87,7 +90,7 @@ class ServerCalls:
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame:
         """Call the server on behalf of a session and return its reply. The caller must close the reply's descriptors.
 
-        Raises domain errors, and SessionLost if the server does not reply.
+        Raises domain errors, and SessionLost if the server does not reply in time.
         """
         number, reply = next(self._numbers), _Reply()
         with self._lock:
@@ -115,7 +118,7 @@ class ServerCalls:
                 frame = self._channel.receive()
                 with self._lock:
                     reply = self._waiting.get(frame.message.get("call", 0))
-                if reply is None:  # the caller has given up
+                if reply is None:  # the caller no longer waits
                     for descriptor in frame.descriptors:
                         os.close(descriptor)
                 else:
@@ -135,7 +138,7 @@ class _Reply:
 
 
 class _Session:
-    """One session, served by its own thread."""
+    """One session, served by a thread of its own."""
 
     def __init__(
         self,
@@ -158,10 +161,10 @@ class _Session:
         self._feed: _BatchFeed | None = None
         self._statement: str | BoundStatement | None = None
         self._at_work = threading.Lock()
-        """Held while the request changes, so that an interrupt does not hit the next request."""
+        """Held while the current request changes, so that an interrupt does not hit the next request."""
         self._request: int | None = None
         self._addresses_before = 0
-        """The process's address space when the request began."""
+        """The process's address space in bytes when the request started."""
 
     def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
         threading.Thread(
@@ -173,7 +176,10 @@ class _Session:
         return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
-        """Stop a request if it is running; without a number, the current request. Called by the control thread."""
+        """Interrupt a request if it is running; if `request` is None, the current request.
+
+        Called by the control thread.
+        """
         with self._at_work:
             if self._request is None or request not in (None, self._request):
                 return
@@ -188,7 +194,7 @@ class _Session:
         return self._connection.progress() if self._connection is not None and self._writer is None else None
 
     def refuse(self, error: QueryServerError) -> None:
-        """Reject the session with an error if it cannot be started."""
+        """Reject a session that cannot be started, reporting `error`."""
         with suppress(ChannelClosed):
             self._send_error(error, ends=False)
         self._channel.close()
@@ -207,7 +213,7 @@ class _Session:
                 self._close_answer()
                 if self._connection is not None:
                     self._connection.close()
-            except Exception:  # noqa: BLE001 the outer wall of a session, which the server waits for
+            except Exception:  # noqa: BLE001 the outermost handler of a session, whose end the server waits for
                 traceback.print_exc(limit=_TRACE_LINES)
             finally:
                 self._ended(self._number)
@@ -230,7 +236,7 @@ class _Session:
             failed = engine_memory_exceeded()
         except ChannelClosed:
             raise
-        except Exception:  # noqa: BLE001 the outer wall of a session: the server logs what is said here
+        except Exception:  # noqa: BLE001 the outermost handler of a session; the server logs the trace
             self._channel.send({"kind": "defect", "trace": traceback.format_exc(limit=_TRACE_LINES)})
         ends = self._database.has_ended or (failed is not None and self._leaves_no_memory(failed))
         if failed is not None:
@@ -241,7 +247,7 @@ class _Session:
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
         """Whether a failed request retains so much memory that a new process must replace this one.
 
-        Memory that sessions have deliberately filled does not count, because it belongs to them.
+        Memory that other sessions fill deliberately does not count, because they still need it.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         mapped = address_space_bytes()
@@ -295,7 +301,7 @@ class _Session:
 
     def _run(self, statement: object) -> None:
         assert isinstance(statement, str | BoundStatement)  # noqa: S101 both sides are one program
-        assert self._connection is not None  # noqa: S101 requests come when it is connected
+        assert self._connection is not None  # noqa: S101 requests arrive only once it is connected
         self._close_answer()
         self._statement = statement
         answer = self._answer = self._connection.run(statement)
@@ -306,12 +312,12 @@ class _Session:
             self._send_rows()
 
     def _send_rows(self) -> None:
-        """Send rows up to the size of a batch.
+        """Send rows up to the size of one batch.
 
         The server holds each frame in memory, and a driver's batches may be larger.
         """
         answer = self._answer
-        assert answer is not None  # noqa: S101 the server has seen its columns
+        assert answer is not None  # noqa: S101 the server has received its columns
         if not self._unsent:
             self._unsent.extend(answer.next_batches())
         batches, size = list[pa.RecordBatch](), 0
@@ -328,7 +334,7 @@ class _Session:
             answer.close()
 
     def _load(self, load: TableLoad) -> None:
-        """Load the batches that follow on the channel. They are read up to `end`, even if the load fails earlier."""
+        """Load the batches that follow on the channel. Frames are read up to `end`, even if the load fails earlier."""
         feed = self._feed = _BatchFeed(self._channel)
         try:
             rows = self._writing.write(load, feed.batches())
@@ -348,7 +354,7 @@ class _BatchFeed:
         self.is_stopped = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches. Raises LoadStopped if the server abandons the load."""
+        """Yield the batches. Raises LoadStopped if the server aborts the load."""
         while not self._is_over:
             frame = self._channel.receive()
             match frame.kind:
@@ -362,7 +368,7 @@ class _BatchFeed:
                 raise LoadStopped("the load has ended")
 
     def drain(self) -> None:
-        """Discard the load's remaining frames, after which the server reads the reply."""
+        """Discard the load's remaining frames. The server reads the reply only after it has sent them."""
         while not self._is_over:
             self._is_over = self._channel.receive().kind != "batches"
 
@@ -377,13 +383,13 @@ class Host:
         self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Serve until the server closes the channel or sends `stop`."""
+        """Serve until the server closes the channel or sends `stop`, then exit the process."""
         try:
             with suppress(ChannelClosed):
                 while (frame := self._control.receive()).kind != "stop":
                     self._handle(frame)
             self._close()
-        except Exception:  # noqa: BLE001 the outer wall of the process: its threads must not be waited for
+        except Exception:  # noqa: BLE001 the outermost handler of the process, which must not wait for its threads
             traceback.print_exc(limit=_TRACE_LINES)
             _leave(1)
 
@@ -421,7 +427,7 @@ class Host:
             self._sessions.pop(number, None)
 
     def _close(self) -> None:
-        """Give the sessions a moment to end, then exit.
+        """Interrupt the sessions, wait briefly for them to end, then exit.
 
         The database is closed only if all sessions have ended; it is safe to exit without closing it.
         """
@@ -447,7 +453,7 @@ def _leave(code: int) -> NoReturn:
 def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
     """Confine this process.
 
-    It can only write below the existing directories among `writable`, and use `memory_bytes` more memory.
+    It can then write only below those directories in `writable` that exist, and use `memory_bytes` more memory.
     """
     confine(
         Confinement(
@@ -461,10 +467,10 @@ def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) 
 
 
 def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
-    """Run an engine process, whose channel descriptors are in `sys.argv`.
+    """Run an engine process. The descriptors of its channels are in `sys.argv`.
 
-    Once all modules are imported, it waits for the configuration. `open_database` receives the configuration and the
-    channel for `ServerCalls`, confines the process and opens the database. It may raise domain errors.
+    Once all modules are imported, the process waits for the configuration. `open_database` receives the configuration
+    and the channel for `ServerCalls`, confines the process and opens the database. It may raise domain errors.
     """
     control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
     try:

@@ -1,6 +1,6 @@
 """Encodes errors, columns, session options and record batches for the channels of an engine process.
 
-The server's requests may be pickles, because the process trusts the server. The server never unpickles anything.
+The server may send pickles to the process, because the process trusts the server. The server never unpickles anything.
 """
 
 import pickle
@@ -34,7 +34,7 @@ def packed(value: object) -> bytes:
 
 def unpacked(content: Content, kind: type[SentT]) -> SentT:
     """Decode a value sent by the server. Only for use in the process."""
-    value = pickle.loads(content)  # noqa: S301 the server wrote it, which the process trusts
+    value = pickle.loads(content)  # noqa: S301 the process trusts the server, which wrote it
     assert isinstance(value, kind)  # noqa: S101 both sides are one program
     return value
 
@@ -87,7 +87,7 @@ def _location(name: str, fields: dict[str, Any]) -> Any:
 
 
 def read_row_count(frame: Frame, name: str) -> int | None:
-    """Return a row count from a message; None for any other value."""
+    """Return a row count from a message; None if the field is not a valid count."""
     count = frame.message.get(name)
     return count if type(count) is int and 0 <= count < 2**63 else None
 
@@ -97,7 +97,7 @@ def encode_columns(columns: Sequence[Column]) -> list[list[str]]:
 
 
 def decode_columns(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Decode columns. Raises ChannelClosed."""
+    """Decode columns. Raises ChannelClosed if the message is invalid."""
     try:
         for texts in message:
             if not all(type(text) is str for text in texts):
@@ -108,8 +108,9 @@ def decode_columns(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
 
 
 def encode_rendered(statement: "str | BoundStatement") -> dict[str, Any] | None:
-    """Encode what a BoundStatement in the process has recorded about its last text, for error positions and
-    redaction.
+    """Encode what a BoundStatement in the process has recorded about the text it rendered last.
+
+    The server needs this for error positions and redaction.
     """
     if isinstance(statement, str):
         return None
@@ -119,7 +120,7 @@ def encode_rendered(statement: "str | BoundStatement") -> dict[str, Any] | None:
 
 
 def adopt_rendered_message(statement: "str | BoundStatement", message: Mapping[str, Any] | None) -> None:
-    """Record the message in the server's BoundStatement. Raises ChannelClosed."""
+    """Apply the result of `encode_rendered` to the server's BoundStatement. Raises ChannelClosed if it is invalid."""
     if isinstance(statement, str) or message is None:
         return
     try:
@@ -133,13 +134,13 @@ def adopt_rendered_message(statement: "str | BoundStatement", message: Mapping[s
 
 
 class BatchWriter:
-    """Encodes record batches as parts of frames. A schema is only sent if it differs from the previous schema."""
+    """Encodes record batches as parts of frames. A schema is sent only if it differs from the previous one."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
 
     def parts(self, batches: Sequence[pa.RecordBatch]) -> tuple[list[list[int]], list[pa.Buffer]]:
-        """Return the sizes of each batch's schema (0 if unchanged) and content, and the bytes of all batches."""
+        """Return the sizes of each batch's schema (0 if unchanged) and content, and the buffers of all batches."""
         sizes, contents = list[list[int]](), list[pa.Buffer]()
         for batch in batches:
             schema_bytes = 0
@@ -155,7 +156,7 @@ class BatchWriter:
 
 
 class BatchReader:
-    """Decodes the batches of a BatchWriter. Their columns reference the frames' bytes."""
+    """Decodes batches encoded by a BatchWriter. The decoded columns reference the frames' buffers without copying."""
 
     def __init__(self, columns: int | None = None) -> None:
         """`columns` is the required number of columns; None if the writer is trusted."""
@@ -164,7 +165,7 @@ class BatchReader:
         self._checked = pa.schema([])
 
     def batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
-        """Yield a frame's batches. Raises ChannelClosed."""
+        """Yield a frame's batches. Raises ChannelClosed if the frame is invalid."""
         at = 0
         try:
             for schema_bytes, batch_bytes in frame.message["parts"]:
@@ -177,7 +178,7 @@ class BatchReader:
                 body = frame.content.slice(at, batch_bytes)
                 batch = pa.ipc.read_record_batch(body, self._schema)
                 if self._columns is not None:
-                    # Validates all offsets and texts, because later readers do not check their bounds.
+                    # Validate all offsets and strings, because later readers do not check their bounds.
                     pa.ipc.read_record_batch(body, self._checked).validate(full=True)
                     if batch.num_columns != self._columns:
                         raise ChannelClosed
@@ -188,9 +189,9 @@ class BatchReader:
 
 
 def _unbounded_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with the same layout but without value limits.
+    """Return a type with the same layout but no restriction on values.
 
-    DuckDB has decimals of 39 digits where Arrow allows 38, and the time 24:00:00.
+    DuckDB uses decimals with 39 digits where Arrow allows 38, and the time 24:00:00.
     """
     if pa.types.is_decimal(kind):
         return pa.binary(kind.bit_width // 8)

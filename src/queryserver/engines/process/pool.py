@@ -1,4 +1,4 @@
-"""Manages the processes of all engines of one kind: one per file, and one per user of in-memory databases."""
+"""Manages the processes of all engines of one kind: one process per file, and one per user of in-memory databases."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from queryserver.errors.base import TooManyRequests
 from queryserver.errors.statements import EngineUnavailable
 
 _FREE_LOSSES = 2.0
-"""Number of lost processes that have no consequences."""
+"""Number of lost processes that a user may cause without having to wait."""
 _FIRST_WAIT_S, _MAX_WAIT_S = 5.0, 300.0
 _HALF_LIFE_S = 600.0
 
@@ -22,13 +22,13 @@ _HALF_LIFE_S = 600.0
 @dataclass(slots=True)
 class _LossRecord:
     score: float = 0.0
-    """Number of lost processes, halved every ten minutes."""
+    """Number of lost processes; decays by half every ten minutes."""
     lost_at: float = 0.0
     waits_until: float = 0.0
 
 
 class ProcessLosses:
-    """Counts one database's process losses by user. Each further loss doubles the user's wait."""
+    """Counts one database's process losses by user. Each further loss doubles the time that the user must wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class ProcessLosses:
     def note(self, user_id: int, share: float) -> None:
         """Record the loss of a process that ran the user's statements.
 
-        `share` is the user's share in the loss, 0 to 1.
+        `share` is the user's share of the loss, 0 to 1.
         """
         now = self._clock()
         self._records = {user: one for user, one in self._records.items() if now - one.lost_at < 8 * _HALF_LIFE_S}
@@ -62,17 +62,17 @@ Configuration = Mapping[str, Any]
 """The configuration passed to the program. Engines with equal configurations share a process."""
 
 _MAX_TURN_WAIT_S = 30.0
-"""How long to wait for an engine that uses the same file with other settings."""
+"""How long to wait for an engine that uses the same file with different settings."""
 _CHECK_INTERVAL_S = 0.05
 _IDLE_S = 60.0
-"""How long a process without sessions is kept for its user."""
+"""How long a user's process is kept once it has no sessions."""
 MAX_USERS = 64
 """Maximum number of processes for in-memory databases. An idle process takes some 50 MiB."""
 
 
 @dataclass(slots=True, eq=False)
 class _PooledProcess:
-    """A process, and the number of sessions that use it."""
+    """A process and the number of sessions that use it."""
 
     configuration: Configuration
     process: EngineProcess
@@ -83,10 +83,10 @@ class _PooledProcess:
 @dataclass(slots=True, eq=False)
 class _DatabaseFile:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Locked while the process starts or ends."""
+    """Held while the process starts or ends."""
     pooled: _PooledProcess | None = None
     engines: set[object] = field(default_factory=set[object])
-    """Engines that have used the file and are not closed."""
+    """Engines that have used the file and are not closed yet."""
     losses: ProcessLosses = field(default_factory=ProcessLosses)
 
 
@@ -99,8 +99,8 @@ class _SpareProcess:
 class EngineProcesses:
     """Processes shared by a server's engines of one kind. Each engine calls `leave` when it is closed.
 
-    `program` is the Python source that a process runs. Once there are `max_users` processes for in-memory databases,
-    an idle process is ended for a new user; if none is idle, the user waits.
+    `program` is the Python source that a process runs. Once there are `max_users` processes for in-memory databases, an
+    idle process is ended to make room for a new user; if none is idle, the user waits.
     """
 
     def __init__(self, program: str, *, max_users: int = MAX_USERS) -> None:
@@ -121,8 +121,8 @@ class EngineProcesses:
     ) -> AsyncGenerator[EngineProcess]:
         """Yield the process that has the named file open. It counts as in use inside the context.
 
-        Engines with other settings take turns: an idle process is replaced, and a busy process is waited for. Raises
-        EngineUnavailable.
+        Engines with different settings take turns: an idle process is replaced; a busy process must become idle first.
+        Raises EngineUnavailable.
         """
         file = self._files.setdefault(name, _DatabaseFile())
         file.engines.add(engine)
@@ -165,7 +165,7 @@ class EngineProcesses:
                 pooled.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
     def losses_for(self, engine: object, name: Hashable | None) -> ProcessLosses:
-        """Return the named file's losses; with None, the losses of the engine's in-memory databases."""
+        """Return the losses of the named file or, if `name` is None, of the engine's in-memory databases."""
         if name is None:
             return self._memory_engines.setdefault(engine, ProcessLosses())
         return self._files.setdefault(name, _DatabaseFile()).losses
@@ -208,7 +208,7 @@ class EngineProcesses:
         )
 
     async def _start_for_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
-        """Start a new process as soon as the limit allows it."""
+        """Start a new process as soon as the limit on processes allows it."""
         self._end_later(self._users.pop(key, None))
         deadline = asyncio.get_running_loop().time() + _MAX_TURN_WAIT_S
         while len(self._users) + self._starting_count >= self._max_users:
@@ -226,7 +226,7 @@ class EngineProcesses:
             pooled = _PooledProcess(wanted, await self._started(wanted))
         finally:
             self._starting_count -= 1
-        if key[0] not in self._memory_engines:  # it was closed while the process started
+        if key[0] not in self._memory_engines:  # the engine was closed while the process started
             await asyncio.shield(pooled.process.close())
             raise EngineUnavailable("The engine is closed.")
         self._users[key] = pooled
@@ -234,7 +234,7 @@ class EngineProcesses:
         return pooled
 
     async def _end_shared(self, file: _DatabaseFile) -> None:
-        """End a file's process. The file is free when this returns. The caller holds the lock."""
+        """End a file's process. The file is no longer open when this returns. The caller holds the lock."""
         pooled, file.pooled = file.pooled, None
         if pooled is not None:
             await asyncio.shield(pooled.process.close())
@@ -246,7 +246,7 @@ class EngineProcesses:
             self._keep_ending(pooled.process.close())
 
     async def _started(self, configuration: Configuration) -> EngineProcess:
-        """Return a process with the database open; use the spare process if there is one."""
+        """Return a process with the database open. Uses the spare process if there is one."""
         process = None
         while process is None or process.has_ended:
             process = await self._loaded()

@@ -1,7 +1,7 @@
-"""Handles an engine process's calls for one session, about store files and stored results.
+"""Handles an engine process's calls for one session, which access store files and stored results.
 
-The process specifies paths, operations and bytes. At each call, `StatementFiles` and `StatementResults` decide whether
-the session may use them.
+The process specifies paths, operations and bytes. For each call, `StatementFiles` and `StatementResults` decide whether
+the session may access them.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class InterruptibleCalls:
         self._work = set[asyncio.Task[Reply]]()
 
     async def run(self, work: Coroutine[Any, Any, Reply]) -> Reply:
-        """Run `work` and return its reply. Raises the errors of `work`, and Interrupted after `interrupt`."""
+        """Run `work` and return its reply. Raises the errors of `work`, and Interrupted once `interrupt` is called."""
         task = asyncio.create_task(work, name="call of an engine process")
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -42,7 +42,7 @@ class InterruptibleCalls:
         return task.result()
 
     def interrupt(self) -> None:
-        """Cancel the calls, so that an unresponsive store does not delay stopping a statement."""
+        """Cancel the calls, so that an unresponsive store does not delay the cancellation of a statement."""
         for work in self._work:
             work.cancel()
 
@@ -74,12 +74,15 @@ class FileRequests:
         }
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:
-        """Handle a call. Raises the errors of `StatementFiles`, InvalidParameter, and Interrupted after `interrupt`."""
+        """Handle a call.
+
+        Raises the errors of `StatementFiles`, InvalidParameter, and Interrupted once `interrupt` is called.
+        """
         handler = self._handlers.get(method)
         if handler is None:
             raise errors.InvalidParameter("There is no such call about files.")
         try:
-            if method in _CLEANUP_METHODS:  # allowed even while the statement is being stopped
+            if method in _CLEANUP_METHODS:  # allowed even while the statement is being canceled
                 return await handler(arguments, b"")
             return await self._calls.run(handler(arguments, memoryview(content).tobytes()))
         except (KeyError, TypeError, ValueError):
@@ -121,7 +124,7 @@ class FileRequests:
         self._writes[number] = write
         try:
             await write.wait_until_accepted()
-        except BaseException:  # the process has not received the number
+        except BaseException:  # the process has not received the number of the write
             self._writes.pop(number, None)
             await write.abort()
             raise
@@ -174,7 +177,7 @@ def _files(files: Sequence[StoredFile]) -> Reply:
 
 
 class _Write:
-    """Writes one file in a task that stays inside the context of `StatementFiles.write` over many calls."""
+    """Writes one file. A task stays inside the context of `StatementFiles.write` over many calls."""
 
     def __init__(self, files: StatementFiles, path: str, *, overwrite: bool) -> None:
         self._files = files
@@ -191,13 +194,13 @@ class _Write:
             self._require_open()
 
     async def send(self, content: bytes) -> None:
-        """Write bytes, and return once the store can accept more. Raises the store's errors."""
+        """Write bytes and return once the store can accept more. Raises the store's errors."""
         if self._task.done():
             self._require_open()
         await self._sink.result().send(content)
 
     async def commit(self) -> None:
-        """Publish the complete file. If the store raises an error, the file does not appear."""
+        """Publish the complete file. If the store raises an error, no file appears."""
         self._may_leave.set()
         await asyncio.wait({self._task})
         self._require_open()
@@ -223,7 +226,7 @@ class _Write:
 _MAX_OPEN_RESULTS = 1000
 """Maximum number of results that one statement may open."""
 _MAX_BYTES = 256 * 1024 * 1024
-"""Maximum number of bytes of one read call. No segment is that large."""
+"""Maximum number of bytes in one read call. Every segment is smaller."""
 
 _ResultHandler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 
@@ -231,7 +234,7 @@ _ResultHandler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 class ResultRequests:
     """Handles one session's result calls.
 
-    Its statements run one at a time; call `close` at the end of each statement.
+    Statements run one at a time; call `close` at the end of each statement.
     """
 
     def __init__(self, results: StatementResults) -> None:
@@ -240,7 +243,7 @@ class ResultRequests:
         self._open = dict[int, tuple[OpenResult, AsyncExitStack]]()
         self._calls = InterruptibleCalls()
         self.warnings = list[str]()
-        """Warnings about truncated results for the statement's log."""
+        """Warnings about truncated results, for the statement's log."""
         self._handlers: Mapping[str, _ResultHandler] = {
             ResultMethod.OPEN: self._open_result,
             ResultMethod.FILES: self._files,
@@ -251,11 +254,12 @@ class ResultRequests:
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:  # noqa: ARG002
         """Handle a call.
 
-        Raises the errors of `StatementResults` and `OpenResult`, InvalidParameter, and Interrupted after `interrupt`.
+        Raises the errors of `StatementResults` and `OpenResult`, InvalidParameter, and Interrupted once `interrupt` is
+        called.
         """
         if method not in self._handlers:
             raise errors.InvalidParameter("There is no such call.")
-        if method == ResultMethod.CLOSE:  # allowed even while the statement is being stopped
+        if method == ResultMethod.CLOSE:  # allowed even while the statement is being canceled
             return await self._answered(method, arguments)
         return await self._calls.run(self._answered(method, arguments))
 
@@ -264,7 +268,7 @@ class ResultRequests:
         self._calls.interrupt()
 
     async def close(self) -> None:
-        """Close the results that an ended statement has left open. Idempotent."""
+        """Close the results that a finished statement has left open. Idempotent."""
         self.interrupt()
         left, self._open = self._open, {}
         for _, stack in left.values():
@@ -330,7 +334,7 @@ _FILE_METHODS, _RESULT_METHODS = frozenset(FileMethod), frozenset(ResultMethod)
 class SessionRequests:
     """Handles the calls of one session, whose statements run one at a time.
 
-    `files` and `results` are None if the session may not use them.
+    `files` or `results` is None if the session may not use them.
     """
 
     def __init__(self, *, files: StatementFiles | None = None, results: StatementResults | None = None) -> None:
@@ -338,7 +342,7 @@ class SessionRequests:
         self._results = None if results is None else ResultRequests(results)
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:
-        """Handle a call. Raises domain errors, and Interrupted after `interrupt`."""
+        """Handle a call. Raises domain errors, and Interrupted once `interrupt` is called."""
         if self._files is not None and method in _FILE_METHODS:
             return await self._files.answer(method, arguments, content)
         if self._results is not None and method in _RESULT_METHODS:
@@ -346,7 +350,7 @@ class SessionRequests:
         raise errors.PermissionDenied("This session reaches no files of stores and no stored results.")
 
     def begin(self) -> None:
-        """Discard the previous statement's warnings. Called when a statement begins."""
+        """Discard the previous statement's warnings. Call this when a statement starts."""
         if self._results is not None:
             self._results.warnings = []
 
@@ -362,7 +366,7 @@ class SessionRequests:
                 requests.interrupt()
 
     async def close(self) -> None:
-        """Close the results and abort the writes that an ended statement has left open. Idempotent."""
+        """Close the results and abort the writes that a finished statement has left open. Idempotent."""
         for requests in (self._files, self._results):
             if requests is not None:
                 await requests.close()

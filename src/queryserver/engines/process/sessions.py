@@ -1,4 +1,4 @@
-"""Sessions with a database in an engine process."""
+"""Sessions on a database that an engine process has open."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -43,23 +43,23 @@ Read = TypeVar("Read")
 
 @dataclass(slots=True)
 class Connection:
-    """One session of a process, with one request at a time."""
+    """One session of a process. Handles one request at a time."""
 
     process: EngineProcess
     number: int
     channel: AsyncChannel
     user_id: int
     slots: FairSemaphore
-    """The engine's slots, shared fairly by users. A request occupies a slot while the process works on it."""
+    """The engine's slots, shared fairly among users. A request occupies a slot while the process works on it."""
     losses: ProcessLosses
     requests: SessionRequests | None = None
     """Handles the process's calls for this session."""
     request: int = 0
-    """The number of the last request."""
+    """The number of the latest request."""
     statement: str | BoundStatement = field(default="", repr=False)
     """The running statement."""
     is_gone: bool = False
-    """Whether the session's database is lost, for instance an in-memory database after an internal error."""
+    """Whether the session's database is lost, for example an in-memory database after an internal error."""
 
     @property
     def is_usable(self) -> bool:
@@ -68,7 +68,8 @@ class Connection:
     async def send(self, kind: str, *contents: bytes) -> None:
         """Send a request. Raises SessionLost if the process has ended.
 
-        The process cannot have begun a request that was sent incompletely.
+        A process does not start a request that it received incompletely, so this error means that the request was not
+        started.
         """
         self.request += 1
         try:
@@ -79,7 +80,7 @@ class Connection:
     async def received(self) -> Frame:
         """Receive the next frame of a reply.
 
-        Raises the reply's domain error, or the process's error if the process ends.
+        Raises the domain error that the reply contains, or the error for a lost process if the process ends.
         """
         self.process.running.add(self.number)
         try:
@@ -119,7 +120,10 @@ class Connection:
             self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
-        """Interrupt the call until it has ended. The process is killed if it does not react within `STOP_S`."""
+        """Interrupt the call repeatedly until it has ended.
+
+        The process is killed if the call has not ended within `STOP_S`.
+        """
         deadline = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
             if self.requests is not None:  # in each iteration, because the next read may block too
@@ -131,7 +135,7 @@ class Connection:
             await asyncio.wait({call}, timeout=_INTERRUPT_INTERVAL_S)
 
     async def leave(self) -> None:
-        """Wait until the process has closed the session. It is killed if it does not do so within `STOP_S`."""
+        """Wait until the process has closed the session. The process is killed if that takes longer than `STOP_S`."""
         if self.channel.is_closed:
             return
         try:
@@ -200,21 +204,21 @@ class ProcessOperation:
             await self._stop()
 
     async def close(self) -> None:
-        """Stop the statement or discard its remaining rows."""
+        """Cancel the statement, or discard its remaining rows."""
         if self.is_running:
             await self._stop()
         self._read_to_end = True
         if self._is_open and self._connection.is_usable:
             self._is_open = False
             self._call = asyncio.create_task(self._run_in_slot(self._close), name="statement close")
-            if not self._is_ahead:  # nothing is running
+            if not self._is_ahead:  # no request is in progress
                 await asyncio.wait({self._call}, timeout=_INTERRUPT_INTERVAL_S)
             await self._connection.stop(self._call)
         if self._connection.requests is not None:
             await self._connection.requests.close()
 
     async def _run_in_slot(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` in one of the user's slots; a domain error is stored for `status`."""
+        """Run `work` in one of the user's slots. A domain error is stored for `status`."""
         try:
             async with self._connection.slots.slot(self._connection.user_id):
                 self._has_slot = True
@@ -239,7 +243,7 @@ class ProcessOperation:
         self._modified_rows = read_row_count(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
-        """Read the next rows, while the process prepares the rows after them."""
+        """Read the next rows while the process prepares the ones after them."""
         if self._error is None and self._was_stopped:
             self._error = Interrupted()
         if self._error is not None:
@@ -292,7 +296,7 @@ async def open_connection(
     requests: SessionRequests | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
-    """Open a session in a process; yield its connection and first frame. Raises domain errors."""
+    """Open a session in a process. Yield the session's connection and first frame. Raises domain errors."""
     sent = SessionOptions(database=options.database, settings=dict(options.settings))
     answer = None if requests is None else requests.answer
     try:
@@ -315,7 +319,7 @@ class ProcessSession(OperationSession[ProcessOperation]):
         self.takes_rows = takes_rows
 
     async def end(self) -> None:
-        """Stop the running statement and close the connection. Takes limited time. Idempotent."""
+        """Cancel the running statement and close the connection. Limited in time. Idempotent."""
         if not self._left:
             await self._close_operation()
             self._left = True
