@@ -1,7 +1,7 @@
-"""Several cases in one test, because the contract suites mark a test that an adapter does not pass yet as xfail.
+"""Several cases within one test, for contract suites that mark a test as xfail while an adapter does not pass it.
 
-Other tests use `pytest.mark.parametrize` or `subtests` for cases. pytest applies a strict xfail mark to each of these
-individually, so a single passing case would fail the test.
+Other tests use `pytest.mark.parametrize` or `subtests` for cases. There, pytest applies a strict xfail mark to each
+case individually, so a single passing case would fail the test.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 FAILURES = (Exception, pytest.fail.Exception)
-"""`pytest.fail` and `pytest.raises` raise the second one, which is not an Exception."""
+"""The second class is raised by `pytest.fail` and `pytest.raises`; it is not a subclass of Exception."""
 
 
 @contextmanager
 def every_case() -> Iterator[Callable[[str], AbstractContextManager[None]]]:
-    """Yield a context manager factory for named cases. Runs all cases, and finally raises all failures as one group."""
+    """Yield a factory of context managers for named cases. All cases run; the failures are raised together at the end,
+    as one exception group.
+    """
     tried, errors = 0, list[BaseException]()
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""Measures the server as its users experience it; prints a table and stores it in bench-results/.
+"""Measures the server under realistic use; prints a table and stores it in bench-results/.
 
-`make bench` runs everything; `make bench ARGS="calls spool"` runs parts.
+`make bench` runs all parts; `make bench ARGS="calls spool"` runs only the named parts.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.bench import (
 )
 from tests.bench.setting import Measured, bench_server
 
-# These parts start their own server, or need none.
+# These parts start their own servers or need none.
 _ALONE = {
     "hiveserver2": lambda _: engine_parts.hiveserver2(),
     "trino": lambda _: engine_parts.trino_rows(),
@@ -87,7 +87,7 @@ def _keep(results: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Run the named parts, or all."""
+    """Run the named parts, or all parts if none is named."""
     known = [*_PARTS, *_ALONE]
     names = sys.argv[1:] or known
     if unknown := [name for name in names if name not in known]:

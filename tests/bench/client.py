@@ -1,4 +1,4 @@
-"""A lean HTTP client for load: the machine's cores are for the measured server."""
+"""A minimal HTTP client for load tests, which leaves the machine's cores to the measured server."""
 
 import asyncio
 import json
@@ -45,18 +45,18 @@ class Client:
         return answer
 
     def form(self, path: str, fields: Mapping[str, Any]) -> bytes:
-        """Return a form post as bytes that can be sent many times."""
+        """Encode a form POST as bytes that can be sent many times."""
         return self.form_body(path, urlencode(fields).encode())
 
     def form_body(self, path: str, body: bytes) -> bytes:
-        """Return a form post of an already encoded body."""
+        """Encode a POST whose form body is already encoded."""
         return (
             f"POST {path} HTTP/1.1\r\n{self._head}Content-Type: application/x-www-form-urlencoded\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode() + body
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Send an encoded request and return the response's status and body."""
+        """Send an encoded request; return the response's status and body."""
         assert self._streams is not None
         reader, writer = self._streams
         writer.write(request)
@@ -69,7 +69,7 @@ class Client:
 
 
 async def _chunked(reader: asyncio.StreamReader) -> bytes:
-    """Read a chunked body and return only its length, because nothing else counts here."""
+    """Read a chunked body and return only its length, because callers need nothing else."""
     total = 0
     while size := int(await reader.readuntil(b"\r\n"), 16):
         await reader.readexactly(size + 2)

@@ -1,4 +1,4 @@
-"""The Python client in `clients/python`: large results into Arrow, and the memory use of streaming."""
+"""The Python client in `clients/python`: reading large results as Arrow, and the memory that streaming needs."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ TIMESTAMP '2020-01-01' + to_seconds(i) AS at, (i % 100)::SMALLINT AS small FROM 
 
 
 async def client(bench: Bench) -> list[Measured]:
-    """Read a result of a million rows of ten columns, against the same rows in Arrow files on disk."""
+    """Measure reading a result of a million rows of ten columns, compared with the same rows in Arrow files on disk."""
     packed, plain = bench.data_dir / "packed.arrow", bench.data_dir / "plain.arrow"
     async with connect(bench.server.base_url, token=bench.tokens[0]) as db:
         result = await db.query("duckdb", MIXED.format(rows=ROWS), limit=ROWS)
@@ -66,7 +66,9 @@ async def client(bench: Bench) -> list[Measured]:
 
 
 def _read(file: Path, *, is_cold: bool) -> float:
-    """Return the seconds to read a file's rows into a table. `is_cold`: the page cache has none of its bytes."""
+    """Return the seconds to read a file's rows into a table. If `is_cold` is set, drop the file from the page cache
+    first.
+    """
     if is_cold:
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -79,7 +81,7 @@ def _read(file: Path, *, is_cold: bool) -> float:
 
 
 async def _timed(work: Callable[[], Awaitable[object]], times: int = _TIMES) -> tuple[float, float]:
-    """Return the median wall time and this process's processor time in seconds."""
+    """Return the median wall time and the median CPU time of this process, in seconds."""
     walls, processors = list[float](), list[float]()
     for _ in range(times):
         used, began = time.process_time(), time.perf_counter()
@@ -94,7 +96,7 @@ async def _streamed(result: Result) -> None:
 
 
 async def _bare(bench: Bench, result: Result) -> None:
-    """Measure the server's upper limit: the same call with its bytes discarded."""
+    """Measure the server's upper limit: the same download, whose bytes are discarded."""
     address = urlsplit(bench.server.base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**20)
     path = f"/api/v1/editor/download/{result.operation_id}?format=arrow&compression=lz4"
@@ -112,7 +114,7 @@ async def _counted(result: Result) -> None:
 
 
 async def _growth(result: Result) -> float:
-    """Return the MiB of memory growth while reading the stream by batch; must be measured first."""
+    """Return how many MiB memory grows while the result is read batch by batch. Must be measured before other reads."""
     before, peak = psutil.Process().memory_info().rss, 0
     async for _ in result.batches():
         peak = max(peak, psutil.Process().memory_info().rss)

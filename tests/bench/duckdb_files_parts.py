@@ -1,4 +1,4 @@
-"""DuckDB through the server on store files and stored results, against plain DuckDB on the same bytes."""
+"""DuckDB through the server on store files and stored results, compared with plain DuckDB on the same bytes."""
 
 import asyncio
 import subprocess
@@ -15,7 +15,7 @@ from tests.engines.versitygw import S3Address, s3_server
 
 _FILES = 8
 _ON_LINEITEM = (1, 6)
-"""The TPC-H queries that read only this table."""
+"""The TPC-H queries that read only the table lineitem."""
 _ROWS = 10_000_000
 _STORED = """SELECT i AS id, i % 1000 AS shop, i / 7.0::DOUBLE AS ratio, 'item ' || i % 5000 AS label
 FROM range({rows}) AS r(i)"""
@@ -26,12 +26,13 @@ _AGGREGATES = {
 
 
 async def duckdb_s3(folder: Path) -> list[Measured]:
-    """Measure Parquet on S3 (versitygw): the TPC-H table lineitem at scale 1 in eight files, 230 MB."""
+    """Measure queries on Parquet files on S3 (versitygw): TPC-H lineitem at scale 1 in eight files, 230 MB."""
     httpfs = await asyncio.to_thread(python_packages, "duckdb_httpfs", "duckdb-httpfs")
     extension = next(httpfs.glob("duckdb_extension_httpfs/extensions/*/httpfs.duckdb_extension"))
     with s3_server() as s3:
         await asyncio.to_thread(_lineitem, s3.directory / "bench")
-        # Its cache would keep the files between statements. On both sides, each statement reads from the store.
+        # The external file cache would keep the files between statements; without it, every statement reads from the
+        # store.
         first = (f"LOAD '{extension}'", _secret(s3), "SET enable_external_file_cache = false")
         async with (
             bench_server(folder, settings=s3_settings(s3)) as bench,
@@ -53,7 +54,7 @@ async def duckdb_s3(folder: Path) -> list[Measured]:
 
 
 async def duckdb_results(folder: Path) -> list[Measured]:
-    """Aggregate ten million rows of a stored result."""
+    """Measure aggregations of ten million rows of a stored result."""
     settings = {"QUERYSERVER__EDITOR__RESULT_MAX_ROWS": str(_ROWS)}
     async with bench_server(folder, settings=settings) as bench, bench.client() as client:
         made = await client.call("execute/duckdb", statement=_STORED.format(rows=_ROWS), limit=_ROWS, wait=60)
@@ -76,7 +77,7 @@ async def duckdb_results(folder: Path) -> list[Measured]:
 
 
 def _on_lineitem() -> dict[str, str]:
-    """Return the queries with a placeholder for their table."""
+    """Return the queries by name, with a placeholder for their table."""
     found = {"count": "SELECT count(*) FROM {lineitem}"}
     for number in _ON_LINEITEM:
         found[f"TPC-H Q{number}"] = queries()[number].replace("FROM lineitem", "FROM {lineitem}")
@@ -96,14 +97,14 @@ def _secret(s3: S3Address) -> str:
 
 
 def _lineitem(bucket: Path) -> None:
-    """Generate the files directly in the store's directory."""
+    """Generate the Parquet files directly in the store's directory."""
     generator = Path(sys.executable).with_name("tpchgen-cli")
     options = ["-s", "1", "-q", "--tables", "lineitem", "--parts", str(_FILES), "--output-dir", str(bucket)]
     subprocess.run([str(generator), "parquet", *options], check=True)
 
 
 def _copied(data_dir: Path, operation: str, target: Path) -> Path:
-    """Copy the stored segments, which are streams, into one Arrow file with the same batches and compression."""
+    """Copy the stored segments, which are Arrow streams, into one Arrow file with the same batches and compression."""
     segments = sorted(data_dir.rglob(f"{operation}/*.arrow"), key=lambda file: int(file.stem.rpartition("-")[2]))
     with pa.ipc.open_stream(segments[0].read_bytes()) as reader:
         schema = reader.schema

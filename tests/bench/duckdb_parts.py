@@ -1,4 +1,4 @@
-"""DuckDB through the server against plain DuckDB, on the same machine in the same run."""
+"""DuckDB through the server compared with plain DuckDB, on the same machine in the same run."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tests.bench.setting import Bench, Measured, bench_server
 from queryserver_client import connect
 
 MEMORY_LIMIT = "256MB"
-"""A server database file's default limit unless its connector sets another; plain DuckDB gets it, too."""
+"""The default memory limit of a server's database file; plain DuckDB gets the same limit."""
 CONFIG = {"memory_limit": MEMORY_LIMIT, "threads": 2}
 
 _TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")
@@ -32,7 +32,7 @@ _QUERY = re.compile(r"^-- Q(\d+)\n(.*?)(?=^-- Q|\Z)", re.MULTILINE | re.DOTALL)
 _SLOWEST = 10
 _ROUNDS = 5
 _LIMIT_S = 60
-"""A statement that takes longer is canceled, and this time limits its rate."""
+"""Timeout in seconds after which a statement is canceled; the timeout then counts as the statement's time."""
 _SMALL = "SELECT 1"
 _PAGE = 10_000
 _SMALL_TIMES, _WARM_UP = 200, 10
@@ -40,23 +40,23 @@ _SMALL_TIMES, _WARM_UP = 200, 10
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """The shortest times of several rounds, through the server and of plain DuckDB."""
+    """The shortest times of several rounds, through the server and with plain DuckDB."""
 
     ours_s: float
     ours_processor_s: float
     plain_s: float
     plain_processor_s: float
     is_bound: bool = False
-    """Whether the server's statement was canceled before it had its rows."""
+    """Whether a statement through the server was canceled before it returned its rows."""
 
     @property
     def rate(self) -> float:
-        """The server's speed as a share of plain DuckDB's speed: 1 is equally fast."""
+        """Speed of the server relative to plain DuckDB; 1 means equally fast."""
         return self.plain_s / self.ours_s
 
     @property
     def processor_rate(self) -> float:
-        """The same for processor time, which depends less on other work on the machine."""
+        """The same ratio for CPU time, which depends less on other load on the machine."""
         return self.plain_processor_s / self.ours_processor_s
 
     def __str__(self) -> str:
@@ -70,8 +70,9 @@ async def compared(
     *,
     rounds: int = _ROUNDS,
 ) -> TimeComparison:
-    """Run both alternately after an uncounted warm-up round. Both must return the same number of rows; None:
-    canceled."""
+    """Run both alternately, after a warm-up round that does not count. Both must return the same number of rows, unless
+    `ours` returns None because its statement was canceled.
+    """
     ours_s, ours_processor_s, others = list[float](), list[float](), list[StatementTimes]()
     for number in range(rounds + 1):
         used, began = processor_s([bench.server.pid]), time.perf_counter()
@@ -91,12 +92,12 @@ async def compared(
 
 
 async def tpch(folder: Path) -> list[Measured]:
-    """Measure the 22 TPC-H queries at scale 1: execute with `wait`, and all rows as pages."""
+    """Measure the 22 TPC-H queries at scale 1, each executed with `wait` and then read completely as pages."""
     made = await asyncio.to_thread(tpch_database, folder)
     more = {"tpch": {"interface": "duckdb", "options": {"path": "tpch.duckdb", **CONFIG}}}
     found = dict[int, TimeComparison]()
-    # Each gets a copy, because DuckDB locks its file against other processes; created before the server opens a missing
-    # one.
+    # The server and plain DuckDB each get a copy, because DuckDB locks its file against other processes. The copy must
+    # exist before the server would create an empty database.
     databases = folder / "state" / "databases"
     databases.mkdir(parents=True, mode=0o700)
     await asyncio.to_thread(shutil.copy, made, databases / "tpch.duckdb")
@@ -127,7 +128,7 @@ async def tpch(folder: Path) -> list[Measured]:
 
 
 async def duckdb_rows(folder: Path) -> list[Measured]:
-    """Measure the first rows of small statements, and a million rows into Arrow."""
+    """Measure the time to the first row of small statements, and the time to read a million rows as Arrow."""
     more = {
         "memory": {"interface": "duckdb", "options": {"path": ":memory:"}},
         "file": {"interface": "duckdb", "options": {"path": "file.duckdb", **CONFIG}},
@@ -137,7 +138,7 @@ async def duckdb_rows(folder: Path) -> list[Measured]:
 
 
 async def _first_rows(bench: Bench) -> list[Measured]:
-    """Alternate with the same on PostgreSQL, which the machine's load slows down equally."""
+    """Measure the first row alternately with PostgreSQL, which other load on the machine slows down equally."""
     async with bench.client() as client:
         session = await client.call("create_session", session='{"type": "memory", "properties": []}')
         ways: dict[str, Callable[[], Awaitable[None]]] = {
@@ -172,7 +173,7 @@ async def _into_arrow(bench: Bench, folder: Path) -> list[Measured]:
     ):
 
         async def bare() -> int:
-            """Execute with `wait`, then download and discard the bytes."""
+            """Execute with `wait`, then download the result and discard its bytes."""
             ended = await client.call("execute/file", statement=sql, limit=ROWS, wait=60)
             operation, rows = ended["history_uuid"], ended["query_status"]["rows"]
             status, _ = await client.get(f"/api/v1/editor/download/{operation}?format=arrow&compression=lz4")
@@ -202,7 +203,7 @@ async def _into_arrow(bench: Bench, folder: Path) -> list[Measured]:
 
 
 def tpch_database(folder: Path) -> Path:
-    """Create a DuckDB file with the TPC-H tables at scale 1, 270 MB, in half a minute."""
+    """Create a DuckDB file with the TPC-H tables at scale 1, 270 MB. Takes half a minute."""
     source, database = folder / "tpch", folder / "plain.duckdb"
     generator = Path(sys.executable).with_name("tpchgen-cli")
     subprocess.run([str(generator), "parquet", "-s", "1", "-q", "--output-dir", str(source)], check=True)
@@ -214,19 +215,19 @@ def tpch_database(folder: Path) -> Path:
 
 
 def queries() -> dict[int, str]:
-    """Return the queries in tpch.sql by number."""
+    """Return the queries in tpch.sql by their number."""
     text = Path(__file__).with_name("tpch.sql").read_text()
     return {int(number): sql.strip() for number, sql in _QUERY.findall(text)}
 
 
 def _without(small: TimeComparison, found: Sequence[TimeComparison]) -> str:
-    """Return the geometric mean of the rates after subtracting the same small statement from both."""
+    """Return the geometric mean of the rates, after subtracting the time of a small statement from both sides."""
     rates = [(one.plain_s - small.plain_s) / (one.ours_s - small.ours_s) for one in found]
     return f"{statistics.geometric_mean(rates):.2f}; SELECT 1: {small.ours_s * 1000:.1f} ms"
 
 
 async def paged(client: Client, dialect: str, sql: str) -> int | None:
-    """Return the number of a statement's rows after reading them all; None if it was canceled."""
+    """Run a statement and read all its rows as pages; return their number, or None if the statement was canceled."""
     given = {"statement": sql, "limit": 100_000, "timeout": _LIMIT_S, "wait": _LIMIT_S}
     ended = await _answer(client, f"execute/{dialect}", given)
     operation, rows, has_more = ended["history_uuid"], 0, True
@@ -241,7 +242,7 @@ async def paged(client: Client, dialect: str, sql: str) -> int | None:
 
 
 async def _answer(client: Client, call: str, fields: Mapping[str, object]) -> dict[str, Any]:
-    """Return the response to a call about a statement that may have failed."""
+    """Make an editor call and return its body, even if its statement failed."""
     status, body = await client.post(f"/api/v1/editor/{call}", fields)
     assert status == 200, body
     return json.loads(body)
@@ -259,7 +260,7 @@ def _quantiles(times: list[float]) -> str:
 
 
 def _means(found: Sequence[TimeComparison]) -> str:
-    """Return the geometric means of the rates."""
+    """Return the geometric means of the wall-time and CPU-time rates."""
     rates = [one.rate for one in found], [one.processor_rate for one in found]
     return "; ".join(f"{math.exp(statistics.fmean(map(math.log, one))):.2f}" for one in rates)
 

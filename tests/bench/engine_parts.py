@@ -1,6 +1,6 @@
-"""Row throughput from network engines, against a minimal reader of each, in the same run.
+"""Row throughput from network engines, compared with a minimal reader for each, in the same run.
 
-The servers are the real ones of `make test-engines`.
+The servers are the real servers of `make test-engines`.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ _LIMIT_S = 60.0
 
 
 async def hiveserver2() -> list[Measured]:
-    """Measure Spark's Thrift server: our Arrow batches against a loop that only fetches and decodes in C."""
+    """Measure Spark's Thrift server: Arrow batches of the adapter, compared with a loop that only fetches and decodes
+    in C.
+    """
     with spark_server() as address:
         engine = Hs2Engine(_hs2(address), VARIANTS["sparksql"])
         try:
@@ -62,7 +64,7 @@ async def hiveserver2() -> list[Measured]:
 
 
 async def trino_rows() -> list[Measured]:
-    """Measure Trino: tpch.sf1.orders against the official client in a separate thread."""
+    """Measure Trino: tpch.sf1.orders, compared with the official client in a separate thread."""
     with trino_server() as address:
         engine = TrinoEngine(TrinoAddress(address.url))
         try:
@@ -100,7 +102,7 @@ async def three_engines(folder: Path) -> list[Measured]:
 
 
 async def many_tables(bench: Bench) -> list[Measured]:
-    """Autocomplete a schema of 30,000 tables: the first lookup, the second, and a page of it."""
+    """Measure autocomplete in a schema of 30,000 tables: the first lookup, the second, and one page."""
     async with bench.client() as client:
         make = """DO $$ BEGIN FOR n IN 1..30000 LOOP EXECUTE format('CREATE TABLE many.t%s (a int)', n);
         IF n % 1000 = 0 THEN COMMIT; END IF; END LOOP; END $$"""
@@ -130,7 +132,7 @@ def _hs2(address: ServerAddress) -> Hs2Address:
 async def _best_of(
     rounds: int, first: Callable[[], Awaitable[object]], second: Callable[[], Awaitable[object]]
 ) -> tuple[float, float]:
-    """Return each one's shortest time; they are run alternately."""
+    """Run both alternately; return the shortest time of each in seconds."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for kept, work in zip(times, (first, second), strict=True):
@@ -155,7 +157,7 @@ async def _count(engine: Engine, sql: str) -> int:
 
 
 async def _bare_rows(address: ServerAddress) -> None:
-    """Only fetch and decode; discard the replies in the C extension's form."""
+    """Fetch and decode all rows, but discard the replies without converting them to Arrow."""
     member = Member(address.host, address.port)
     connection = await connect(_hs2(address), Hs2Login(member, address.user))
     try:
@@ -180,7 +182,7 @@ async def _bare_rows(address: ServerAddress) -> None:
 
 
 async def _stall_while_polling(engine: Engine, statements: int) -> float:
-    """Return the longest event loop stall in ms while polling this many running statements."""
+    """Return the longest event loop stall in ms while this many running statements are polled."""
     async with AsyncExitStack() as stack:
         running = []
         for _ in range(statements):

@@ -1,4 +1,4 @@
-"""A measured installation with any number of servers and workers."""
+"""An installation with any number of servers and workers, for measurements."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,22 +21,22 @@ class Fleet:
     servers: Sequence[Node]
     workers: Sequence[WorkerProcess]
     postgres: int
-    """The main process id of PostgreSQL, which is both the service database and the data source."""
+    """PID of the main PostgreSQL process. This server is both the service database and the data source."""
 
     @property
     def addresses(self) -> list[str]:
-        """The servers' addresses."""
+        """The servers' base URLs."""
         return [node.process.base_url for node in self.servers]
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the servers and workers."""
+        """PIDs of the servers and workers."""
         return [one.process.pid for one in (*self.servers, *self.workers)]
 
 
 @asynccontextmanager
 async def bench_installation(folder: Path, users: Sequence[str]) -> AsyncIterator[Installation]:
-    """Prepare the private PostgreSQL with fsync on, the sample data, a local root, and users with tokens."""
+    """Prepare the private PostgreSQL with fsync enabled, the sample data, a local root, and users with tokens."""
     async with prepare(folder / "state") as defaults:
         await migrate(defaults.service_dsn)
         users_dsn = await login_without_limit(defaults)
@@ -46,7 +46,7 @@ async def bench_installation(folder: Path, users: Sequence[str]) -> AsyncIterato
         environment = {
             "desktop__secret_key": SECRET_KEY,
             "filebrowser__local_root": str(defaults.files_dir),
-            # The measurements' 64 clients are eight users.
+            # The measurements' 64 clients share eight users, so each user needs a higher limit.
             "editor__max_statements_per_user": "200",
             "editor__max_streams_per_user": "200",
         }
@@ -58,7 +58,7 @@ async def bench_installation(folder: Path, users: Sequence[str]) -> AsyncIterato
 async def running_fleet(
     installation: Installation, *, servers: int = 1, workers: int = 0, lease_s: int = 30
 ) -> AsyncIterator[Fleet]:
-    """Run servers that run statements themselves, or with workers and a broker."""
+    """Run servers. They run statements themselves unless `workers` is set; then they use workers and a broker."""
     async with AsyncExitStack() as stack:
         if workers:
             broker = await stack.enter_async_context(running_valkey())

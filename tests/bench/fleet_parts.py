@@ -1,7 +1,7 @@
-"""The cost of a statement, and the task server against a server that runs its own statements.
+"""The cost of a statement, and the task server compared with a server that runs its own statements.
 
-Ratios and differences are measured within one run on one installation; the alternatives are measured repeatedly and
-alternately, and the best round counts, because other work on the machine makes a round slower, never faster.
+Ratios and differences are measured within one run on one installation. The alternatives are measured repeatedly and
+alternately, and the best round counts, because other load on the machine makes a round slower, never faster.
 """
 
 import asyncio
@@ -27,12 +27,13 @@ _STATEMENTS = 100
 _LEASE_S = 10
 _LONG = "SELECT pg_sleep(600)"
 _HELD = 8
-"""Concurrent statements in the take-over: one user's maximum."""
+"""Number of concurrent statements in the takeover, which is the maximum for one user."""
 
 
 async def cycle(bench: Bench) -> list[Measured]:
-    """Measure the processor time of execute, status, page and close, in the server and in PostgreSQL (service and data
-    source)."""
+    """Measure the CPU time of execute, status, page and close, in the server and in PostgreSQL (service database and
+    data source).
+    """
     postgres = postgres_pid(bench.data_dir.parent / "state")
     await repeated(bench, 8, 50, full_cycle)
     before = processor_s([bench.server.pid])
@@ -57,16 +58,16 @@ async def cycle(bench: Bench) -> list[Measured]:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to run statements, and its measurements."""
+    """The measurements of one way to run statements."""
 
     cycles: float
     """Full cycles per second with 64 clients."""
     to_engine_ms: float
-    """The median from just before execute to the engine's clock in the statement, with one client."""
+    """Median time with one client, from just before execute to the engine's clock as the statement reads it."""
 
 
 async def task_server(folder: Path) -> list[Measured]:
-    """Measure full cycles inline, with one worker and with two; and the time until the engine receives a statement."""
+    """Measure full cycles with no, one and two workers, and the time until the engine receives a statement."""
     rounds: dict[int, list[_Way]] = {0: [], 1: [], 2: []}
     async with bench_installation(folder, _USERS) as installation:
         for _ in range(_TURNS):
@@ -88,7 +89,7 @@ async def task_server(folder: Path) -> list[Measured]:
 
 
 async def take_over(folder: Path) -> list[Measured]:
-    """Measure from kill -9 of a worker until a client knows the outcome of each of its statements."""
+    """Measure the time from kill -9 of a worker until a client knows the outcome of each of its statements."""
     took: list[float] = []
     async with (
         bench_installation(folder, _USERS) as installation,
@@ -117,7 +118,7 @@ async def _way(bench: Bench) -> _Way:
 
 
 async def _taken_over(installation: Installation, fleet: Fleet, number: int) -> list[float]:
-    """Return the seconds until the outcome of each statement of the worker that had most of them."""
+    """Kill the worker that runs most of the statements; return the seconds until each outcome is known."""
     bench = _bench(installation, fleet)
     async with bench.client(number) as client:
         answers = [await client.call("execute/postgresql", statement=_LONG) for _ in range(_HELD)]
@@ -159,7 +160,7 @@ async def _ended_after(bench: Bench, user: int, operation: str, began: float) ->
 
 
 async def _running(installation: Installation) -> Sequence[tuple[str, str]]:
-    """Return operation and owner of all sent, unfinished statements."""
+    """Return the operation id and owner of every statement that has been sent but has not finished."""
     connection = await asyncpg.connect(installation.database_dsn, timeout=60, command_timeout=60)
     try:
         rows = await connection.fetch("select id::text, owner from statements where state = 'running'")

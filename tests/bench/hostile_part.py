@@ -1,4 +1,4 @@
-"""One hostile user while ten ordinary users work, for two minutes, followed by a minute of rest."""
+"""One hostile user among ten ordinary users for two minutes, followed by a minute without attacks."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from tests.hostile import scenario
 
 
 async def hostile(folder: Path) -> list[Measured]:
-    """Return the ordinary users' latencies and failures, and the server's use of resources.
+    """Return the ordinary users' latencies and failures, and the server's resource usage.
 
-    Errors and responses to attacks are printed.
+    Errors and the responses to attacks are printed.
     """
     report = await scenario.run(folder, attacked_s=120, afterwards_s=60)
     for error in report.errors[:20]:

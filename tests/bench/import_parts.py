@@ -1,4 +1,4 @@
-"""Previews and imports of files, against loading them directly into the database, in the same run."""
+"""Previews and imports of files, compared with loading the files directly into the database, in the same run."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _COLUMNS = (
     " moment TIMESTAMP"
 )
 _CSV = {"file_type": "csv", "has_header": "true"}
-# The file exceeds the usual upload limit.
+# Raised because the large file exceeds the usual upload limit.
 _SETTINGS = {
     "QUERYSERVER__IMPORTER__MAX_LOCAL_FILE_SIZE_UPLOAD_LIMIT": str(2048 * _MIB),
     "QUERYSERVER__IMPORTER__MAX_BYTES_PER_USER": str(8192 * _MIB),
@@ -35,7 +35,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class _Place:
-    """A file as an importer call refers to it."""
+    """The location of a file, in the fields that importer calls use."""
 
     name: str
     file_path: str
@@ -64,7 +64,7 @@ async def previews(folder: Path) -> list[Measured]:
 
 
 async def imports(folder: Path) -> list[Measured]:
-    """Import a table of 1,000,000 rows from an upload, against COPY and read_csv of the same file."""
+    """Measure imports of a table of 1,000,000 rows from an upload, compared with COPY and read_csv of the same file."""
     source = folder / "rows.csv"
     await asyncio.to_thread(_write_csv, source, None)
     async with bench_server(folder, settings=_SETTINGS) as bench:
@@ -104,7 +104,7 @@ async def _looks(bench: Bench, place: _Place) -> list[Measured]:
 
 
 async def _calls_per_second(bench: Bench, source: Path) -> list[Measured]:
-    """Measure previews of the same upload repeatedly, and of fresh uploads."""
+    """Measure the rate of repeated previews of the same upload, and of previews of fresh uploads."""
     known = [await _upload(bench, source)]
     fresh = [await _upload(bench, source) for _ in range(45)]
     await _preview_all(bench, known)
@@ -152,7 +152,7 @@ async def _look(bench: Bench, name: str, fields: Mapping[str, str]) -> None:
 
 
 async def _upload(bench: Bench, source: Path) -> str:
-    """Upload as the first user, whose client is `bench.client()`."""
+    """Upload a file as the first user, who is also the user of `bench.client()`; return its reference."""
     headers = {"Authorization": f"Bearer {bench.tokens[0]}"}
     async with httpx.AsyncClient(base_url=bench.server.base_url, headers=headers, timeout=120) as http:
         with source.open("rb") as file:
@@ -161,7 +161,7 @@ async def _upload(bench: Bench, source: Path) -> str:
 
 
 async def _imported(bench: Bench, reference: str, connector: str, table: str) -> float:
-    """Return the seconds from the call to the operation's completion."""
+    """Import an uploaded file; return the seconds from the call to the operation's completion."""
     fields = {"file_path": reference, "import_type": "local", **_CSV, "connector": connector, "table": table}
     async with bench.client() as client:
         begun = time.perf_counter()
@@ -181,7 +181,7 @@ async def _imported(bench: Bench, reference: str, connector: str, table: str) ->
 
 
 async def _copied(dsn: str, source: Path) -> float:
-    """Return the seconds of a bare COPY of the file, including table creation and commit."""
+    """Return the seconds of a plain COPY of the file, including table creation and commit."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("DROP TABLE IF EXISTS bare")
@@ -208,7 +208,7 @@ async def _timed(work: Callable[[], Awaitable[object]]) -> float:
 
 
 def _write_csv(path: Path, size_bytes: int | None) -> None:
-    """Write a shop's orders: `size_bytes` of them, or a million."""
+    """Write orders of a shop until the file has `size_bytes`; a million orders if None."""
     chosen = random.Random(1)
     block = [_row(chosen) for _ in range(10_000)]
     with path.open("w") as file:
@@ -221,7 +221,7 @@ def _write_csv(path: Path, size_bytes: int | None) -> None:
 
 
 def _row(chosen: random.Random) -> str:
-    """Return all cells except the number."""
+    """Return a row without its first cell, the number."""
     cells = (
         f"customer {chosen.randrange(10**6)}",
         chosen.choice(("Portugal", "Chile", "Japan")),

@@ -1,4 +1,4 @@
-"""The measurements. Ratios are taken within one run; the absolute numbers are a guide for two cores."""
+"""The measurements of a single server. Ratios are taken within one run; absolute numbers are a guide for two cores."""
 
 import asyncio
 import json
@@ -22,7 +22,9 @@ from generate_series(1, {rows}) as g"""
 
 
 async def latency(bench: Bench) -> list[Measured]:
-    """Run `SELECT 1` through execute with `wait` to its first row, against the same asyncpg call."""
+    """Measure `SELECT 1` from the execute call with `wait` to its first row, compared with the same query through
+    asyncpg.
+    """
     connection = await asyncpg.connect(bench.sample_dsn)
     raw, ours = [], []
     async with bench.client() as client:
@@ -64,8 +66,7 @@ async def calls(bench: Bench) -> list[Measured]:
 
 
 async def pages(bench: Bench) -> list[Measured]:
-    """Measure pages of 100 rows with 64 clients: of results of 100 rows, and by the cursor of results of 60,000
-    rows."""
+    """Measure pages of 100 rows with 64 clients, from results of 100 rows and by cursor from results of 60,000 rows."""
     small, small_ms = await _page_rate(bench, rows=100)
     large, large_ms = await _page_rate(bench, rows=60_000)
     return [
@@ -77,7 +78,7 @@ async def pages(bench: Bench) -> list[Measured]:
 
 
 async def _page_rate(bench: Bench, *, rows: int, times: int = 50) -> tuple[float, float]:
-    """Return pages per second, and the server's processor milliseconds per page."""
+    """Return the pages per second, and the server's CPU time per page in milliseconds."""
     operations: dict[int, str] = {}
     for number in range(_CLIENTS):
         async with bench.client(number) as client:
@@ -95,7 +96,7 @@ async def _page_rate(bench: Bench, *, rows: int, times: int = 50) -> tuple[float
 
 
 async def spool(bench: Bench) -> list[Measured]:
-    """Measure a million rows from PostgreSQL: into the spool, out as JSON pages, out as CSV."""
+    """Measure a million rows from PostgreSQL: stored as a result, read as JSON pages, and downloaded as CSV."""
     rows = 1_000_000
     async with bench.client() as client:
         await client.call("execute/postgresql", statement=_MIXED.format(rows=50_000), wait=60)
@@ -125,7 +126,7 @@ async def spool(bench: Bench) -> list[Measured]:
 
 
 async def many_users(bench: Bench) -> list[Measured]:
-    """Run 500 clients for two minutes, each with a statement every 2 s, against duckdb and postgresql."""
+    """Run 500 clients for two minutes on DuckDB and PostgreSQL; each submits a statement every 2 s."""
     idle = bench.resident_mib
     checks: list[float] = []
     statements = 0
@@ -162,7 +163,9 @@ async def many_users(bench: Bench) -> list[Measured]:
 
 
 async def stalls(bench: Bench) -> list[Measured]:
-    """Measure the longest is_alive wait during expensive calls: a blocked event loop delays every client."""
+    """Measure the longest response time of is_alive during expensive calls, because a blocked event loop delays every
+    client.
+    """
     big = "SELECT '" + "x" * (9 * 2**20) + "'"
     nasty = {
         "10 MB of SQL text": [("editor/execute/duckdb", "statement=" + big)],
@@ -201,7 +204,7 @@ async def _longest_wait(bench: Bench, calls: list[tuple[str, str]]) -> float:
 
 
 async def unclosed(bench: Bench) -> list[Measured]:
-    """Run 10,000 statements of one user that are never closed."""
+    """Measure the server after 10,000 statements of one user that are never closed."""
     import psutil
 
     process = psutil.Process(bench.server.pid)
@@ -227,13 +230,13 @@ async def unclosed(bench: Bench) -> list[Measured]:
 
 
 async def _rate(bench: Bench, times: int, call: Callable[[Client, int], Awaitable[object]]) -> float:
-    """Return the calls per second of all clients together, each calling for a separate operation."""
+    """Return the calls per second of all clients together; each client calls with its own operation."""
     await repeated(bench, 8, times, call)
     return await repeated(bench, _CLIENTS, times, call)
 
 
 async def repeated(bench: Bench, clients: int, times: int, call: Callable[[Client, int], Awaitable[object]]) -> float:
-    """Return the calls per second of the given number of clients and calls per client."""
+    """Return the calls per second of this many clients, each of which makes `times` calls."""
 
     async def repeat(number: int) -> None:
         async with bench.client(number) as client:
@@ -246,7 +249,7 @@ async def repeated(bench: Bench, clients: int, times: int, call: Callable[[Clien
 
 
 async def full_cycle(client: Client, _number: int = 0) -> None:
-    """Execute, check, page and close one statement."""
+    """Execute a statement, wait for it, fetch a page, and close it."""
     ended = await client.call("execute/postgresql", statement="SELECT 1")
     seen = await client.call("check_status", operationId=ended["history_uuid"], wait=10)
     assert seen["query_status"]["status"] == "available", seen
@@ -256,7 +259,7 @@ async def full_cycle(client: Client, _number: int = 0) -> None:
 
 
 async def _raw_read(bench: Bench, rows: int) -> float:
-    """Read with a bare cursor loop, the fairest reference: same server, same rows, no processing."""
+    """Return the seconds of a plain cursor loop, the fairest reference: same database, same rows, no processing."""
     connection = await asyncpg.connect(bench.sample_dsn)
     started = time.perf_counter()
     count = 0
@@ -279,7 +282,7 @@ async def _page_all(client: Client, operation_id: str, rows: int) -> float:
             "/api/v1/editor/fetch_result_data", {"operationId": operation_id, "rows": 10_000, "start_row": seen}
         )
         assert status == 200
-        # Searched, not parsed, because the client's parser is not being measured.
+        # The body is searched instead of parsed, because parsing by the client is not part of the measurement.
         has_more = b'"has_more":true' in body[:60]
         seen += 10_000
     seconds = time.perf_counter() - started
@@ -289,7 +292,7 @@ async def _page_all(client: Client, operation_id: str, rows: int) -> float:
 
 
 def _raw_csv(rows: int) -> float:
-    """Write a table of the same shape with pyarrow."""
+    """Return the seconds that pyarrow takes to write a table with the same columns as CSV."""
     numbers = pa.array(range(1, rows + 1), pa.int64())
     texts = pa.array([f"item {number}" for number in range(1, rows + 1)])
     seconds = pa.array(range(rows), pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp("us"))

@@ -1,7 +1,7 @@
-"""Plain DuckDB in a separate process, as the reference for DuckDB through the server, in the same run.
+"""Plain DuckDB in a separate process, as the reference for DuckDB through the server in the same run.
 
-The child runs this file as a script, so that it can use another DuckDB release: extensions are packaged some time after
-a release, and only that release loads them.
+The child process runs this file as a script and may use a different DuckDB release: an extension loads only in the
+release it was built for, and packaged extensions lag behind releases.
 """
 
 import asyncio
@@ -18,28 +18,30 @@ from types import MappingProxyType
 from typing import Any
 
 _NICENESS = 10
-"""The same as for the server's DuckDB processes, so that other work on the machine slows down both."""
+"""The server's DuckDB processes have the same niceness, so other load on the machine slows down both equally."""
 
 
 @dataclass(frozen=True)
 class StatementTimes:
-    """One statement: its time including reading all rows, and the process's processor time."""
+    """Time of one statement, including reading all its rows, and the CPU time of the process."""
 
     seconds: float
     processor_s: float
     rows: int
     first_row: str
-    """As Python displays it; "" unless the rows were read as rows."""
+    """The first row as Python displays it; "" unless the result was read as Python rows."""
 
 
 class PlainDuckdb:
-    """The child's open database. It runs one statement at a time."""
+    """A database that is open in the child process, which runs one statement at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def run(self, sql: str, *, into: str = "rows") -> StatementTimes:
-        """Run a statement and read its result `into` Python "rows", an Arrow "table", or a file at this path."""
+        """Run a statement. `into` selects how the result is read: "rows" (Python), "table" (Arrow), or the path of an
+        output file.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"sql": sql, "into": into}).encode() + b"\n")
@@ -57,10 +59,10 @@ async def plain_duckdb(
     first: Sequence[str] = (),
     arrow_files: Mapping[str, Path] = MappingProxyType({}),
 ) -> AsyncGenerator[PlainDuckdb]:
-    """Start a child process with this database open.
+    """Start a child process that opens this database.
 
-    `packages` is a folder whose DuckDB replaces the server's. `first` are initial statements. `arrow_files` are tables
-    by name.
+    `packages` is a folder whose DuckDB replaces the server's. `first` are initial statements. `arrow_files` are Arrow
+    files that become tables under these names.
     """
     tables = json.dumps({name: str(file) for name, file in arrow_files.items()})
     options = [str(database), json.dumps(dict(config)), str(packages or ""), tables]
@@ -82,7 +84,7 @@ def _main() -> None:
     os.nice(_NICENESS)
     if sys.argv[3]:
         sys.path.insert(0, sys.argv[3])
-    import duckdb  # the parent does not need it
+    import duckdb  # the parent process does not need it
 
     connection = duckdb.connect(sys.argv[1], config=json.loads(sys.argv[2]))
     for name, file in json.loads(sys.argv[4]).items():
@@ -99,7 +101,7 @@ def _ran(connection: Any, *, sql: str, into: str) -> dict[str, Any]:
         found = connection.execute(sql).fetchall()
         rows, first_row = len(found), str(found[:1])
     elif into == "table":
-        # A relation, because the result of `execute` would copy its rows once more.
+        # A relation is used because the result of `execute` would copy its rows once more.
         rows = connection.sql(sql).to_arrow_table().num_rows
     else:
         rows = _written(connection.sql(sql), into)
@@ -108,7 +110,7 @@ def _ran(connection: Any, *, sql: str, into: str) -> dict[str, Any]:
 
 
 def _written(relation: Any, path: str) -> int:
-    """Write the rows as an Arrow stream with the compression of the server's segments; return their number."""
+    """Write the rows as an Arrow stream, compressed like the server's segments; return their number."""
     import pyarrow as pa  # not installed in every Python that runs this
 
     options, rows = pa.ipc.IpcWriteOptions(compression="lz4"), 0

@@ -1,4 +1,4 @@
-"""The cost of identity and configuration, against the cheapest call of the same server in the same run."""
+"""The cost of identity and configuration, compared with the cheapest call to the same server in the same run."""
 
 import base64
 import json
@@ -25,7 +25,9 @@ _ISSUER, _AUDIENCE = "https://issuer.example", "queryserver"
 
 
 async def tokens(folder: Path) -> list[Measured]:
-    """Measure a small call with each kind of token alternately, so that other work slows all alike; and is_alive."""
+    """Measure a small call with each kind of token, and is_alive. The kinds alternate, so other load slows all of them
+    equally.
+    """
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     async with _key_server(key) as (url, fetches), bench_server(folder, settings=_jwt_settings(url)) as bench:
         alive_ms = await _median_ms(bench.client(), "/desktop/debug/is_alive")
@@ -91,7 +93,7 @@ async def _median_ms(opened: Client, path: str) -> float:
 
 
 async def _medians_ms(opened: Sequence[Client], path: str) -> list[float]:
-    """Return each client's median in ms; the clients call alternately."""
+    """Return the median of each client in ms. The clients call alternately."""
     async with AsyncExitStack() as stack:
         clients = [(await stack.enter_async_context(one), list[float]()) for one in opened]
         for _ in range(_ROUNDS):
@@ -110,7 +112,7 @@ def _jwt_settings(url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def _key_server(key: rsa.RSAPrivateKey) -> AsyncIterator[tuple[str, Counter[str]]]:
-    """Serve a JWKS document on loopback, and count its fetches."""
+    """Serve a JWKS document on loopback; yield its URL and the number of fetches."""
     numbers = key.public_key().public_numbers()
     keys = {"keys": [{"kty": "RSA", "kid": _KEY_ID, "use": "sig", "n": _base64(numbers.n), "e": _base64(numbers.e)}]}
     body = json.dumps(keys).encode()

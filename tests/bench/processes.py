@@ -1,4 +1,4 @@
-"""Processor time and memory of processes. A process that exits meanwhile is ignored."""
+"""CPU time and memory of processes. Processes that exit during the measurement are ignored."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -8,7 +8,7 @@ import psutil
 
 
 def processor_s(pids: Iterable[int]) -> float:
-    """Return the processor seconds of these processes and all their children so far, including exited ones."""
+    """Return the CPU seconds used so far by these processes and all their children, including exited children."""
 
     def used_s(process: psutil.Process) -> float:
         one = process.cpu_times()
@@ -18,18 +18,23 @@ def processor_s(pids: Iterable[int]) -> float:
 
 
 def shared_once_mib(pids: Iterable[int]) -> float:
-    """Return the memory of these processes and their children; a page shared by n processes counts 1/n for each
-    (PSS)."""
+    """Return the proportional memory (PSS) of these processes and their children, in which a page shared by n processes
+    counts as 1/n.
+    """
     return _sum(pids, lambda process: process.memory_full_info().pss) / 2**20
 
 
 def resident_mib(pids: Iterable[int]) -> float:
-    """Return the memory of these processes and their children including all shared pages (RSS)."""
+    """Return the resident memory (RSS) of these processes and their children, in which shared pages count in every
+    process.
+    """
     return _sum(pids, lambda process: process.memory_info().rss) / 2**20
 
 
 def postgres_pid(state_dir: Path) -> int:
-    """Return the main process id of a state directory's private PostgreSQL; all others are its children."""
+    """Return the PID of the main process of a state directory's private PostgreSQL; all its other processes are
+    children.
+    """
     (file,) = state_dir.glob("postgresql/**/postmaster.pid")
     return int(file.read_text().split()[0])
 

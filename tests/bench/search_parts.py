@@ -1,5 +1,4 @@
-"""How fast a million columns are searched, against a plain query on the same database, and the duration of a
-refresh."""
+"""Searches in a million columns, compared with a plain query on the same database, and the time for a refresh."""
 
 import asyncio
 import random
@@ -50,7 +49,7 @@ _QUERIES = {
 
 
 class _Large(FakeCatalog):
-    """Generates its metadata on request, so that it uses no memory itself."""
+    """A catalog that generates its metadata on demand, so that it uses no memory itself."""
 
     async def databases(self) -> Sequence[str]:
         return [f"db_{number}" for number in range(_DATABASES)]
@@ -78,7 +77,7 @@ class _LargeEngine(FakeCatalogEngine):
 
 
 async def search(folder: Path) -> list[Measured]:
-    """Refresh 30,000 tables, then search over HTTP."""
+    """Measure a refresh of 30,000 tables, then searches over HTTP."""
     async with EmbeddedPostgres.start(folder / "state") as server:
         plain = await asyncpg.connect(server.admin_dsn())
         await plain.execute("create database bench")
@@ -155,7 +154,7 @@ async def _timed(caller: Caller, text: str, **more: Any) -> tuple[float, dict[st
 
 
 async def _bare(dsn: str) -> list[Measured]:
-    """Run the same search as SQL over one row per column."""
+    """Measure the same search as SQL on a table with one row per column."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(
         "create table flat as select database, name, split_part(one, chr(31), 1) as field from metadata_objects,"

@@ -1,4 +1,4 @@
-"""The measured server, started as a user would, with embedded defaults."""
+"""The measured server, started as a user would start it, with embedded defaults."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from queryserver.platform.embedded.sample_server import prepare
 PASSWORD = "bench-" + os.urandom(8).hex()
 USERS = 8
 _SETTINGS = {
-    # The measurements run more concurrently than one person would.
+    # The measurements run more statements concurrently than one person would.
     "QUERYSERVER__EDITOR__MAX_STATEMENTS_PER_USER": "200",
     "QUERYSERVER__EDITOR__MAX_STREAMS_PER_USER": "200",
 }
@@ -30,7 +30,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One line of the table."""
+    """One row of the results table."""
 
     what: str
     value: str
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """A running server and ways to call it."""
+    """A running server and the means to call it."""
 
     server: ServerProcess
     data_dir: Path
@@ -48,30 +48,30 @@ class Bench:
     service_dsn: str
 
     def client(self, user: int = 0) -> Client:
-        """Return one of the users' connections."""
+        """Return a client for one of the users."""
         return Client(self.server.base_url, self.tokens[user % len(self.tokens)])
 
     @property
     def processor_s(self) -> float:
-        """The server process's processor seconds so far."""
+        """CPU seconds that the server process has used so far."""
         used = psutil.Process(self.server.pid).cpu_times()
         return used.user + used.system
 
     @property
     def resident_mib(self) -> float:
-        """The server process's memory, without PostgreSQL's."""
+        """Resident memory of the server process, excluding PostgreSQL."""
         return psutil.Process(self.server.pid).memory_info().rss / 2**20
 
 
 class Peak:
-    """The server's observed peak memory in MiB."""
+    """The observed peak of the server's memory in MiB."""
 
     mib = 0.0
 
 
 @asynccontextmanager
 async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
-    """Sample the server's memory inside the context."""
+    """Sample the server's memory until the context exits."""
     peak = Peak()
 
     async def watch() -> None:
@@ -90,9 +90,9 @@ async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
 async def bench_server(
     folder: Path, more: Mapping[str, Mapping[str, object]] | None = None, *, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Bench]:
-    """Start a fresh server with the embedded PostgreSQL and sample data, and a few logged-in users.
+    """Start a new server with embedded PostgreSQL, sample data, and a few users who are logged in.
 
-    `more` are additional interpreters, `settings` additional environment variables.
+    `more` are additional interpreters; `settings` are additional environment variables.
     """
     async with prepare(folder / "state") as given:
         defaults = replace(given, sample_dsn=await login_without_limit(given))
@@ -117,7 +117,7 @@ async def bench_server(
 
 
 async def login_without_limit(defaults: EmbeddedResources) -> str:
-    """Return the sample database's DSN with a separate login, because the default login has few connections."""
+    """Return the sample database's DSN for a separate role, because the default role may open few connections."""
     connection = await asyncpg.connect(defaults.sample_admin_dsn or defaults.service_dsn)
     try:
         await connection.execute(f"CREATE ROLE bench LOGIN PASSWORD '{PASSWORD}'")
@@ -129,7 +129,7 @@ async def login_without_limit(defaults: EmbeddedResources) -> str:
 
 
 async def administrator_token(bench: Bench) -> str:
-    """Create an administrator's token."""
+    """Create an administrator and return their token."""
     database = {"QUERYSERVER__DESKTOP__DATABASE__URL": bench.service_dsn}
     await _create_user("root", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(bench.data_dir)}, "--admin")
     return await _token(bench.server, "root")

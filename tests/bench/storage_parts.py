@@ -1,6 +1,6 @@
-"""File transfers through the server, against direct transfers to the store with curl, in the same run.
+"""File transfers through the server, compared with direct transfers between curl and the store, in the same run.
 
-The stores are the real ones of `make test-engines`: HDFS through WebHDFS, versitygw for S3, and a local root.
+The stores are the real stores of `make test-engines`: HDFS through WebHDFS, versitygw for S3, and a local root.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ _USER = "user0"
 
 @dataclass(frozen=True)
 class Store:
-    """A measured store."""
+    """A store under measurement."""
 
     name: str
     directory: str
-    """The files' directory, as an API path."""
+    """The API path of the directory for files."""
     upload: Callable[[Path, str], list[str]]
-    """Returns curl arguments that upload a file directly to the store under a name."""
+    """Returns the curl arguments that upload a file directly to the store under a name."""
     download: Callable[[str], list[str]]
-    """Returns curl arguments that download it directly from the store."""
+    """Returns the curl arguments that download a file directly from the store."""
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The server and all stores."""
+    """The server and all the stores that it uses."""
 
     bench: Bench
     hdfs: HdfsCluster
@@ -56,7 +56,9 @@ class Stores:
 
 
 async def transfers(folder: Path) -> list[Measured]:
-    """Transfer 1 GiB up and down, alternating with direct curl transfers; also measure the delay of other calls."""
+    """Measure 1 GiB uploads and downloads, alternating with direct curl transfers, and the delay of other calls
+    meanwhile.
+    """
     async with open_stores(folder) as setting:
         source = folder / "1gib"
         await asyncio.to_thread(_random_file, source, _GIB)
@@ -67,7 +69,7 @@ async def transfers(folder: Path) -> list[Measured]:
 
 
 async def listings(folder: Path) -> list[Measured]:
-    """Measure the first page of a directory with 100,000 entries, by name and by size."""
+    """Measure the first page of a directory with 100,000 entries, sorted by name and by size."""
     async with open_stores(folder) as setting:
         await asyncio.to_thread(_many_objects, setting.s3.directory / "bench" / "many")
         await _many_directories(setting.hdfs)
@@ -79,7 +81,7 @@ async def listings(folder: Path) -> list[Measured]:
 
 
 async def downloads(folder: Path) -> list[Measured]:
-    """Run 100 concurrent downloads of 10 MiB."""
+    """Measure 100 concurrent downloads of 10 MiB."""
     async with open_stores(folder) as setting:
         source = folder / "10mib"
         await asyncio.to_thread(_random_file, source, 10 * _MIB)
@@ -202,7 +204,7 @@ async def _delete(setting: Stores, store: Store, *names: str) -> None:
 
 
 async def _curl(*arguments: str) -> float:
-    """Return the seconds of a curl run that must succeed."""
+    """Run curl, which must succeed; return the seconds it took."""
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         "curl", "-sS", "--fail-with-body", "-o", os.devnull, *arguments, stdin=asyncio.subprocess.DEVNULL
@@ -223,7 +225,7 @@ def _random_file(path: Path, size: int) -> None:
 
 @asynccontextmanager
 async def open_stores(folder: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[Stores]:
-    """Start the real stores, and a server that has them all."""
+    """Start the real stores, and a server that is configured with all of them."""
     local = folder / "files"
     (local / "shared").mkdir(parents=True)
     with ExitStack() as stack:
@@ -251,7 +253,7 @@ def _settings(hdfs: HdfsCluster, s3: S3Address, local: Path) -> Mapping[str, str
 
 
 def s3_settings(s3: S3Address) -> Mapping[str, str]:
-    """Return the settings with which a server reads and writes this store as `s3a`."""
+    """Return the settings that configure this store as the server's `s3a` store."""
     account = {
         "access_key_id": s3.access_key_id,
         "secret_access_key": s3.secret_access_key,
@@ -279,7 +281,7 @@ def _s3(address: S3Address) -> Store:
     login = [
         *("--aws-sigv4", f"aws:amz:{address.region}:s3"),
         *("--user", f"{address.access_key_id}:{address.secret_access_key}"),
-        # Not every curl sends it automatically.
+        # Not every version of curl sends this header automatically.
         *("-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"),
     ]
     return Store(
@@ -306,7 +308,7 @@ def _many_objects(directory: Path) -> None:
 
 
 async def _many_directories(cluster: HdfsCluster) -> None:
-    """Create directories, which are also entries but use no blocks."""
+    """Create many empty directories, which count as entries but occupy no blocks."""
     limit = asyncio.Semaphore(16)
     async with httpx.AsyncClient(timeout=60) as http:
 
@@ -331,7 +333,9 @@ def _hdfs_page(cluster: HdfsCluster) -> Callable[[httpx.AsyncClient], Awaitable[
 
 
 def _s3_page(address: S3Address, *, counted: bool = True) -> Callable[[httpx.AsyncClient], Awaitable[object]]:
-    """Request one page; `counted` also requests all following pages, which the contract's total (5.2) needs."""
+    """Return a function that requests one page. If `counted` is set, it also requests all later pages, which are needed
+    for the total (Contract storage 5.2).
+    """
 
     async def page(http: httpx.AsyncClient) -> None:
         del http

@@ -1,4 +1,4 @@
-"""Compares the clients' ledger with the service database, the target table and the results after a run."""
+"""Compares the clients' ledger with the service database, the target table and the stored results after a run."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ FAULTS = {
 
 @dataclass
 class Audit:
-    """The findings. All fault counts must be 0."""
+    """The findings of an audit. All fault counts must be 0."""
 
     faults: dict[str, list[Mapping[str, Any]]] = field(default_factory=lambda: {name: [] for name in FAULTS})
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -44,12 +44,12 @@ class Audit:
         return not any(self.faults.values())
 
     def add(self, fault: str, entry: Entry, **facts: object) -> None:
-        """Record a fault with everything needed to investigate it."""
+        """Record a fault, with all facts that an investigation needs."""
         self.faults[fault].append(asdict(entry) | {"facts": {name: str(value) for name, value in facts.items()}})
 
 
 async def audit(fleet: Fleet, ledger: Ledger, callers: Mapping[str, Caller]) -> Audit:
-    """Wait until everything has settled, then compare."""
+    """Wait until no statement is active, then compare every ledger entry."""
     found = Audit()
     try:
         await until(lambda: _nothing_active(fleet), SETTLES_WITHIN_S)
@@ -88,7 +88,9 @@ async def _rows(dsn: str, sql: str) -> Sequence[asyncpg.Record]:
 
 
 def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times: int) -> None:
-    """Compare one statement: the response to its client, its record, and how often its row is in the target."""
+    """Compare three facts of one statement: the response to its client, its record, and the number of its rows in the
+    target.
+    """
     state = str(record["state"]) if record else "not submitted"
     code = str(record["error_code"] or "") if record else ""
     found.outcomes[f"{entry.kind}: {code or state}"] += 1
@@ -111,7 +113,7 @@ def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times:
 
 
 async def _read_again(found: Audit, entries: Sequence[Entry], callers: Mapping[str, Caller]) -> None:
-    """Read every available result from its first row to its last."""
+    """Read every available result again, from its first row to its last."""
     places = asyncio.Semaphore(_READERS)
 
     async def read(entry: Entry) -> None:
@@ -129,7 +131,7 @@ async def _read_again(found: Audit, entries: Sequence[Entry], callers: Mapping[s
 
 
 def written(found: Audit, ledger: Ledger, setting: Mapping[str, Any], folder: Path) -> str:
-    """Return the report as text; store it and all facts as JSON in the folder."""
+    """Return the report as text, and store it in the folder, together with all facts as JSON."""
     lines = [", ".join(f"{name} {value}" for name, value in setting.items() if name != "disturbances"), ""]
     lines += [f"{len(found.faults[name]):>6}  {text}" for name, text in FAULTS.items()]
     lines += ["", f"{len(ledger.entries):>6}  statements; settled in time: {'yes' if found.settled else 'no'}"]

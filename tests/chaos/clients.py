@@ -1,8 +1,8 @@
 """The fleet's users, and the ledger of all their requests and responses.
 
-The rules of a client: every execute has an idempotency key, and is retried with it; a 429, 502 or 503, and a lost
-connection, is retried after `Retry-After` or a growing pause; a state is polled until it is neither waiting nor
-running; pages are read with `start_row`; a file counts only if it arrived completely.
+Rules for every client: An execute call has an idempotency key and is retried with it. A 429, 502 or 503 response or a
+lost connection is retried after `Retry-After` or a growing pause. A state is polled until it is neither waiting nor
+running. Pages are read with `start_row`. A file counts only if it arrived completely.
 """
 
 import asyncio
@@ -31,18 +31,19 @@ _THINKS_S = (0.2, 3.0)
 
 
 class GaveUp(Exception):
-    """No final response within minutes."""
+    """A call got no final response within minutes."""
 
 
 def now() -> str:
-    """Return the time as the report shows it."""
+    """Return the current time in the report's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass
 class Entry:
-    """A statement, as recorded by its client. `token` is the idempotency key, and the value that an insert adds to the
-    target."""
+    """A statement as its client recorded it. `token` is the idempotency key, and the value that an insert writes to the
+    target table.
+    """
 
     kind: str
     user: str
@@ -55,23 +56,23 @@ class Entry:
     responded_at: str = ""
     problems: list[str] = field(default_factory=list)
     factor: int = 0
-    """Determines the row values of statements that have a result."""
+    """Determines the values in the rows of statements that have a result."""
     rows: int = 0
 
 
 @dataclass
 class Ledger:
-    """The responses to all clients."""
+    """All statements of the clients, and counts of the responses they received."""
 
     entries: list[Entry] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, str]] = field(default_factory=list)
-    """HTTP 500s, and responses that no rule covers."""
+    """HTTP 500 responses, and responses that no rule covers."""
 
 
 @dataclass
 class Caller:
-    """One user's calls, each retried until there is a final response."""
+    """One user's calls, each of which is retried until it gets a final response."""
 
     user: str
     headers: Mapping[str, str]
@@ -82,7 +83,7 @@ class Caller:
     async def call(
         self, method: str, path: str, *, key: str = "", answer_s: float = _ANSWER_WITHIN_S, **more: Any
     ) -> httpx.Response:
-        """Return the final response. Raises GaveUp."""
+        """Make a call and return its final response. Raises GaveUp."""
         give_up, pause = time.monotonic() + _GIVE_UP_S, 0.5
         headers = {**self.headers, **({"Idempotency-Key": key} if key else {})}
         while time.monotonic() < give_up:
@@ -106,7 +107,7 @@ class Caller:
         raise GaveUp(path)
 
     async def successful_body(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:
-        """Return the body of a successful POST; record any other response as a fault."""
+        """Send a POST that must succeed; return its body. Any other final response is recorded as a fault."""
         response = await self.call("POST", path, key=key, answer_s=_ANSWER_WITHIN_S + wait_s, json=body)
         if response.status_code != 200:
             self._fault(path, key or str(body.get("operationId", "")), response)
@@ -120,14 +121,14 @@ class Caller:
 
 @dataclass
 class Client:
-    """A user who runs one statement after the other."""
+    """A user who runs one statement after another."""
 
     caller: Caller
     ends_at: float
-    """In monotonic time; a running statement is followed to completion."""
+    """In monotonic time. A statement that is running then is still followed to completion."""
 
     async def run(self) -> None:
-        """Run until the time is over."""
+        """Run statements until `ends_at`."""
         kinds: list[Callable[[Entry], Awaitable[None]]] = [self.insert, self.select, self.page, self.download]
         kinds.append(self.cancel)
         random = self.caller.random
@@ -145,23 +146,23 @@ class Client:
             await asyncio.sleep(random.uniform(*_THINKS_S))
 
     async def insert(self, entry: Entry) -> None:
-        """Insert a row with the token into the target."""
+        """Insert a row with the token into the target table."""
         delay = self.caller.random.choice((0, 0, 0.5, 2, 4))
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep({delay})")
         await self._follow(entry)
 
     async def select(self, entry: Entry) -> None:
-        """Select a few rows, which are stored in the record."""
+        """Select a few rows, which are stored in the statement's record."""
         await self._select(entry, 20)
         await read_all(self.caller, entry)
 
     async def page(self, entry: Entry) -> None:
-        """Select several thousand rows, which go to the result store, and page through them."""
+        """Select several thousand rows, which are stored in the result store, and read them as pages."""
         await self._select(entry, ROWS)
         await read_all(self.caller, entry)
 
     async def download(self, entry: Entry) -> None:
-        """Download several thousand rows as a file."""
+        """Select several thousand rows, and download them as a file."""
         await self._select(entry, ROWS)
         if entry.state != READABLE:
             return
@@ -174,7 +175,7 @@ class Client:
             entry.problems.append(f"{now()} wrong content: the file has {len(rows)} rows")
 
     async def cancel(self, entry: Entry) -> None:
-        """Cancel an insert before its end, or too late."""
+        """Cancel an insert, either while it runs or after it has completed."""
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep(4)")
         await asyncio.sleep(self.caller.random.uniform(0, 5))
         await self.caller.successful_body("cancel_statement", operationId=entry.operation, wait_s=10)
@@ -206,12 +207,12 @@ class Client:
 
 
 def expected(entry: Entry) -> list[list[Any]]:
-    """Return the rows of the statement's result."""
+    """Return the rows that the statement's result must have."""
     return [[n, n * entry.factor, f"row {n} of {entry.token}"] for n in range(1, entry.rows + 1)]
 
 
 async def read_all(caller: Caller, entry: Entry) -> None:
-    """Read the result page by page and record deviations."""
+    """Read the result page by page, and record deviations from the expected rows."""
     if entry.state != READABLE:
         return
     rows: list[Any] = []

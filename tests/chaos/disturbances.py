@@ -1,4 +1,4 @@
-"""The disturbances: one every 20 seconds, each undone automatically."""
+"""The disturbances. One starts every 20 seconds, and each is undone automatically."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _RESTARTED_WITHIN_S = 120
 
 
 class Disturbances:
-    """Runs the disturbances in random order; `log` records their effects."""
+    """Runs the disturbances in random order; `log` records each with its effect."""
 
     def __init__(self, fleet: Fleet, random: Random) -> None:
         self._fleet = fleet
@@ -29,7 +29,7 @@ class Disturbances:
         self.log: list[dict[str, str]] = []
 
     async def run(self, ends_at: float) -> None:
-        """Run until the given time, and until everything is undone."""
+        """Run disturbances until the given time, then wait until all of them are undone."""
         kinds: list[Callable[[], Awaitable[str]]] = [
             self.kill_server,
             self.kill_worker,
@@ -50,11 +50,11 @@ class Disturbances:
                 running.create_task(self._noted(turns.pop()))
 
     async def kill_server(self) -> str:
-        """Kill a server with -9, then restart it."""
+        """Kill a server with SIGKILL, then restart it."""
         return await self._killed(self._fleet.servers)
 
     async def kill_worker(self) -> str:
-        """Kill a worker with -9, then restart it."""
+        """Kill a worker with SIGKILL, then restart it."""
         return await self._killed(self._fleet.workers)
 
     async def hold_server(self) -> str:
@@ -66,7 +66,7 @@ class Disturbances:
         return await self._held(self._fleet.workers)
 
     async def broker_stopped(self) -> str:
-        """Stop the broker; it returns empty."""
+        """Stop the broker; after its restart it is empty."""
         async with self._single["broker"]:
             await self._fleet.valkey.stop()
             await asyncio.sleep(self._random.uniform(*_AWAY_S))
@@ -74,21 +74,23 @@ class Disturbances:
         return "stopped and started"
 
     async def broker_flushed(self) -> str:
-        """Delete everything in the broker."""
+        """Delete all data in the broker."""
         async with self._single["broker"], Redis.from_url(self._fleet.valkey.url) as broker:
             await broker.flushall()
         return "flushed"
 
     async def database_restarted(self) -> str:
-        """Stop PostgreSQL fast, with the service database and the target; it returns at the same address."""
+        """Stop PostgreSQL, which has the service database and the target, with a fast shutdown; restart it at the same
+        address.
+        """
         return await self._database_ended(signal.SIGINT)
 
     async def database_crashed(self) -> str:
-        """Crash PostgreSQL, which then has to recover."""
+        """Crash PostgreSQL, so that it must recover when it restarts."""
         return await self._database_ended(signal.SIGQUIT)
 
     async def results_away(self) -> str:
-        """Let the results link lead nowhere, as if a mount were gone, or to something that is not a directory."""
+        """Redirect the link to the results to a missing path, as if a mount were lost, or to a regular file."""
         async with self._single["results"]:
             kind = self._random.choice(("nowhere", "a file"))
             replacement = self._fleet.directory / kind.replace(" ", "-")
@@ -102,7 +104,7 @@ class Disturbances:
         return kind
 
     async def rolling_restart(self) -> str:
-        """Stop the members with SIGTERM one after the other, each once the previous one is ready."""
+        """Stop each member with SIGTERM and restart it; continue with the next member when it is ready."""
         slow: list[str] = []
         async with self._single["rolling"]:
             for member in self._fleet.members:

@@ -1,4 +1,4 @@
-"""A server on a real port, and users with the client of `clients/python`."""
+"""A server on a real port, and users of the Python client in `clients/python`."""
 
 import secrets
 import socket
@@ -36,7 +36,7 @@ class Server:
 
     @property
     def engine(self) -> FakeEngine:
-        """The scripted engine of the connector `mysql`."""
+        """The scripted engine behind the connector `mysql`."""
         connector = self.api.services.connectors.find("mysql")
         assert connector is not None
         engine = self.api.services.connectors.engine(connector)
@@ -48,10 +48,10 @@ class Server:
 async def server(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Server]:
-    """A server with files: its local root is a folder on this machine (`root`).
+    """A server with file access, whose local root is a folder on this machine (`root`).
 
-    It has a separate database, because servers that share a database run each other's statements. It lives
-    only for the tests of one file, because other files' tests replace functions that it uses.
+    It has its own database, because servers that share a database run each other's statements. It serves the tests of
+    only one file, because tests of other files replace functions that it uses.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async with _serving(tmp_path_factory.mktemp("client"), dsn, users_url) as server:
@@ -81,7 +81,7 @@ async def _serving(directory: Path, dsn: str, users_url: str, **editor: Any) -> 
 
 
 async def api_token(db: Connection, *scopes: str) -> str:
-    """Create an API token of the user with these scopes."""
+    """Create an API token with these scopes for the user; return it."""
     fields = {"name": secrets.token_hex(4), "scopes": scopes}
     return str((await db.transport.call("POST", "token/api_tokens/new", fields))["value"])
 
@@ -112,13 +112,13 @@ def commands() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def make(tmp_path: Path, commands: socket.socket) -> Make:
-    """Return a factory of command lines for one test."""
+    """Build command lines for one test."""
     return maker(tmp_path, commands)
 
 
 @pytest.fixture
 async def qs(server: Server, make: Make) -> Qs:
-    """The command line of a new user, whose token is in the environment."""
+    """The command line of a new user, whose token is in an environment variable."""
     return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
 
 
@@ -137,5 +137,5 @@ def root(server: Server) -> Path:
 
 
 def stored(server: Server, folder: str) -> dict[str, bytes]:
-    """Return everything in the folder, including hidden files."""
+    """Return the content of every file in the folder by name, including hidden files."""
     return {path.name: path.read_bytes() for path in (root(server) / folder.removeprefix("file:///")).iterdir()}

@@ -1,4 +1,4 @@
-"""TCP proxies between a client and its server: one cuts connections, one delays responses."""
+"""TCP proxies between a client and its server. One cuts connections; the other delays responses."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ _END_OF_STREAM = b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Cut:
-    """Cuts a connection after this many request or response bytes."""
+    """Cuts a connection after this many bytes of requests or responses."""
 
     of_requests: int | None = None
     of_answers: int | None = None
@@ -21,21 +21,24 @@ class Cut:
 
 @dataclass
 class Proxy:
-    """Each new connection takes the next of `cuts`; once all are used, connections are not cut."""
+    """A proxy that can cut connections and hold back responses.
+
+    Each new connection uses the next of `cuts`; once all are used, connections are no longer cut.
+    """
 
     url: str = ""
     cuts: deque[Cut] = field(default_factory=deque)
     holds_events: bool = False
-    """Whether event stream bytes are held back until the stream ends."""
+    """Whether the bytes of an event stream are held back until the stream ends."""
     holds_answers_after: int | None = None
-    """Once requests have reached this many bytes (`requested_bytes`), no more responses are forwarded."""
+    """Once requests have reached this many bytes (`requested_bytes`), responses are held back."""
     held_answers: int = 0
-    """Connections whose response is held back."""
+    """Number of connections whose response is held back."""
     connections: int = 0
     requested_bytes: int = 0
-    """Request bytes forwarded, over all connections."""
+    """Request bytes forwarded on all connections."""
     answered_bytes: int = 0
-    """Response bytes forwarded, over all connections."""
+    """Response bytes forwarded on all connections."""
 
 
 @asynccontextmanager
@@ -67,7 +70,7 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # This includes a task that is canceled before it has started, or while it connects.
+        # This also covers a task that is canceled before it starts, or while it connects.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""`qs` as a process, with a separate configuration."""
+"""`qs` as a separate process, with its own configuration."""
 
 import asyncio
 import csv
@@ -36,7 +36,7 @@ class CommandOutput:
 
 @dataclass(frozen=True)
 class RunningCommand:
-    """A running command."""
+    """A command that is still running."""
 
     pid: int
     _out: asyncio.Task[bytes]
@@ -51,7 +51,7 @@ class RunningCommand:
 
 @dataclass(frozen=True)
 class Qs:
-    """One user's command line, with a separate configuration directory."""
+    """One user's command line, with its own configuration directory."""
 
     environment: Mapping[str, str]
     directory: Path
@@ -65,8 +65,9 @@ class Qs:
         return RunningCommand(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
 
     async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
-        """Start a command with these as stdin, stdout and stderr, which are closed here; return its process id and
-        future exit code."""
+        """Start a command with these descriptors as stdin, stdout and stderr, and close them in this process. Return
+        the command's PID and a task that yields its exit code.
+        """
         from_report, report = os.pipe()
         message = json.dumps({"words": words, "environment": dict(self.environment)}).encode()
         socket.send_fds(self.requests, [message], [*standard, report])
@@ -85,7 +86,7 @@ Make = Callable[..., Qs]
 
 @contextmanager
 def forker() -> Iterator[socket.socket]:
-    """The process that starts commands."""
+    """The process that starts commands; yields the socket for requests."""
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with parent_end, child_end:
         command = [sys.executable, forking.__file__, str(child_end.fileno())]
@@ -97,8 +98,9 @@ def forker() -> Iterator[socket.socket]:
 
 
 def maker(directory: Path, requests: socket.socket) -> Make:
-    """Return a factory of command lines that share a configuration directory; only the given variables concern
-    queryserver."""
+    """Return a factory of command lines that share a configuration directory. Only the given variables configure
+    queryserver.
+    """
 
     def made(**variables: str) -> Qs:
         environment = clean_environment() | {"QUERYSERVER_CONFIG_DIR": str(directory / "config"), **variables}

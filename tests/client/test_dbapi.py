@@ -369,7 +369,7 @@ def run_program(text: str) -> str:
 
 
 def close_sessions(connection: dbapi.Connection) -> None:
-    """Close all of the user's sessions on the server, bypassing the connection."""
+    """Close all the user's sessions on the server, without using the connection's own methods."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
 
@@ -448,7 +448,7 @@ def test_program_does_not_wait_for_daemon_thread_calls(server: Server, connect: 
 
 @in_thread
 def test_program_waits_for_closes_by_the_client_thread(server: Server, connect: Connect):
-    """The garbage collector may find a connection in that thread, too. Open objects are closed later."""
+    """The garbage collector may also run in that thread, so objects that are still open are closed later."""
     token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import anyio

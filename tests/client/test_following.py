@@ -1,4 +1,4 @@
-"""Progress, logs, cancellation: while a statement runs (issue 20, section 3)."""
+"""Progress, logs and cancellation of a running statement (issue 20, section 3)."""
 
 import asyncio
 import os
@@ -120,7 +120,7 @@ class TestCancel:
 
 
 class SlowEvents(httpx.AsyncHTTPTransport):
-    """The real transport with slow event streams."""
+    """The real transport, with delayed event streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class SlowStream(httpx.AsyncByteStream):
 
 class TestEvents:
     async def events_of(self, db: Connection, statement: str) -> list[str]:
-        """Return log lines, the states between them, and whether there was progress."""
+        """Submit a statement; return its log lines, its states in between, and whether it reported progress."""
         submitted = await db.submit("mysql", statement)
         lines, states, progressed = list[str](), list[str](), False
         async for event in submitted.events():
@@ -196,7 +196,7 @@ class TestEvents:
 
             now, slow.head_after_s, slow.first_after_s = 0.0, 0.0, 1.0
             db.transport.rest_of_events = Rest(60, 3600, lambda: now)
-            await self.events_of(db, "sleep 1.5 then rows 3")  # polled instead
+            await self.events_of(db, "sleep 1.5 then rows 3")  # the client polls instead
             slow.first_after_s = 0.0
             await self.events_of(db, "sleep 0.5 then rows 3")
             assert (slow.streams, db.transport.rest_of_events.is_on) == (2, True)

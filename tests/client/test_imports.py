@@ -1,4 +1,4 @@
-"""`db.imports`: from a file to a table (issue 20, section 3)."""
+"""`db.imports`: importing a file into a table (issue 20, section 3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -130,7 +130,7 @@ async def test_cut_import_loads_rows_once(server: Server, sales: Path, cut: int)
 
 
 class ProgramExit(Exception):
-    """A program exit in the middle of its work."""
+    """Simulates the exit of the program in the middle of its work."""
 
 
 async def test_abandoned_load_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):

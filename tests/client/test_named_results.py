@@ -1,4 +1,4 @@
-"""Earlier results as tables: `{orders}` in a statement's text (Contract editor 6.5)."""
+"""Earlier results as tables, named as `{orders}` in a statement (Contract editor 6.5)."""
 
 import asyncio
 from uuid import uuid4

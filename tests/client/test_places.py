@@ -1,4 +1,4 @@
-"""The partial files of downloads: where they are, when they are reused, and when they are removed."""
+"""Partial files of downloads: where they are stored, and when they are reused or removed."""
 
 import errno
 import fcntl
@@ -20,7 +20,9 @@ def names(directory: Path) -> list[str]:
 
 
 def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], None] = Place.leave) -> int:
-    """Write data and return how many bytes of the partial file were reused; `end` determines how the download ends."""
+    """Write `data` as a download of `source`, and end the download with `end`; return how many bytes of the partial
+    file were reused.
+    """
     place = Place(target, is_kept=True)
     file, kept = place.open(source)
     with file:

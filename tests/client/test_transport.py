@@ -1,4 +1,4 @@
-"""Which calls are retried, and credentials, against a scripted server (issue 20, section 3)."""
+"""Retries of calls, and credentials, against a scripted server (issue 20, section 3)."""
 
 import traceback
 from collections.abc import Callable
@@ -50,7 +50,9 @@ async def test_waiting_for_own_connection_is_not_a_failure():
 
 
 def shown(error: BaseException | None) -> str:
-    """Return the tracebacks of an error and its causes in this package's frames, with their variables."""
+    """Return the messages of an error and its causes, and the local variables of this package's frames in their
+    tracebacks.
+    """
     texts: list[str] = []
     while error is not None:
         traced = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -62,7 +64,7 @@ def shown(error: BaseException | None) -> str:
 
 
 class ScriptedTransport:
-    """Sends its responses in order, then repeats the last one."""
+    """A transport that sends its responses in order, then repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -172,7 +174,7 @@ async def test_retry_time_is_limited(monkeypatch: pytest.MonkeyPatch):
         nonlocal now
         now += seconds
 
-    # A clock that other work does not affect.
+    # A fake clock, which other load on the machine does not affect.
     monkeypatch.setattr("queryserver_client.retries.anyio", SimpleNamespace(current_time=lambda: now, sleep=sleep))
     server = ScriptedTransport(PROXY_PAGE)
     async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:

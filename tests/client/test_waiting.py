@@ -1,4 +1,4 @@
-"""Obstacles between a client and its server: proxies, the limit of concurrent waits, certificates."""
+"""Obstacles between a client and its server: proxies, the limit on concurrent waits, certificates."""
 
 import asyncio
 import json
@@ -23,13 +23,13 @@ def a_sleep(seconds: float) -> str:
 
 
 class Impatient(httpx.AsyncHTTPTransport):
-    """A proxy that ends calls longer than a second: with 504, or by closing the connection."""
+    """A proxy that ends calls after one second, either with 504 or by closing the connection."""
 
     def __init__(self, *, end: Callable[[], httpx.Response]) -> None:
         super().__init__()
         self.end = end
         self.waits: list[float] = []
-        """The requested wait of each call, in seconds."""
+        """The wait in seconds that each call requested."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.waits += [wait] if (wait := json.loads(request.content or b"{}").get("wait")) else []
@@ -69,7 +69,7 @@ async def test_statement_outlasting_proxy_timeout_runs_once_to_completion(
         assert len(line.waits) > 1
         await db.query("mysql", "rows 1")
         assert max(line.waits[1:]) < 2
-        # The cut may have been accidental, so later calls request the whole wait again.
+        # The cut may have been accidental, so later calls request the full wait again.
         monkeypatch.setattr(db.transport, "_held_shorter_until", 0.0)
         await db.query("mysql", "rows 1")
         assert line.waits[-1] == 30
@@ -79,7 +79,7 @@ async def test_statements_beyond_wait_limit_all_succeed(server: Server, monkeypa
     monkeypatch.setattr("queryserver_client.events._POLL_S", 0.1)
     monkeypatch.setattr(server.api.services.streams, "max_per_user", 2)
     statements = [a_sleep(0.3) for _ in range(12)]
-    # Refusals must be retried until they stop, and not be taken for a proxy that holds events back.
+    # Refused waits must be retried, and must not be mistaken for a proxy that holds back events.
     async with connect(server.url, token=await server.token(), retries=Retries(total_s=60)) as db:
 
         async def followed(statement: str) -> object:
@@ -114,7 +114,7 @@ async def test_unconfirmed_submission_is_found_by_its_key(server: Server):
 
 
 async def test_statement_whose_response_was_lost_is_found_by_its_key(server: Server):
-    """The first response arrived and reported that the statement was running."""
+    """The first response did arrive, and reported that the statement was running."""
     statement, is_cut = a_sleep(0.5), asyncio.Event()
 
     class Cut(httpx.AsyncHTTPTransport):
@@ -254,7 +254,7 @@ def new_table(connection: dbapi.Connection) -> str:
 
 
 class TestTransactions:
-    """DB-API transactions whose first call does not get through."""
+    """DB-API transactions whose first call fails in transit."""
 
     async def test_possibly_begun_transaction_is_ended_before_next(self, server: Server):
         token = await server.token()
@@ -343,7 +343,7 @@ class TestTransactions:
                 refused.append(1)
                 with pytest.raises(dbapi.OperationalError):
                     connection.commit()
-                connection.execute(f"DELETE FROM {table} WHERE id = 4")  # nothing has ended it
+                connection.execute(f"DELETE FROM {table} WHERE id = 4")  # still in the same transaction
                 connection.commit()
                 assert calls[8:] == [begin, "COMMIT", "COMMIT"]
                 assert connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall() == [(1,), (2,)]

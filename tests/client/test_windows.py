@@ -1,4 +1,4 @@
-"""Large results as Arrow: in windows, several concurrently (issue 20, 3)."""
+"""Large results as Arrow, read in several concurrent windows (issue 20, 3)."""
 
 import asyncio
 import random
@@ -18,8 +18,9 @@ from queryserver_client.downloads import Download
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 CONVERTED = "SELECT union_value(n := i) AS u, i AS n FROM range({}) AS r(i)"
-"""A column whose stored type differs from the download's, so the file must be generated and its size is unknown
-before."""
+"""A column whose type in downloads differs from its stored type, so the file must be generated and its size is not
+known in advance.
+"""
 ROWS = 100_000
 
 
@@ -80,7 +81,7 @@ async def test_reader_that_stops_leaves_no_window(db: Connection):
     assert not under_way()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_slowly(found), 0.2)
-    # Where it was not waiting for rows, the loop closes the remaining generators in its next iterations.
+    # Generators that were not waiting for rows are closed by the loop in its next iterations.
     await until(lambda: not under_way())
     assert (await found.arrow()).num_rows == ROWS
 
@@ -93,7 +94,7 @@ async def test_result_that_disappears_meanwhile_is_an_error(server: Server, db: 
 
 
 async def test_truncated_range_is_not_end_of_result(server: Server):
-    """Simulates an intermediary that responds to a range request with fewer bytes, or with none."""
+    """Simulates an intermediary that answers a range request with fewer bytes than requested, or with none."""
 
     def shortened(request: httpx.Request, response: httpx.Response) -> httpx.Response:
         if "Range" not in request.headers or request.headers["Range"].startswith("bytes=0-"):
@@ -127,7 +128,7 @@ async def test_result_is_read_whole_if_ranges_are_unavailable(server: Server):
 
 
 async def test_refusal_of_large_result_gives_reason(db: Connection):
-    """The size is requested with HEAD, whose response has no text."""
+    """The size is requested with HEAD, whose response has no body for the reason."""
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     await found.close()
     with pytest.raises(ApiError) as refused:
@@ -136,7 +137,7 @@ async def test_refusal_of_large_result_gives_reason(db: Connection):
 
 
 async def test_highly_compressed_rows_are_not_all_in_memory_together(db: Connection):
-    """A megabyte in transit can be a gigabyte of rows."""
+    """A megabyte in transit can become a gigabyte of rows in memory."""
     rows = 1_000_000
     found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
     before, peak, read = pa.total_allocated_bytes(), 0, 0
@@ -166,7 +167,7 @@ async def test_batches_before_a_failure_are_returned(db: Connection, monkeypatch
 async def test_corrupt_data_is_a_client_error(db: Connection):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     content = bytearray(b"".join([chunk async for chunk in arrow_bytes(found)]))
-    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the first bytes of an lz4-compressed buffer
+    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the magic number of an lz4-compressed buffer
     content[place : place + 4] = b"\0" * 4
 
     async def damaged() -> AsyncGenerator[bytes, None]:
@@ -201,7 +202,7 @@ class _Between(httpx.AsyncBaseTransport):
 
 @asynccontextmanager
 async def changed(server: Server, change: Change) -> AsyncGenerator[Connection]:
-    """Yield a client whose downloads are changed in transit."""
+    """Yield a connection whose downloads are changed in transit."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as db:
         before, db.transport._http._transport = db.transport._http._transport, _Between(change)
         yield db
@@ -213,7 +214,7 @@ def arrow_bytes(found: result.Result) -> AsyncGenerator[bytes, None]:
 
 
 def under_way() -> list[str]:
-    """Return the names of windows being read."""
+    """Return the names of the windows that are being read."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == windows._TASK]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the blocking clients run in a thread, because the server runs in the tests' event loop."""
+"""Support for tests of the blocking clients, which run in a thread because the server runs in the tests' event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_thread(test: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    """Run the same test in a thread."""
+    """Make a blocking test run in a thread."""
 
     @wraps(test)
     async def run(*case: Any, **fixtures: Any) -> None:

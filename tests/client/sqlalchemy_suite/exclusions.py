@@ -1,4 +1,4 @@
-"""Suite tests that cannot pass on an engine and that no requirement covers, with the reason."""
+"""Suite tests that cannot pass on an engine and that no requirement covers, with the reason for each."""
 
 from collections.abc import Mapping
 
@@ -38,11 +38,11 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "TrueDivTest::test_truediv_divisor[numeric_38": DOUBLES,
     },
 }
-"""A class, or the beginning of `class::test[parameters]`."""
+"""The keys are class names, or prefixes of `class::test[parameters]`."""
 
 
 def reason_for(engine: str, name: str) -> str | None:
-    """Return why the test is excluded; None for one that must pass. `name`: `Class_engine::test[parameters]`."""
+    """Return why the test is excluded, or None if it must pass. `name` is `Class_engine::test[parameters]`."""
     left, _, right = name.partition("::")
     kind = left.split("_")[0]
     excluded = EXCLUDED.get(engine, {})

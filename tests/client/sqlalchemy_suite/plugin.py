@@ -1,10 +1,12 @@
-"""Loaded with `-p` by the process that runs SQLAlchemy's dialect suite: its plugin, and what its tests require."""
+"""Setup for the process that runs SQLAlchemy's dialect suite, loaded with `-p`: the suite's plugin and what its tests
+need.
+"""
 
 import pytest
 
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 
-# The order matters: assertions are rewritten on import.
+# The order matters: pytest rewrites assertions when a module is imported.
 from sqlalchemy.testing import config as suite_config  # noqa: E402
 from sqlalchemy.testing import provision  # noqa: E402
 from sqlalchemy.testing.plugin import pytestplugin  # noqa: E402
@@ -13,7 +15,7 @@ from tests.client.sqlalchemy_suite.exclusions import reason_for  # noqa: E402
 
 
 def pytest_collection_modifyitems(session, config, items):
-    """Run after SQLAlchemy's plugin, which creates a class for each engine."""
+    """Skip excluded tests, after SQLAlchemy's plugin has created a class for each engine."""
     pytestplugin.pytest_collection_modifyitems(session, config, items)
     for item in items:
         reason = reason_for(_engine(), item.nodeid.partition("::")[2])
@@ -40,9 +42,10 @@ def _default_schema(config, dbapi_connection, schema_name):
 
 @provision.delete_from_all_tables.for_db("queryserver")
 def _delete(connection, cfg, metadata):
-    """On DuckDB, clear each table in a separate transaction: keys still refer to rows deleted in the same one.
+    """Delete each table's rows in a separate transaction on DuckDB, where foreign keys still see rows deleted in the
+    same one.
 
-    MariaDB checks for each row whether another one refers to it, even within one statement.
+    MariaDB checks for each deleted row whether other rows refer to it, even within a single statement.
     """
     if _engine() == "mysql":
         connection.exec_driver_sql("SET foreign_key_checks = 0")

@@ -1,4 +1,4 @@
-"""The capabilities of each engine behind a server, in the terms of SQLAlchemy's suite."""
+"""The capabilities of each engine behind a server, as requirements of SQLAlchemy's suite."""
 
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
@@ -14,9 +14,9 @@ CAN = {
     "datetime_microseconds": NOT_MARIADB,
     "time_microseconds": NOT_MARIADB,
     "sql_expression_limit_offset": NOT_MARIADB,
-    "precision_generic_float_type": NOT_MARIADB,  # FLOAT is returned with six digits
+    "precision_generic_float_type": NOT_MARIADB,  # MariaDB returns FLOAT with six digits
     "unbounded_varchar": NOT_MARIADB,
-    "schemas": SERVERS,  # statements on sqlite cannot attach other files
+    "schemas": SERVERS,  # statements on SQLite cannot attach other files
     "independent_connections": ALL,
     "temp_table_reflection": ALL,
     "temporary_views": NOT_MARIADB,
@@ -24,7 +24,7 @@ CAN = {
     "index_reflection": ALL,
     "unique_constraint_reflection": (POSTGRESQL, SQLITE, MARIADB),
     "check_constraint_reflection": (POSTGRESQL, SQLITE, MARIADB),
-    "named_constraints": (POSTGRESQL, SQLITE, MARIADB),  # DuckDB forgets the names
+    "named_constraints": (POSTGRESQL, SQLITE, MARIADB),  # DuckDB does not keep constraint names
     "foreign_key_constraint_name_reflection": (POSTGRESQL, MARIADB),
     "implicitly_named_constraints": (POSTGRESQL, MARIADB),
     "foreign_key_constraint_option_reflection_ondelete": (POSTGRESQL, SQLITE, MARIADB),
@@ -97,7 +97,7 @@ CAN = {
     "reflect_indexes_with_expressions": SERVERS_BUT_MARIADB,
     "inline_check_constraint_reflection": (POSTGRESQL, SQLITE),
     "unicode_ddl": ALL,
-    "time_timezone": (),  # the server's parameters have no time with time zone
+    "time_timezone": (),  # statement parameters have no type for time with time zone
     "timestamp_microseconds": NOT_MARIADB,
     "datetime_historic": ALL,
     "datetime_timezone_historic": SERVERS_BUT_MARIADB,
@@ -107,7 +107,7 @@ CAN = {
     "expression_server_defaults": ALL,
     "aggregate_order_by": ALL,
     "precision_numerics_retains_significant_digits": SERVERS,
-    "infinity_floats": SERVERS_BUT_MARIADB,  # the server refuses them for sqlite
+    "infinity_floats": SERVERS_BUT_MARIADB,  # the server refuses infinities for SQLite
     "parens_in_union_contained_select_w_limit_offset": SERVERS,
     "parens_in_union_contained_select_wo_limit_offset": SERVERS,
     "float_or_double_precision_behaves_generically": NOT_MARIADB,
@@ -140,13 +140,13 @@ CAN = {
 }
 
 
-# In the dialect's order of names.
+# In the order in which the dialect lists them.
 MARIADB_LEVELS = ["SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"]
 LEVELS = ["READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
 class Requirements(SuiteRequirements):
-    """The table's requirements, and numbers and names that the suite asks for."""
+    """The requirements in the table, plus numbers and names that the suite requests."""
 
     def get_isolation_levels(self, config):
         levels = {POSTGRESQL: ("READ COMMITTED", LEVELS), MARIADB: ("REPEATABLE READ", MARIADB_LEVELS)}

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 
 SUITE = Path(__file__).parent
 WIDTH = os.environ.get("SQLALCHEMY_SUITE", "")
-"""`engines`: on all engines; `all`: also with the combinations of arguments."""
+"""`engines` runs the suite on all engines; `all` also runs the combinations of arguments."""
 NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
-"""Excludes the 700 combinations of arguments for reflecting tables together."""
+"""Excludes the 700 combinations of arguments for reflecting several tables together."""
 
 
 async def run_suite(url: str) -> None:
-    """Run the suite in a separate process, because SQLAlchemy's plugin changes pytest for all tests."""
+    """Run the suite in a separate process, because SQLAlchemy's plugin changes pytest for all tests of a process."""
     chosen = () if WIDTH == "all" else ("-k", NO_COMBINATIONS)
     schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
     if "+sqlite:" not in url:
