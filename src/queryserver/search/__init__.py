@@ -1,1 +1,1 @@
-"""The metadata search: its query language, its sources and its index."""
+"""The metadata search: query language, sources and index."""

@@ -1,4 +1,4 @@
-"""Searches Apache Atlas via its REST API, version 2 (Contract platform 8.5)."""
+"""Searches Apache Atlas through version 2 of its REST API (Contract platform 8.5)."""
 
 import asyncio
 from base64 import b64encode
@@ -25,7 +25,7 @@ ENTITY_TYPES: Mapping[model.SourceName, tuple[str, ...]] = {
     model.SourceName.HDFS: ("hdfs_path",),
     model.SourceName.S3: ("aws_s3_v2_bucket", "aws_s3_v2_directory", "aws_s3_v2_object"),
 }
-"""Entity types that correspond to a source's objects."""
+"""The Atlas entity types that correspond to the objects of each source."""
 
 _API = "/api/atlas"
 _MAX_BYTES = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ _ATTRIBUTES = (
     "description", "owner", "createTime", "modifiedTime", "lastModifiedTime", "qualifiedName", "comment", "tableType",
     "path", "isFile",
 )  # fmt: skip
-"""Atlas only returns attributes named in the search."""
+"""Atlas returns only the attributes that a search names."""
 _TYPES = {
     "hive_db": "DATABASE",
     "hive_table": "TABLE",
@@ -75,7 +75,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
         "limit": limit,
     }
     if tags := query.filters.get("tag"):
-        # Several tags are OR-ed, like a list of classifications in Atlas.
+        # An object with any of the tags matches. Atlas treats a list of classifications the same way.
         body["classification"] = ",".join(tag.head if tag.is_literal else _wildcards(tag) for tag in tags)
     if criteria:
         body["entityFilters"] = {"condition": "AND", "criterion": criteria}
@@ -83,7 +83,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
 
 
 def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
-    """Return the criteria to be AND-ed, or None if nothing can match."""
+    """Return the criteria, all of which must match. None if nothing can match."""
     criteria = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
         criteria.append(
@@ -119,8 +119,9 @@ def _contains(attribute: str, term: Term) -> JsonObject:
 
 
 def _in_database_or_table(name: str, term: Term) -> JsonObject:
-    """Return the criterion for a database or table. Qualified names are `db@cluster`, `db.table@cluster` and
-    `db.table.column@cluster`.
+    """Return the criterion for a database or table filter.
+
+    Qualified names have the forms `db@cluster`, `db.table@cluster` and `db.table.column@cluster`.
     """
     value = _wildcards(term)
     names = [f"{value}@*", f"{value}.*"] if name == "db" else [f"*.{value}@*", f"*.{value}.*"]
@@ -133,12 +134,12 @@ def _any_of(criteria: Iterable[JsonObject]) -> JsonObject:
 
 
 def _wildcards(term: Term) -> str:
-    """Return the term with `*` and `?`, which have the same meaning in Atlas."""
+    """Return the term with its wildcards `*` and `?`, which have the same meaning in Atlas."""
     return "".join(piece if isinstance(piece, str) else piece.sign for piece in term.pieces)
 
 
 def record_of(entity: JsonObject, source: model.SourceName) -> model.Record:
-    """Convert an entity header from a search. Attributes that Atlas omits are empty."""
+    """Convert an entity header from a search result. Attributes that Atlas omits become empty."""
     attributes: JsonObject = entity.get("attributes") or {}
     name = _text(attributes.get("name")) or _text(entity.get("displayText"))
     qualified = _text(attributes.get("qualifiedName")).rpartition("@")[0]
@@ -198,7 +199,7 @@ def _text(value: object) -> str:
 
 
 def api_of(address: str) -> str:
-    """Return the prefix of all paths. Removes the version at the end of older settings.
+    """Return the URL prefix of all API paths. Strips the version that older settings contain.
 
     Raises CatalogUnavailable if the setting is not a server address.
     """
@@ -219,7 +220,10 @@ def api_of(address: str) -> str:
 
 
 class AtlasCatalog:
-    """Replaces the sources sql, hdfs and s3 with `v2/search/basic`. Atlas determines the order and pages."""
+    """Searches Atlas in place of the sources sql, hdfs and s3, using `v2/search/basic`.
+
+    Atlas determines the order and the pages.
+    """
 
     def __init__(self, settings: CatalogSettings, exchanges: HttpClient) -> None:
         self._settings = settings
@@ -228,11 +232,10 @@ class AtlasCatalog:
     async def page(
         self, search: model.Search, source: model.SourceName, *, offset: int, limit: int
     ) -> model.SourceAnswer:
-        """Return a source's matches [offset, offset + limit); `limit=0` only counts. Ignores offset and limit in
-        `search`.
+        """Return a source's matches [offset, offset + limit). `limit=0` only counts.
 
-        Facets cover the first 1000 matches; an empty query returns all existing tags. Raises CatalogDenied (for our
-        login), CatalogUnavailable.
+        Ignores offset and limit in `search`. Facets cover the first 1000 matches. An empty query for the tag facet
+        returns all existing tags. Raises CatalogDenied if Atlas refuses this server's login, CatalogUnavailable.
         """
         if search.lists_tags:
             return model.SourceAnswer(facets={model.FacetName.TAGS: await self._classifications()})
@@ -247,10 +250,10 @@ class AtlasCatalog:
         shown = records
         if search.facets:
             shown = records[offset : offset + limit]
-            if limit and offset + limit > reach:  # the page ends after the matches counted for facets
+            if limit and offset + limit > reach:  # the page ends after the matches that the facets cover
                 beyond = await self._page(search.query, source, offset=offset, limit=limit)
                 shown = beyond[0] if beyond else []
-        # An empty page after the last one says nothing about the matches before it.
+        # A page after the last match is empty, and then does not show how many matches precede it.
         total = max(total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
         return model.SourceAnswer(
             matches=tuple(model.Match(model.position_of(search.query.terms, one.name), one) for one in shown[:limit]),
@@ -262,13 +265,13 @@ class AtlasCatalog:
     async def _page(
         self, query: Query, source: model.SourceName, *, offset: int, limit: int
     ) -> tuple[list[model.Record], int] | None:
-        """Return a page's records and the total (negative if Atlas does not count), or None if nothing can match."""
+        """Return a page's records and the total (negative if Atlas does not count). None if nothing can match."""
         body = search_body(query, source, cluster=self._settings.search_cluster, offset=offset, limit=limit)
         if body is None:
             return None
         response = await self._send("/v2/search/basic", "POST", orjson.dumps(body))
         if response.status != 200 and _NO_SUCH_TYPE in response.body[:2000]:
-            return [], 0  # this Atlas lacks the type, and therefore its objects
+            return [], 0  # this Atlas lacks the type, and therefore has no such objects
         answer = _json_object(response)
         entities = answer.get("entities") or []
         if not isinstance(entities, list):
@@ -278,7 +281,7 @@ class AtlasCatalog:
         return records, total if isinstance(total, int) else -1
 
     async def _classifications(self) -> Mapping[str, int]:
-        """Return all classifications with their numbers of entities, or 0 if this login may not see the metrics."""
+        """Return each classification with its number of entities, or with 0 if this login may not read the metrics."""
         answer = _json_object(await self._send("/v2/types/typedefs?type=classification"))
         names = [one.get("name") for one in answer.get("classificationDefs") or [] if isinstance(one, dict)]
         try:
@@ -294,7 +297,7 @@ class AtlasCatalog:
         if self._settings.server_user:
             pair = f"{self._settings.server_user}:{self._settings.server_password.get_secret_value()}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        api = await asyncio.to_thread(api_of, self._settings.api_url)  # the first call imports httpx
+        api = await asyncio.to_thread(api_of, self._settings.api_url)  # the first call imports httpx, which is slow
         request = HttpRequest(
             f"{api}{path}", method, headers=headers, content=content, max_bytes=_MAX_BYTES,
             within_s=self._settings.timeout_s,

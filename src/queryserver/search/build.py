@@ -1,4 +1,4 @@
-"""Builds the metadata search: its sources, its catalogues, and the tasks that maintain its index."""
+"""Builds the metadata search: its sources, the external catalogue, and the tasks that maintain its index."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -28,7 +28,7 @@ from queryserver.search.storage_source import StorageSource
 
 @dataclass(frozen=True, slots=True)
 class SearchServices:
-    """The search and its index tasks, which are None if the index is disabled."""
+    """The search and the tasks that maintain its index. The tasks are None if the index is disabled."""
 
     search: MetadataSearch
     exchanges: HttpClient

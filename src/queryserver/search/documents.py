@@ -1,8 +1,8 @@
 """Implements the source `documents`: the caller's history entries (Contract platform 8.4).
 
-Scans one user's rows. An index over all statements would slow down every insert, return all users' rows, and not help
-with words that most statements contain. The text for ranking names is stored with the statement. Without this text,
-100,000 entries took several seconds instead of some tenths of a second.
+A search scans the rows of one user. An index over all statements would slow down every insert, return the rows of all
+users, and not help with words that most statements contain. The normalized name that determines the ranking is stored
+with each statement; computing it during a search of 100,000 entries took several seconds instead of a few tenths.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from queryserver.search.query_language import Query, Term, folded
 
 _TYPE = "HUE"
 _NAME_CHARACTERS = 100
-_HEAD_CHARACTERS = 400  # length of the statement's beginning that its name is derived from
+_HEAD_CHARACTERS = 400  # length of the statement prefix from which its name is derived
 
 
 class DocumentSource:
@@ -49,10 +49,10 @@ class DocumentSource:
         )
 
     async def _ranked(self, user: User, search: Search) -> Sequence[Any]:
-        """Return the user's entries with all terms in statement or name, in connectors that the token permits.
+        """Return the user's entries that contain all terms, on connectors that the API token permits.
 
-        Sorted by best position, then newest first. Each row includes the total and the number of entries within each
-        age. Without entries there is a single row.
+        Sorted by best position, then newest first. Each row also contains the total, and the number of entries at
+        least as recent as each age limit. If there are no entries, a single row is returned.
         """
         terms, ages = search.query.terms, age_limits(search.now)
         literals = [literal for term in terms for literal in term.literals]
@@ -71,7 +71,7 @@ class DocumentSource:
 
 
 def _passes(user: User, query: Query) -> bool:
-    """Return whether documents can pass the filters. Documents have no tags and no database."""
+    """Return whether the user's documents can pass the filters. Documents have no tags and no database."""
     values = {"type": [_TYPE], "owner": [user.username], "source": [_TYPE, "documents"]}
     return all(
         any(term.is_whole(folded(value)) for term in terms for value in values.get(name, ()))
@@ -100,7 +100,7 @@ def _record(user: User, row: Any) -> Record:
     )
 
 
-# strpos is twice as fast as LIKE, so terms with wildcards first search for their longest literal.
+# strpos is twice as fast as LIKE, so a term with wildcards is first narrowed down by its longest literal.
 _LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
 _LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
 _LITERAL_POSITION = (
@@ -117,8 +117,8 @@ _WILD_POSITION = (
 )
 _FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
 
-# lower() with collation "C" is fast but handles ASCII only; $5 and $6 are the terms' other letters in both cases, which
-# ASCII statements do not contain.
+# lower() with collation "C" is fast but folds only ASCII. $5 and $6 list the other letters that occur in the terms, in
+# both cases. ASCII statements do not contain these letters.
 _SEARCH = f"""
 with ranked as materialized (
     select history_id, recorded_at, {{position}} as position from statements
@@ -140,7 +140,10 @@ order by page.position, page.recorded_at desc, history_id desc
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """Return SQL expressions for a match of the term and for its `NameFit`; `foreign` also folds non-ASCII letters."""
+    """Return SQL expressions for whether the term matches, and for its `NameFit`.
+
+    If `foreign` is set, non-ASCII letters are folded too.
+    """
     plain, name, words = (
         f"translate({text}, $5, $6)" if foreign else text
         for text in ('lower(statement collate "C")', "search_name", "search_words")
@@ -149,7 +152,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
     if term.is_literal:
         text = "".join(term.literals)
         arguments += [text, "".join(term.as_word.literals)]
-        # Names only differ from statements in that runs of blanks and line breaks are one blank.
+        # A name differs from its statement only in that runs of whitespace are collapsed into one blank.
         fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in text else _LITERAL_FITS
         position = _LITERAL_POSITION
     else:
@@ -160,7 +163,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
 
 
 def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
-    """Return the non-ASCII letters that fold to the terms' letters, and the letters they fold to."""
+    """Return the non-ASCII letters that fold to letters of the terms, and the letters that they fold to."""
     letters = set("".join(literals))
     if all(character.isascii() for character in letters):
         return "", ""
@@ -170,6 +173,6 @@ def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _foldings() -> Sequence[tuple[str, str]]:
-    """Return all non-ASCII letters that fold to another letter. The last ones in Unicode are the Adlam letters."""
+    """Return all non-ASCII letters that fold to another letter. The last such letters in Unicode are Adlam."""
     letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
     return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]

@@ -1,5 +1,6 @@
-"""Feeds the index with metadata that the editor reads anyway, and determines the rows' scope (Contract platform
-8.4).
+"""Feeds the index with metadata that the editor reads anyway, and determines the scope of its rows.
+
+Source: Contract platform 8.4.
 """
 
 import asyncio
@@ -29,19 +30,19 @@ log = structlog.get_logger(__name__)
 
 _PASSWORD = re.compile(r"://[^/@]*@")
 _SECRET = re.compile(r"(?i)passw|passphrase|secret|token|private_key|credentials_json|access_key|api_key")
-_QUEUED = 200  # pending responses; after that, the refresh catches up
-_CHANGED = "transient_lastDdlTime"  # table property in the hive family
+_QUEUED = 200  # maximum number of pending responses; dropped responses are made up for by the next refresh
+_CHANGED = "transient_lastDdlTime"  # table property in the Hive family
 
 
 def scope_key(connectors: Connectors, user: User, connector: Connector) -> ScopeKey | None:
-    """Return the scope of the user's lookups, or None if the connector has no metadata.
+    """Return the scope that the user's lookups belong to. None if the connector has no metadata.
 
-    The address excludes secrets, which could be guessed from its digest. It includes the engine's endpoints, because
-    connectors without options take them from other settings sections.
+    The address excludes secrets, because they could be guessed from its digest. It includes the engine's endpoints,
+    because connectors without options take them from other settings sections.
     """
     try:
         engine = connectors.engine(connector)
-    except QueryServerError:  # the connector cannot run here
+    except QueryServerError:  # the connector cannot run on this server
         return None
     if not isinstance(engine, CatalogEngine):
         return None
@@ -59,7 +60,7 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
 
 @dataclass(eq=False, repr=False)
 class IndexFeed:
-    """Collects engine responses, and writes them in the background. Use `running()`."""
+    """Collects metadata returned by engines, and writes it to the index in the background, inside `running()`."""
 
     records: MetadataIndexRecords
     connectors: Connectors
@@ -79,7 +80,7 @@ class IndexFeed:
         return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, query: CatalogQuery[Any], answer: object) -> None:
-        """Queue an engine's response. Never waits or fails. With more than 200 responses, the oldest is dropped."""
+        """Queue a response from an engine. Never waits or fails. If 200 responses are queued, the oldest is dropped."""
         key = scope_key(self.connectors, user, connector)
         if key is not None and query.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, query, answer))
@@ -101,7 +102,7 @@ class IndexFeed:
                     await self.records.put(scope.id, objects, max_tables=self.max_tables)
                 except QueryServerError as error:
                     log.warning("metadata not indexed", connector=key.connector, code=error.code)
-                except Exception:  # keeps the task alive: otherwise nothing more would be indexed
+                except Exception:  # last resort of a task: later responses must still be indexed
                     log.exception("metadata not indexed", connector=key.connector)
             self._idle.set()
 
@@ -121,7 +122,7 @@ def _objects_of(query: CatalogQuery[Any], answer: Any, max_columns: int) -> Sequ
 
 
 def indexed_table(table: TableDescription, max_columns: int) -> IndexedObject:
-    """Return a table with its first `max_columns` columns."""
+    """Return the index object for a table, with its first `max_columns` columns."""
     return IndexedObject(
         kind_of(table.kind),
         table.database,
@@ -139,7 +140,7 @@ def kind_of(kind: TableKind) -> str:
 
 
 def _modified_at(table: TableDescription) -> datetime | None:
-    """Return the time of the last change (a property in the Hive family), or else of creation."""
+    """Return the time of the last change, which is a table property in the Hive family, or else the creation time."""
     text = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
     try:
         if text.isdecimal():

@@ -22,12 +22,12 @@ from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
 _MAX_BYTES = 256 * 1024 * 1024
-_OVERLAY_ROWS = 1000  # or a tenth of the rows if that is more; with more changed rows, the scope is reread
+_OVERLAY_ROWS = 1000  # or a tenth of the rows, if that is more; above this number of changed rows, the scope is reread
 
 
 @dataclass(slots=True)
 class _LoadedScope:
-    """A scope in memory: the rows as first read (`base`), and the rows changed since (`overlay`)."""
+    """A scope in memory: the rows as first read (`base`), and the rows changed since then (`overlay`)."""
 
     epoch: int
     version: int
@@ -43,7 +43,7 @@ class _LoadedScope:
 
 
 class IndexViews:
-    """Cached scope views. Above 256 MiB, the least recently used views are dropped."""
+    """Caches the views of scopes. Above 256 MiB, drops those least recently used."""
 
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
@@ -52,7 +52,7 @@ class IndexViews:
         self._reading: dict[int, asyncio.Lock] = {}
 
     async def of(self, scope: model.Scope, dialect: str) -> Sequence[View]:
-        """Return a scope's views, at least as recent as `scope`. Raises DatabaseUnavailable."""
+        """Return views of a scope that are at least as recent as `scope`. Raises DatabaseUnavailable."""
         async with self._reading.setdefault(scope.id, asyncio.Lock()):
             loaded = self._loaded.get(scope.id)
             if loaded is None or loaded.epoch != scope.epoch:
@@ -96,7 +96,10 @@ class IndexSource:
     threads: FairThreads
 
     async def search(self, user: User, search: model.Search) -> model.SourceAnswer:
-        """Search the rows of all connectors that the caller currently may use."""
+        """Search the rows of all connectors that the caller may currently use.
+
+        Raises PermissionDenied, SourceNotConfigured, DatabaseUnavailable.
+        """
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:

@@ -1,4 +1,4 @@
-"""Matches a query against an index segment: the matching rows, their counts, and the first rows."""
+"""Matches a query against a segment of the index: finds matching rows, counts them, and yields the first ones."""
 
 import heapq
 import re
@@ -14,20 +14,23 @@ from queryserver.platform.threads import Stop
 from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
-# pyarrow.compute's functions are generated at import time, invisible to type checkers.
+# The functions of pyarrow.compute are generated at import time, so type checkers do not know them.
 pc: Any = pyarrow.compute
 
 FIELD = "FIELD"
 KINDS = (DATABASE, TABLE, VIEW)
-_CHUNK = 4000  # objects whose columns are split together
+_CHUNK = 4000  # number of objects whose column lists are split in one step
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSegment:
-    """A columnar object index. `parents`, `codes` and `comment_codes` give each column's object, name and comment."""
+    """Indexed objects in columnar form.
+
+    `parents`, `codes` and `comment_codes` give the object, name and comment of each column of a table.
+    """
 
     rows: Sequence[ObjectRow]
-    """The rows without their columns' text."""
+    """The objects, without the text that lists their columns."""
     kinds: pa.Array
     databases: pa.Array
     owners: pa.Array
@@ -37,7 +40,7 @@ class IndexSegment:
     comments: pa.Array
     shown_columns: pa.Array
     columns: pa.Array
-    """Distinct folded names. The `shown_` arrays have the original spelling. The same applies to the comments below."""
+    """Distinct column names, folded. `shown_columns` has the original spelling. Comments are stored the same way."""
     shown_column_comments: pa.Array
     column_comments: pa.Array
     codes: pa.Array
@@ -87,7 +90,7 @@ def newest(moment: datetime | None) -> tuple[bool, float]:
 
 
 def fold(texts: pa.Array) -> pa.Array:
-    """Like `query_language.folded`, which is only used for the few non-ASCII texts."""
+    """Fold texts like `query_language.folded`, which is called only for texts that contain non-ASCII characters."""
     lowered = pc.ascii_lower(texts)
     foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
     if not len(foreign):
@@ -122,13 +125,13 @@ def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
 
 
 def _in_blanks(names: pa.Array) -> pa.Array:
-    """Return the names with blanks around each word."""
+    """Return the names with a blank before each word."""
     spaced = pc.replace_substring_regex(names, pattern=r"[^\pL\pN]", replacement=" ")
     return pc.binary_join_element_wise("", spaced, " ")
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
-    """Return the `NameFit` of names that contain the term."""
+    """Return the `NameFit` of names that are known to contain the term."""
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
@@ -142,7 +145,7 @@ def _number(value: int) -> pa.Scalar:
 
 
 def _columns(rows: Sequence[ObjectRow]) -> tuple[pa.Array, pa.DictionaryArray, pa.DictionaryArray]:
-    """Return each column's object row, name and comment."""
+    """Return the index of the object, the name and the comment of each column, as three arrays."""
     parents: list[pa.Array] = [pa.array([], pa.int32())]
     names: list[pa.Array] = [_strings([]).dictionary_encode()]
     comments: list[pa.Array] = [_strings([]).dictionary_encode()]
@@ -167,7 +170,7 @@ def _strings(texts: Iterable[str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A data source's segment. `alive` says which of its objects still exist; None for all."""
+    """A segment of one data source. `alive` marks the objects that still exist; None means all of them."""
 
     segment: IndexSegment
     connector: str
@@ -176,7 +179,7 @@ class View:
 
 
 class Hit(NamedTuple):
-    """A matching row. Hits sort in result order."""
+    """A matching row. Tuple order is result order."""
 
     position: int
     is_undated: bool
@@ -191,7 +194,7 @@ class Hit(NamedTuple):
 
 
 class ViewMatches:
-    """A query's matches in one view. `stop` is checked between terms."""
+    """The matches of a query in one view. `stop` is checked before each term."""
 
     def __init__(self, view: View, search: Search, stop: Stop) -> None:
         self._view = view
@@ -204,7 +207,7 @@ class ViewMatches:
         return _count(self.objects) + _count(self.columns)
 
     def facet(self, facet: FacetName) -> dict[str, int]:
-        """Return a facet's counts. Indexed objects have no tags."""
+        """Return the counts of a facet. Indexed objects have no tags."""
         segment = self._segment
         if facet is FacetName.TYPE:
             counts = _counts(segment.kinds.filter(self.objects))
@@ -221,7 +224,7 @@ class ViewMatches:
         return {}
 
     def first(self, reach: int, number: int) -> Iterator[Hit]:
-        """Yield the first hits in order; `number` is the view's number."""
+        """Yield up to `reach` hits in result order. `number` is the number of this view."""
         segment, terms = self._segment, self._search.query.terms
         found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
         of_objects = positions(segment.names, terms).take(found_objects)
@@ -249,7 +252,7 @@ class ViewMatches:
         return Hit(position, undated, age, row.database, row.name, name, self._view.connector, number, row, comment)
 
     def _by_object(self, codes: pa.Array) -> Iterator[tuple[int, int]]:
-        """Yield counts by object property. Columns count with their object."""
+        """Yield counts by a property of the objects. A matching column counts with its object's value."""
         counts = _counts(codes.filter(self.objects))
         for code, number in _counts(codes.take(self._segment.parents.filter(self.columns))).items():
             counts[code] = counts.get(code, 0) + number
@@ -277,8 +280,9 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
 
 
 def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Return a mask of the columns with the term in their path or comment; `paths` is a mask of the objects with the
-    term in their path.
+    """Return a mask of the columns that contain the term in their path or comment.
+
+    `paths` is a mask of the objects that contain the term in their path.
     """
     hits = contains(segment.columns, term).take(segment.codes)
     for mask, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
@@ -290,7 +294,7 @@ def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates
 
 
 def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Add columns where the term starts in the table name and ends in the column name."""
+    """Add columns for which the term starts in the table's path and ends in the column name."""
     remaining = pc.and_not(candidates, hits)
     for literal in term.literals:
         for part in re.split(r"\.", literal):
@@ -308,7 +312,7 @@ def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates
 
 
 def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
-    """Return a mask of the objects that pass all filters except the type filter, or None if all do."""
+    """Return a mask of the objects that pass all filters except the type filter. None if there are no such filters."""
     segment, passed = view.segment, None
     for name, terms in filters.items():
         if name == "db":

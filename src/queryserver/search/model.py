@@ -1,4 +1,4 @@
-"""The metadata search's model: requests, records, sources, catalogues, and index objects (Contract platform 8)."""
+"""The model of the metadata search: requests, records, sources and index objects (Contract platform 8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from queryserver.identity.model import User
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
 MAX_REACH = 10_000
-"""Maximum `offset + limit`."""
+"""Maximum value of `offset + limit`."""
 
 
 class SourceName(StrEnum):
-    """Sources, in the order used for equally good results."""
+    """Sources, in the order that applies to equally good results."""
 
     DOCUMENTS = "documents"
     SQL = "sql"
@@ -33,10 +33,10 @@ class FacetName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A result (8.2), without the two HTML texts derived from it.
+    """A search result (Contract platform 8.2), without the two HTML texts that are derived from it.
 
-    `text` is searched in addition to name, description and tags, and only shown around a match: a document's statement.
-    `further` holds additional response keys from an external catalogue.
+    `text` is searched in addition to name, description and tags; only an excerpt around a match is shown. For a
+    document, it contains the statement. `further` contains additional response keys from an external catalogue.
     """
 
     original_name: str
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record and its position: the worst `NameFit` of all terms, or EXACT without terms."""
+    """A record and how well it matches: the worst `NameFit` of all terms, or EXACT if there are no terms."""
 
     position: int
     record: Record
@@ -75,11 +75,11 @@ Facets = Mapping[FacetName, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """One source's result.
+    """The result of one source.
 
-    `matches` are the first ones, as many as requested, in the order of 8.3: by position, then `last_modified` (newest
-    first, null last), then `original_name`, and stable while nothing changes. `total` and `facets` count all matches.
-    `truncated` means that a limit ended the search; `message` may give details.
+    `matches` are the first matches, as many as requested, in the order of Contract platform 8.3: by position, then
+    `last_modified` (newest first, null last), then `original_name`. The order is stable while nothing changes. `total`
+    and `facets` count all matches. If `truncated` is set, a limit ended the search; `message` may explain which.
     """
 
     matches: Sequence[Match] = ()
@@ -91,9 +91,10 @@ class SourceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search. Sources return their first `offset + limit` matches; pages are cut later.
+    """A search. Each source returns its first `offset + limit` matches; the page is cut out later.
 
-    `facets` names the facets to count. `dialects` restricts the source sql; empty for all. Ages are relative to `now`.
+    `facets` names the facets to count. `dialects` restricts the source sql; empty means all. Ages are relative to
+    `now`.
     """
 
     query: Query
@@ -109,7 +110,7 @@ class Search:
 
     @property
     def lists_tags(self) -> bool:
-        """Whether all of a catalogue's classifications are requested (Contract platform 8.5)."""
+        """Whether all classifications of the catalogue are requested (Contract platform 8.5)."""
         return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
 
 
@@ -124,7 +125,7 @@ def age_limits(now: datetime) -> tuple[datetime, ...]:
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """Return the facet value for `last_modified`. Each match counts once, and null counts as `older`."""
+    """Return the lastModified facet value of a time. None counts as `older`."""
     if moment is None:
         return AGES[-1]
     return next((word for word, limit in zip(AGES, age_limits(now), strict=False) if moment >= limit), AGES[-1])
@@ -137,14 +138,14 @@ def position_of(terms: Sequence[Term], name: str) -> int:
 
 
 def best_first(match: Match) -> tuple[int, bool, float, str, str]:
-    """Return a sort key for one source's matches in the order of 8.3. The identity breaks ties."""
+    """Return the sort key for the matches of one source (order of Contract platform 8.3). The identity breaks ties."""
     moment = match.record.last_modified
     newest = -moment.timestamp() if moment else 0.0
     return match.position, moment is None, newest, match.record.original_name, match.record.identity
 
 
 def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
-    """Count the requested facets over all records. Empty owners and missing tags do not count."""
+    """Count the requested facets over all records. Empty values are not counted."""
     counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for record in records:
         values = {
@@ -161,11 +162,13 @@ def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, d
 
 
 class SearchSource(Protocol):
-    """A search source. Raises SourceNotConfigured if a store or setting that it needs is missing."""
+    """A search source."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """Return matches that the user may see. Raises PermissionDenied (the user may not search here),
-        SourceNotConfigured (its message is shown), and other QueryServerErrors on failure.
+        """Return the first matches that the user may see.
+
+        Raises PermissionDenied if the user may not search here. Raises SourceNotConfigured, whose message is shown, if
+        a store or setting that the source needs is missing. Raises other QueryServerErrors on failure.
         """
         ...
 
@@ -174,29 +177,31 @@ _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3
 
 
 def storage_path(location: str) -> str:
-    """Return `/warehouse/x` for `hdfs://nn/warehouse/x`. Other storages keep scheme and bucket. Anything else
-    results in `""`.
+    """Return the storage path of a location, or an empty string if it is none.
+
+    For HDFS, this is the path alone: `/warehouse/x` for `hdfs://nn/warehouse/x`. For other stores, scheme and bucket
+    are kept.
     """
     scheme, separator, rest = location.partition("://")
     if separator and scheme.lower() in _KEPT_SCHEMES:
         return f"{scheme.lower()}://{rest}"
     if scheme.lower() in {"hdfs", "webhdfs", "viewfs"} and separator:
         return urlsplit(location).path or "/"
-    # HDFS paths are also written as `hdfs:/x`, and without a scheme.
+    # HDFS paths are also written as `hdfs:/x`, or without a scheme.
     path = location.removeprefix("hdfs:")
     return path if path.startswith("/") and not path.startswith("//") else ""
 
 
 DATABASE, TABLE, VIEW = "DATABASE", "TABLE", "VIEW"
 UNIT, RECORD = "\x1f", "\x1e"
-"""Separators between a column's name and comment, and between columns."""
+"""Separators: UNIT between the name and comment of a column, RECORD between columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
     """A data source as seen by one user, or by all users if `user_id` is None.
 
-    `address` is a digest of the data source's address. Rows read from a different address are ignored.
+    `address` is a digest of the data source's address. Rows that were read from a different address are ignored.
     """
 
     connector: str
@@ -207,7 +212,7 @@ class ScopeKey:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An indexed view. `version` counts object changes, `epoch` counts removals."""
+    """An indexed data source as seen by one or all users. `version` counts object changes, `epoch` removals."""
 
     id: int
     key: ScopeKey
@@ -224,7 +229,7 @@ class IndexedColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexedObject:
-    """A database (with an empty `name`), table or view. Values unknown to this lookup are None and left unchanged."""
+    """A database (with an empty `name`), table or view. None means unknown and leaves the indexed value unchanged."""
 
     kind: str
     database: str
@@ -238,7 +243,10 @@ class IndexedObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """A stored object. `columns` are sorted `name U+001F comment`, joined by U+001E; None if unknown."""
+    """A stored object.
+
+    `columns` contains one entry `name U+001F comment` per column, sorted and joined by U+001E. None if unknown.
+    """
 
     id: int
     kind: str

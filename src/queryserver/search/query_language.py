@@ -1,6 +1,6 @@
-"""The metadata search's query language (Contract platform 8.3).
+"""The query language of the metadata search (Contract platform 8.3).
 
-Texts are compared in the form returned by `folded`, both in the database and for highlighting, so that the two agree.
+Matching and highlighting both compare texts in the form that `folded` returns, so that they agree.
 """
 
 import re
@@ -24,7 +24,7 @@ FILTERS = {
     "table": "table",
     "source": "source",
 }
-"""Filter names as typed, with their canonical names."""
+"""Accepted filter names and their canonical names."""
 
 _ANY, _ONE = "*", "?"
 _CHARACTER = re.compile(r'\\([*?"\\])|(.)', re.DOTALL)
@@ -34,7 +34,7 @@ _CHARACTER = re.compile(r'\\([*?"\\])|(.)', re.DOTALL)
 def folded(text: str) -> str:
     """Fold case character by character, so that positions are the same as in `text`.
 
-    Letters whose folding is not a single character (`ß`, `İ`) are kept, and no letter becomes ASCII.
+    Letters that do not fold to a single character (`ß`, `İ`) are kept. Non-ASCII letters never become ASCII.
     """
     if text.isascii():
         return text.lower()
@@ -43,15 +43,13 @@ def folded(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """Return `text` with blanks instead of all characters except letters and digits, so that words are between
-    blanks.
-    """
+    """Return `text` with every character except letters and digits replaced with a blank, which separates words."""
     return "".join(character if character.isalnum() else " " for character in text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wildcard:
-    """`*` or `?`, unescaped."""
+    """An unescaped `*` or `?`."""
 
     sign: str
 
@@ -60,7 +58,7 @@ _Piece = str | _Wildcard
 
 
 class NameFit:
-    """How well a name matches a term. Smaller is better."""
+    """How well a name matches a term. Lower is better."""
 
     EXACT = 0
     STARTS = 1
@@ -71,7 +69,7 @@ class NameFit:
 
 @dataclass(frozen=True)
 class Term:
-    """A term to find in texts. `pieces` are folded literals and wildcards, without `*` at either end.
+    """A term to find in texts. `pieces` are folded literals and wildcards.
 
     `head` is the text before the first wildcard, in its original case.
     """
@@ -97,7 +95,7 @@ class Term:
 
     @cached_property
     def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
-        """The segments between `*`, as fixed-length patterns, which rules out slow matching."""
+        """The segments between `*`. Each is a pattern of fixed length, which rules out catastrophic backtracking."""
         runs: list[list[_Piece]] = [[]]
         for piece in self.pieces:
             if isinstance(piece, _Wildcard) and piece.sign == _ANY:
@@ -113,7 +111,7 @@ class Term:
         ]
 
     def find_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
-        """Return start and end of the first occurrence at or after `start`."""
+        """Return the start and end of the first occurrence at or after `start`. None if there is none."""
         begin, at = None, start
         for pattern, _ in self._segments:
             match = pattern.search(folded_text, at)
@@ -144,22 +142,26 @@ class Term:
 
     @cached_property
     def as_word(self) -> "Term":
-        """Return a term that occurs in a blank plus the `spaced` name if one of its words starts with this term."""
+        """Return a term for searching in a blank followed by the `spaced` name.
+
+        It occurs there if a word of the name starts with this term.
+        """
         pieces = tuple(spaced(piece) if isinstance(piece, str) else piece for piece in self.pieces)
         if pieces and isinstance(pieces[0], str):
             return Term((f" {pieces[0]}", *pieces[1:]))
         return Term((" ", *pieces))
 
     def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
-        """Return the term, with `other` instead of a beginning that matches `spelling`."""
+        """Return the term with its beginning replaced with `other` if it matches `spelling`."""
         first, *rest = self.pieces
         if not isinstance(first, str):
             return self
         return Term((spelling.sub(other, first, count=1), *rest), self.head)
 
     def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
-        """Return the end of all segments except the last (with `whole`, of all) if `text` starts with these
-        segments.
+        """Return the end position if `text` starts with the segments, otherwise None.
+
+        If `whole` is set, all segments are matched, otherwise all but the last.
         """
         segments = self._segments
         first = segments[0][0].match(text)
@@ -176,11 +178,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All terms must match. For each filter name, one filter must match the whole value."""
+    """A parsed query. All terms must match. For each filter name, at least one value must match the whole attribute."""
 
     terms: tuple[Term, ...] = ()
     filters: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
-    """Terms by canonical name. A Term without pieces only matches the empty value."""
+    """Filter values by canonical name. A Term without pieces matches only an empty attribute."""
 
     @property
     def is_empty(self) -> bool:
@@ -188,7 +190,7 @@ class Query:
 
 
 def parse_query(text: str) -> Query:
-    """Parse a query. Raises InvalidParameter for more than 1000 characters, or more than 20 terms and filters."""
+    """Parse a query. Raises InvalidParameter if it has more than 1000 characters or 20 terms and filters."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(f"query_s must have at most {MAX_CHARACTERS} characters.")
     words = [word for word in _words(text) if word.characters or word.quoted]
@@ -201,7 +203,7 @@ def parse_query(text: str) -> Query:
         if name is not None:
             filters[name] = (*filters.get(name, ()), _term(value))
         else:
-            # A term matches anywhere, so outer stars change nothing.
+            # A term may match anywhere in a text, so stars at its ends have no effect.
             inner = list(dropwhile(_Character.is_star, word.characters))
             while inner and inner[-1].is_star():
                 inner.pop()
@@ -212,7 +214,7 @@ def parse_query(text: str) -> Query:
 
 @dataclass(frozen=True, slots=True)
 class _Character:
-    """One of a word's characters; `plain` if neither escaped nor quoted. Wildcards also work within quotes."""
+    """One character of a word. `plain` means neither escaped nor quoted. Wildcards also work within quotes."""
 
     text: str
     plain: bool
@@ -229,7 +231,7 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Split at blanks. Yields empty words too."""
+    """Split at blanks outside quotes. Also yields empty words."""
     word, inside = _Word(), False
     for escaped, character in _CHARACTER.findall(text):
         if escaped:
@@ -246,7 +248,7 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
-    """Return a filter's name and value. The name is None if it is unknown or nothing follows it."""
+    """Return the name and value of a filter. The name is None if it is unknown or has no value."""
     text = "".join(character.text if character.plain else "\0" for character in word.characters)
     name, colon, rest = text.partition(":")
     filter_name = FILTERS.get(name.lower())
@@ -256,7 +258,7 @@ def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
 
 
 def _term(characters: Sequence[_Character]) -> Term:
-    """Join adjacent literals, and collapse adjacent `*`."""
+    """Build a term: join adjacent literals, and collapse adjacent `*`."""
     pieces: list[_Piece] = []
     for character in characters:
         if character.wild:

@@ -1,4 +1,4 @@
-"""Refreshes the index from data sources, one server at a time (Contract platform 8.4)."""
+"""Refreshes the index from data sources. Only one server at a time reads each data source (Contract platform 8.4)."""
 
 import asyncio
 import random
@@ -31,14 +31,14 @@ _CHECK_EVERY_S = 30.0
 _COUNT_EVERY_S = 300.0
 _SWEEP_EVERY_S = 3600.0
 _UNUSED_FOR = timedelta(days=30)
-_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that sessions do not live for hours
+_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that no session stays open for hours
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # The object does not exist, or is not visible to this user.
 _MISSING_OBJECT = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
-# An unreadable object must not exclude other objects.
+# An unreadable object must not prevent other objects from being indexed.
 _UNREADABLE_OBJECT = (*_MISSING_OBJECT, errors.StatementRejected)
 
 
@@ -55,7 +55,10 @@ class RefreshLimits:
 
 @dataclass(eq=False, repr=False)
 class IndexRefresh:
-    """Refreshes data sources with service logins in the background, and other data sources when their users search."""
+    """Refreshes the index in the background.
+
+    Data sources that are read with a service login are refreshed regularly, others when one of their users searches.
+    """
 
     owner: str
     records: MetadataIndexRecords
@@ -68,7 +71,7 @@ class IndexRefresh:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Refresh inside the context. Refreshes interrupted on exit start over on another server."""
+        """Refresh inside the context. A refresh interrupted on exit starts over on another server."""
         keeper = asyncio.create_task(self._keep(), name="metadata-index")
         try:
             yield
@@ -79,7 +82,7 @@ class IndexRefresh:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def start(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Refresh the user's view in the background, if it is due and the user has a valid login. Never waits."""
+        """Refresh the user's view in the background if it is due and the user has a valid login. Never waits."""
         if key in self._tasks:
             return
         task = self._tasks[key] = asyncio.create_task(self.refresh(user, connector, key), name="metadata-refresh")
@@ -91,7 +94,10 @@ class IndexRefresh:
             log.error("metadata refresh failed", connector=key.connector, exc_info=error)
 
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Read a data source as the user, if it is due and no other process reads it. Never raises QueryServerError."""
+        """Read a data source as the user if it is due and no other process is reading it.
+
+        Never raises QueryServerError.
+        """
         try:
             if await self.lookups.can_run_here(connector):
                 await self._read(user, connector, key, interval=self.limits.interval)
@@ -99,10 +105,10 @@ class IndexRefresh:
             log.info("metadata not read", connector=connector.key, code=error.code)
 
     async def refresh_now(self, user: User, connector: Connector, progress: Progress = no_progress) -> int:
-        """Read a data source even if it is not due; return the number of tables and views.
+        """Read a data source even if it is not due. Return the number of tables and views.
 
-        Reads as the user if the data source acts as its callers. Waits while another server reads it, at most for a
-        crashed server's lease. Raises QueryServerError.
+        Reads as the user if the engine acts with its callers' rights, otherwise with the service login. While another
+        server is reading the data source, waits for at most one and a half lease durations. Raises QueryServerError.
         """
         key = scope_key(self.connectors, user, connector)
         if key is None:
@@ -124,11 +130,13 @@ class IndexRefresh:
     async def _read(
         self, user: User, connector: Connector, key: ScopeKey, *, interval: timedelta, progress: Progress = no_progress
     ) -> int | None:
-        """Return the number of tables, or None if the refresh is not due or is in progress on another server. Raises
-        QueryServerError.
+        """Return the number of tables. None if the refresh is not due or another server is reading the data source.
+
+        Raises QueryServerError.
         """
         async with self._slots:
-            # Unique per refresh: if the connector has changed since, another refresh may be running here.
+            # Unique per refresh: if the connector has changed in the meantime, another refresh may be running in this
+            # process.
             owner = f"{self.owner}-{uuid4().hex}"
             scope = await self.records.claim(key, owner=owner, lease=self.limits.lease, interval=interval)
             if scope is None:
@@ -136,7 +144,8 @@ class IndexRefresh:
             try:
                 return await _Refresh(self, user, connector, scope.id, owner, progress).read()
             except (errors.QueryServerError, asyncio.CancelledError) as error:
-                # A user without a login may provide one at any time; after a shutdown another server may take over.
+                # Retry soon: a user may provide a login at any time, and after a shutdown another server may take
+                # over.
                 soon = isinstance(error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError)
                 await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
                 raise
@@ -157,7 +166,7 @@ class IndexRefresh:
                     counted = clock()
             except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
-            except Exception:  # keeps the task alive: otherwise nothing would be refreshed any more
+            except Exception:  # last resort of a task: refreshes must continue
                 log.exception("metadata index not kept")
             wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
@@ -170,7 +179,7 @@ class IndexRefresh:
 
 
 class _Refresh:
-    """The refresh of a claimed scope, with sequential lookups and batched writes."""
+    """One refresh of a claimed scope, with sequential lookups and batched writes."""
 
     def __init__(
         self,
@@ -194,7 +203,7 @@ class _Refresh:
         self._waiting: list[IndexedObject] = []
 
     async def read(self) -> int:
-        """Read everything and return the number of tables. An error ends the refresh and keeps the index unchanged."""
+        """Read all objects, and return the number of tables. An error ends the refresh without removing objects."""
         started_at = await self._records.now()
         self._indexed = await self._records.tables_by_database(self._scope_id)
         # A lookup may take longer than the lease, so the lease is renewed concurrently.
@@ -215,19 +224,19 @@ class _Refresh:
             unread=self._unread,
             started_at=started_at,
             truncated=self._truncated or self._found_no_room,
-            # Objects removed now make room for objects that were omitted.
+            # Objects removed now free capacity for objects that were omitted.
             again=self._found_no_room,
         )
         return self._tables
 
     async def _keep_lease(self) -> None:
-        """Renew the lease. Raises DatabaseUnavailable if another server has taken over."""
+        """Renew the lease regularly. Raises DatabaseUnavailable if another server has taken over."""
         while True:
             await asyncio.sleep(self._limits.lease.total_seconds() / 4)
             try:
                 is_held = await self._renew()
             except errors.DatabaseUnavailable:
-                continue  # the database may be back before the lease ends
+                continue  # the database may be available again before the lease expires
             if not is_held:
                 raise errors.DatabaseUnavailable
 
@@ -241,14 +250,14 @@ class _Refresh:
         await self._write()
 
     async def _unlisted(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
-        """Return indexed databases that still exist but are not listed, because Trino omits catalogs that are down.
+        """Return indexed databases that still exist but are not listed: Trino omits catalogs that are down.
 
-        Unreadable databases are kept as indexed. All failures together may take as long as one lookup.
+        Unreadable databases are kept as indexed. All failing lookups together may take as long as one lookup.
         """
         clock = asyncio.get_running_loop().time
         unlisted: list[str] = []
         missing = sorted(self._indexed.keys() - set(listed))
-        # Shuffled, so one slow catalog cannot starve the same databases.
+        # Shuffled, so that one slow catalog does not always prevent the same databases from being checked.
         waiting = random.sample(missing, k=len(missing))
         left_s = self._timeout_s
         while waiting and left_s > 0:
@@ -262,7 +271,7 @@ class _Refresh:
                 self._keep_as_indexed([database])
                 left_s -= clock() - started_at
                 continue
-            except errors.QueryServerError:  # the other databases may take as long to fail
+            except errors.QueryServerError:  # each remaining database may take as long to fail
                 self._keep_as_indexed([database])
                 break
             if described_database.name == database:  # otherwise it is another spelling of a listed database
@@ -271,7 +280,7 @@ class _Refresh:
         return sorted(unlisted)
 
     def _keep_as_indexed(self, databases: Sequence[str]) -> None:
-        """Keep and count the rows of unreadable databases."""
+        """Keep the indexed rows of unreadable databases, and count their tables."""
         self._unread.update(databases)
         self._tables += sum(self._indexed.get(database, 0) for database in databases)
 
@@ -308,7 +317,7 @@ class _Refresh:
         except _UNREADABLE_OBJECT:
             return
         indexed = indexed_table(table, self._limits.max_columns)
-        # Uses the names from the listing, which are compared at the end.
+        # The object gets the name from the listing, because `complete` compares indexed names with listed names.
         await self._put(replace(indexed, database=database, name=name, comment=indexed.comment or None))
 
     async def _limited(self, lookup: Coroutine[Any, Any, T]) -> T:
@@ -324,13 +333,13 @@ class _Refresh:
             await self._write()
 
     async def _write(self) -> None:
-        # Renew the lease first, so that nothing is written to a scope that another server has taken over.
+        # The lease is renewed first, so that nothing is written to a scope that another server has taken over.
         if not await self._renew():
             raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
-            # Twice the limit, because removed tables are only deleted at the end and new tables must fit in addition.
-            # There must be a bound, because refreshes that keep failing never reach the end.
+            # Twice the limit: removed tables are deleted only at the end, and new tables must fit in addition to them.
+            # There must be a limit, because a refresh that always fails never reaches the end.
             bound = 2 * self._limits.max_tables
             is_whole = await self._records.put(self._scope_id, waiting, max_tables=bound)
             self._found_no_room = self._found_no_room or not is_whole

@@ -1,7 +1,7 @@
-"""The table index, with one row per table and its columns as text.
+"""The metadata index in the service database: one row per table, with its columns as text.
 
-Therefore a refresh writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its
-row in turn, so that versions become visible in order.
+A refresh therefore writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its
+row, one after another, so that versions become visible in order.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -128,19 +128,19 @@ where (stored and not exists (select from connectors where id::text = scope.conn
 
 
 class MetadataIndexRecords:
-    """Index records. Each method except `read` is one transaction. All raise DatabaseUnavailable."""
+    """Reads and writes the index. Each method except `read` is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def scope(self, key: ScopeKey) -> Scope:
-        """Find or create the scope with that key. If its address has changed, its objects are deleted first."""
+        """Find or create the scope with this key. If its address has changed, delete its objects first."""
         row = await self._database.row(_FIND, key.connector, key.user_id, key.address)
         if row is not None:
             return _scope(key, row)
         async with self._database.transaction() as connection:
             created = await connection.fetchrow(_ENSURE, key.connector, key.user_id, key.is_stored, key.address)
-            if created is None:  # another process was faster
+            if created is None:  # another process created it first
                 created = await connection.fetchrow(_FIND, key.connector, key.user_id, key.address)
             elif created["moved"]:
                 await connection.execute("delete from metadata_objects where scope_id = $1", created["id"])
@@ -149,17 +149,18 @@ class MetadataIndexRecords:
             return _scope(key, created)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
-        """Return the existing scopes with the same address, and mark them as used."""
+        """Return the existing scopes with these keys, including the address, and mark them as used."""
         rows = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
         return [_scope(keys[row["place"] - 1], row) for row in rows]
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """Add or change objects. Unchanged objects cause no writes. Return False if some were omitted.
+        """Add or change objects. Unchanged objects cause no writes. Return False if some objects were omitted.
 
-        Omits new tables that exceed the scope's `max_tables`, and likewise databases. The scope counts as truncated
-        until the end of a refresh if objects were omitted or an object has truncated columns.
+        New tables are omitted once the scope has `max_tables` tables; the same limit applies to databases. If objects
+        were omitted, or the columns of an object are truncated, the scope counts as truncated until the end of a
+        refresh.
         """
         last = {(item.database, item.name): item for item in objects}
         async with self._database.transaction() as connection:
@@ -196,17 +197,17 @@ class MetadataIndexRecords:
         return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
-        """Yield objects changed after that version, in batches."""
+        """Yield the objects that were changed after that version, in batches."""
         last = 0
         while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """Lease the scope to `owner` for a refresh. Return None if it is not due, or leased to another owner.
+        """Lease the scope to `owner` for a refresh. Return None if it is not due or is leased to another owner.
 
-        Also returns None while another scope of the same connector is being refreshed, because data sources are read
-        one at a time.
+        Also return None while another scope of the same connector is being refreshed, because only one server at a
+        time reads from a data source.
         """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
@@ -238,10 +239,10 @@ class MetadataIndexRecords:
         truncated: bool,
         again: bool,
     ) -> None:
-        """Complete a refresh, and remove objects that were neither seen nor added since.
+        """Complete a refresh, and remove objects that were neither seen during it nor changed since its start.
 
-        With `again`, the next refresh is due immediately if objects were removed. `listed` maps databases to their
-        tables. The rows of databases in `unread` are kept.
+        `listed` maps databases to their tables. The rows of databases in `unread` are kept. If `again` is set and
+        objects were removed, the next refresh is due immediately.
         """
         pairs = [(database, name) for database, names in listed.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
@@ -254,8 +255,9 @@ class MetadataIndexRecords:
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(removed > 0), again and removed > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
-        """End a failed refresh and keep the objects. The next refresh is due immediately with `soon`, otherwise in
-        some minutes.
+        """End a failed refresh and keep the objects.
+
+        The next refresh is due immediately if `soon` is set, otherwise after a few minutes.
         """
         await self._database.execute(
             "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
@@ -269,7 +271,7 @@ class MetadataIndexRecords:
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """Delete scopes of deleted connectors, and scopes neither used nor refreshed for `unused_for`."""
+        """Delete the scopes of deleted connectors, and scopes neither used nor refreshed for `unused_for`."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
@@ -289,7 +291,7 @@ def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
             one.comment,
             one.owner,
             one.modified_at,
-            # Sorted by name. Separators within names, which no known engine allows, become blanks.
+            # Sorted by name. Separators within names, which no known engine allows, are replaced with blanks.
             None
             if one.columns is None
             else RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns)),

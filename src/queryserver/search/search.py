@@ -1,4 +1,4 @@
-"""The metadata search: queries all sources concurrently and merges the results (Contract platform 8.1)."""
+"""The metadata search: queries all sources concurrently and merges their results (Contract platform 8.1)."""
 
 import asyncio
 import time
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from queryserver.search.atlas import AtlasCatalog
 
 _SOURCE_S = 30.0
-_SPARE_S = 10.0  # added to a source's own limit, because reaching a limit from outside would lose its matches
+_SPARE_S = 10.0  # added to a source's own limit, because a source that is stopped from outside loses its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
-_DUMMY = "dummy"  # the value that denotes an empty catalogue
+_DUMMY = "dummy"  # the setting for a catalogue without content
 
 _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerError]
 
 
 @runtime_checkable
 class BoundedSource(Protocol):
-    """A source that ends a search by itself after `time_limit_s` and returns the matches found so far."""
+    """A source that ends a search by itself after `time_limit_s` and returns the matches found until then."""
 
     @property
     def time_limit_s(self) -> float: ...
@@ -35,8 +35,10 @@ class BoundedSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchParameters:
-    """A search call. Empty `sources` means all; `interface=None` uses the settings' interface; `facets` are as
-    typed.
+    """The parameters of a search call.
+
+    Empty `sources` means all sources. `interface=None` uses the interface from the settings. `facets` are unvalidated
+    names.
     """
 
     text: str = ""
@@ -59,7 +61,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page of matches. Facets have the highest counts first. The terms in `search` are highlighted."""
+    """A page of matches. Facet values with the highest counts come first. `search` has the terms to highlight."""
 
     search: model.Search
     records: Sequence[model.Record]
@@ -71,9 +73,9 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class MetadataSearch:
-    """Searches all of a call's sources concurrently. One source's failure does not affect the others.
+    """Searches all sources of a call concurrently. The failure of one source does not affect the others.
 
-    Missing sources are not configured. `atlas` is None if it is not configured.
+    Sources missing in `sources` are not configured. `atlas` is None if it is not configured.
     """
 
     sources: Mapping[model.SourceName, model.SearchSource]
@@ -82,8 +84,10 @@ class MetadataSearch:
     metrics: Metrics = NO_METRICS
 
     async def search(self, user: User, parameters: SearchParameters) -> SearchResult:
-        """Search all sources. Raises InvalidParameter, catalog_not_configured, catalog_not_supported;
-        CatalogUnavailable if all sources failed, PermissionDenied if the caller may not search any of them.
+        """Search all sources.
+
+        Raises InvalidParameter, catalog_not_configured, catalog_not_supported. If all sources failed, raises
+        CatalogUnavailable, DatabaseUnavailable, or PermissionDenied if the caller may not search any of them.
         """
         search, warnings = _search_of(parameters)
         names = [name for name in model.SourceName if not parameters.sources or name in parameters.sources]
@@ -138,7 +142,7 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
-        """Search sources one by one, each in the catalogue's order. Stop once the catalogue is unavailable."""
+        """Search the sources one by one, in the catalogue's order. Once it is unreachable, skip its sources."""
         if interface != _ATLAS:
             configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{configured}")
@@ -159,7 +163,7 @@ class MetadataSearch:
             elif out_of_reach is not None:
                 answer = out_of_reach
             elif search.lists_tags and has_answered:
-                answer = model.SourceAnswer()  # the first tag list covers all sources
+                answer = model.SourceAnswer()  # the first list of tags already covers all sources
             else:
                 answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=remaining), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogUnreachable) else None
@@ -193,7 +197,7 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
 
 
 def _merge(answers: _Answers) -> Sequence[model.Record]:
-    """Merge by position, then by source. Each source's matches are already in order."""
+    """Merge by position, then by source. The matches of each source are already in order."""
     order = list(model.SourceName)
     ranked = [
         (match.position, order.index(name), number, match.record)
@@ -207,7 +211,7 @@ def _merge(answers: _Answers) -> Sequence[model.Record]:
 def _facets(
     answers: Sequence[model.SourceAnswer], search: model.Search, prefix: str
 ) -> Mapping[model.FacetName, Mapping[str, int]]:
-    """Return the facets of all sources: values that start with `prefix`, highest count first."""
+    """Return the facets of all sources: only values that start with `prefix`, highest count first."""
     begin = prefix.casefold()
     merged: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in model.FacetName if facet in search.facets}
     for facet, sums in merged.items():
@@ -221,7 +225,7 @@ def _facets(
 
 
 def _require_one(answers: _Answers) -> None:
-    """Raise an error if all sources failed, unless one of them is merely not configured."""
+    """Raise an error if all sources failed. Does nothing if one of them is merely not configured."""
     failures = [answer for answer in answers.values() if isinstance(answer, errors.QueryServerError)]
     if len(failures) < len(answers) or any(isinstance(one, errors.SourceNotConfigured) for one in failures):
         return

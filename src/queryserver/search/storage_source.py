@@ -1,5 +1,6 @@
-"""Implements the sources `hdfs` and `s3`: a bounded walk through a store, with the caller's rights (Contract
-platform 8.4).
+"""Implements the sources `hdfs` and `s3`: a bounded walk through a store, with the caller's rights.
+
+Source: Contract platform 8.4.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from queryserver.search.model import Match, Record, Search, SourceAnswer, best_f
 from queryserver.search.query_language import Query, Term, folded
 
 _PREFIXES = {Scheme.HDFS: ("/", "hdfs:"), Scheme.S3A: ("s3a:", "s3:", "s3n:")}
-"""Prefixes of a store's absolute paths."""
+"""Prefixes of absolute paths in each store."""
 _SPELLINGS = {Scheme.HDFS: re.compile(r"^hdfs:(?://[^/]*)?(?=/)"), Scheme.S3A: re.compile(r"^s3[an]?:/+")}
 _SHOWN = {Scheme.HDFS: "hdfs://", Scheme.S3A: "s3a://"}
-"""The canonical prefix in records."""
+"""The canonical prefix of paths in records."""
 _SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
-_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # these filters do not match files
+_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # filters that never match files
 
 
 @dataclass(slots=True)
@@ -36,20 +37,20 @@ class _Walk:
     matches: list[Match] = field(default_factory=list[Match])
 
     def may_list(self) -> bool:
-        """Count a listing, unless a limit has been reached. Return whether it may be read."""
+        """Count a directory listing. Return False without counting if a limit has been reached."""
         self.is_cut = self.is_cut or self.listings >= self.bounds.max_dirs or self.entries >= self.bounds.max_entries
         self.listings += not self.is_cut
         return not self.is_cut
 
     def may_see(self) -> bool:
-        """Count an entry, unless the limit has been reached. Return whether it may be seen."""
+        """Count an entry. Return False without counting if the limit has been reached."""
         self.is_cut = self.is_cut or self.entries >= self.bounds.max_entries
         self.entries += not self.is_cut
         return not self.is_cut
 
 
 class StorageSource:
-    """Searches one store with the caller's rights. The first limit reached ends a search."""
+    """Searches one store with the caller's rights. A search ends at the first limit that it reaches."""
 
     def __init__(self, stores: Stores, scheme: Scheme, bounds: SearchSettings) -> None:
         self._stores = stores
@@ -61,7 +62,10 @@ class StorageSource:
         return self._bounds.max_seconds
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """Search a store. Raises StorageError, and the store's errors for the folder where the search starts."""
+        """Search the store.
+
+        Raises PermissionDenied, SourceNotConfigured, StorageError, and errors for the start directory.
+        """
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if not user.has_scope(Scope.FILES_READ):
@@ -96,9 +100,10 @@ class StorageSource:
         )
 
     def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:
-        """Return the longest folder in the first term that is an absolute path in this store, and that term.
+        """Return the directory in which to start, and the term that named it.
 
-        Without such a term, return the caller's home.
+        This is the longest directory in the first term that is an absolute path in this store. If no term is one, it
+        is the caller's home directory.
         """
         for term in query.terms:
             if term.head.lower().startswith(_PREFIXES[self._scheme]):
@@ -111,7 +116,7 @@ class StorageSource:
         return self._stores.home(caller, self._scheme), None
 
     def _as_shown(self, query: Query, start: Term | None) -> Query:
-        """Return the query with the start path in canonical form, because terms are matched against records."""
+        """Return the query with the start path in canonical form, because terms are matched against record paths."""
         shown, spelling = _SHOWN[self._scheme], _SPELLINGS[self._scheme]
         terms = (term.beginning_with(shown, spelling) if term is start else term for term in query.terms)
         return replace(query, terms=tuple(terms))
@@ -161,7 +166,7 @@ class StorageSource:
 
 
 async def _entries(location: Location, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Walk breadth-first. Skip folders that the caller may not list, except the first."""
+    """Walk breadth-first. Skips directories that the caller may not list, except the first."""
     pending = deque([location.path.path])
     while pending and walk.may_list():
         directory = pending.popleft()
@@ -181,7 +186,7 @@ async def _entries(location: Location, walk: _Walk) -> AsyncGenerator[FileStatus
 
 
 async def _flat_entries(location: Location, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Yield the keys below a folder. At the root, yield all buckets and then the keys in each bucket."""
+    """Yield the keys below a directory. At the root, yield all buckets and then the keys in each bucket."""
     trees = [location.path.path]
     if location.path.is_root:
         buckets = [status async for batch in location.storage.list_directory("") for status in batch.entries]
@@ -204,11 +209,11 @@ async def _flat_entries(location: Location, storage: FlatStorage, walk: _Walk) -
 
 
 async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Yield the keys and folders below a folder. The first listing has already been counted."""
+    """Yield the keys and directories below a directory. The caller has already counted the first listing."""
     known, is_first = {tree}, True
     async with aclosing(storage.list_tree(tree)) as pages:
         async for page in pages:
-            # Counted after reading, so that a walk that ends exactly at the limit is not truncated.
+            # Counted after reading, so that a walk that ends exactly at the limit does not count as truncated.
             if not (is_first or walk.may_list()):
                 return
             is_first = False
@@ -220,7 +225,10 @@ async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGe
 
 
 def _with_new_folders(status: FileStatus, known: set[str]) -> Sequence[FileStatus]:
-    """Return a key's new folders, outermost first, and the key. Folder markers represent their own folder."""
+    """Return the directories that a key reveals, outermost first, and the key itself.
+
+    A directory marker represents its own directory.
+    """
     if status.is_directory and status.path in known:
         return []
     folders = [status]

@@ -1,1 +1,1 @@
-"""The fleet: broker, workers, tasks, schedules and their notifications (Contract platform 10)."""
+"""The task server's fleet: broker, workers, tasks, schedules and notifications (Contract platform 10)."""

@@ -1,4 +1,4 @@
-"""Fires schedules. Each fire happens exactly once, no matter how many beats run (Contract platform 10.4)."""
+"""Fires schedules. Each fire happens exactly once, no matter how many beats are running (Contract platform 10.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,15 +28,16 @@ _SCHEDULE_PRIORITY = 1
 
 
 class _PermanentFailure(Exception):
-    """Later fires will fail too, because the owner, the connector or the permission to use it no longer exists."""
+    """Later fires would fail too: the owner, the connector or the permission to use it no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Claims due schedules, submits their runs, and records the ends of the runs.
+    """Claims due schedules, submits their runs, and records when the runs end.
 
-    A run is committed before its statement is submitted, and the fire id serves as idempotency key. If a beat dies
-    between the two, any beat submits the run; if it dies after the submission, the retry finds the same statement.
+    A run is committed before its statement is submitted, and the fire id serves as the idempotency key. If a beat dies
+    before the submission, any beat submits the run. If it dies after the submission, the retry finds the same
+    statement.
     """
 
     runs: ScheduleRuns
@@ -57,7 +58,7 @@ class Beat:
             yield
 
     async def fire(self) -> None:
-        """Claim due schedules, and submit every run that has no statement yet. Raises DatabaseUnavailable."""
+        """Claim due schedules, and submit every run that has no statement or task yet. Raises DatabaseUnavailable."""
         for status in await self.runs.claim_due():
             if status is RunStatus.SKIPPED:
                 self._count("skipped")
@@ -66,7 +67,7 @@ class Beat:
                 group.create_task(self._start(run), name=run.fire_id)
 
     async def record_ends(self) -> None:
-        """Record the ends of runs. Raises DatabaseUnavailable."""
+        """Record the ends of finished runs. Raises DatabaseUnavailable."""
         for end in await self.runs.find_ended():
             try:
                 await self.runs.end(end)
@@ -79,7 +80,7 @@ class Beat:
         await self.runs.delete_ended(older_than=self.run_retention)
 
     async def _start(self, run: DueRun) -> None:
-        """Submit one run. A permanent failure ends the run; after a temporary one, the next round tries again."""
+        """Submit one run. A permanent failure ends the run. After a temporary failure, the next round tries again."""
         try:
             async with asyncio.timeout(_SUBMIT_TIMEOUT_S):
                 await self._submit(run)
@@ -97,12 +98,12 @@ class Beat:
             log.warning("run not submitted in time", fire_id=run.fire_id)
             if run.is_late:
                 await self._fail(run, "It could not be submitted in time.")
-        except Exception:  # keeps the task alive: a bug in one run must not prevent other runs from starting
+        except Exception:  # last resort of a task: a bug in one run must not prevent other runs from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
 
     async def _submit(self, run: DueRun) -> None:
-        """Submit a run's statement or task. Raises _PermanentFailure, and the errors of Submissions.submit."""
+        """Submit the run's statement or task. Raises _PermanentFailure and the errors of `Submissions.submit`."""
         user = await self.callers.user(run.owner_id)
         if user is None:
             raise _PermanentFailure("The owner of the schedule is disabled.")
@@ -126,14 +127,15 @@ class Beat:
                 run_all=True,
             ),
         )
-        # False if another beat has submitted and counted the run.
+        # False if another beat has already recorded and counted the run.
         if await self.runs.record_statement(run.fire_id, recorded.record.status.id):
             self._count("submitted")
 
     async def _require_connector(self, user: User, key: str) -> None:
         """Raise _PermanentFailure unless the owner may use exactly this connector.
 
-        Not `resolve`, since a name may resolve to another connector of the same dialect.
+        `resolve` is not used, because it may resolve the name to another connector of the same dialect. Raises
+        NotSupported if this server cannot run the connector.
         """
         await self.connectors.at_least(user.connectors_version)
         if self.connectors.known(key) is None:

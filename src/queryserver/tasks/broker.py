@@ -1,7 +1,7 @@
-"""The fleet's queue in Redis or Valkey, via arq (Contract platform 10.2).
+"""The fleet's job queue in Redis or Valkey, based on arq (Contract platform 10.2).
 
 The queue only wakes processes. The work itself is recorded in the service database, where sweeps also find it. A job
-therefore only carries a record's id: a lost job costs seconds, and a duplicate finds nothing to do.
+therefore carries nothing but the id of a record: losing a job costs seconds, and a duplicate job finds nothing to do.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from queryserver.administration.broker_check import broker_connections
 from queryserver.platform.settings.sections import TaskServerSettings
 
 log = structlog.get_logger(__name__)
-# At INFO, arq logs every job.
+# At level INFO, arq logs every job.
 logging.getLogger("arq").setLevel(logging.WARNING)
 
 _CONNECTION_ERRORS = (RedisError, OSError, TimeoutError)
@@ -36,19 +36,21 @@ _CALL_WITHIN_S = 5.0
 _IDLE_CHECK_S = 30.0
 _CANCEL_AGAIN_S = 0.1
 _MAX_UNSENT = 10_000
-# arq has no blocking read, so each job pushes a token onto a list that workers block on: one token wakes one worker,
-# which then reads the queue. A token is lost if its worker dies, so the queue is also polled without one.
+# arq has no blocking read. Therefore each job also pushes a token onto a list that workers block on. One token wakes
+# one worker, which then reads the queue. A token is lost if its worker dies, so workers also poll the queue without a
+# token.
 _POLL_S = 0.1
 _MAX_TOKENS = 1_000
-# A job only starts work. If a worker dies during a job, another worker gets the job after this time.
+# A job only starts work, which takes milliseconds. If a worker dies during a job, another worker gets it after this
+# time.
 _JOB_WITHIN_S = 30
 _JOB_KEPT_S = 24 * 3600
-# In the past for any clock, because arq compares the sender's clock with the worker's clock.
+# Lies in the past on any clock. arq compares the sender's clock with the worker's, which may differ.
 _ALWAYS_DUE = datetime(2000, 1, 1, tzinfo=UTC)
 _SEPARATOR = " "
 
 Job: TypeAlias = Callable[[str], Awaitable[object]]
-"""Work for one job id. Exceptions are logged, and the job counts as done."""
+"""Performs the work of one job id. Exceptions are logged, and the job counts as done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ class _UnsentJob:
 
 class _Pipeline(Pipeline):
     async def reset(self) -> None:
-        """Always release the connection; redis-py would leak it after an error."""
+        """Always release the connection. redis-py would leak it after an error."""
         if self.connection is not None and not self.connection.is_connected:
-            # Closed connections watch no keys. redis-py would reconnect, to a broker that may not respond.
+            # A closed connection watches no keys. redis-py would reconnect to reset it, and the broker may not
+            # respond.
             self.watching = False
         try:
             await super().reset()
@@ -80,9 +83,9 @@ class _Redis(ArqRedis):
 
 
 class RedisBroker:
-    """Sends messages to the fleet, and receives them, while `running()` is open.
+    """Sends messages to the fleet and receives them, while `running()` is open.
 
-    A single task sends the messages in call order. Messages are dropped while the broker is unavailable.
+    A single task sends the messages, in call order. While the broker is unavailable, messages are dropped.
     """
 
     def __init__(self, settings: TaskServerSettings) -> None:
@@ -94,27 +97,27 @@ class RedisBroker:
         self._changed: dict[UUID, None] = {}
         self._has_messages = asyncio.Event()
         self.is_reachable: bool | None = None
-        """The result of the last call; None before the first call."""
+        """Whether the last call succeeded. None before the first call."""
 
     def running(self) -> AbstractAsyncContextManager[object]:
         return _background(self._send_all(), "broker-messages")
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
-        """Wake one worker. The job id consists of statement and fence, so repeated calls queue nothing."""
+        """Wake one worker. The job id contains statement id and fence, so repeated calls queue no second job."""
         self._enqueue("statement", f"stmt:{statement_id}:{fence}")
 
     def task_waits(self, job_id: str) -> None:
-        """Wake one worker for `task:<id>:<fence>`."""
+        """Wake one worker for the job id `task:<id>:<fence>`."""
         self._enqueue("task", job_id)
 
     def statement_changed(self, statement_id: UUID) -> None:
-        """Wake the calls of all servers that wait for the statement."""
+        """Wake the calls that wait for the statement, on all servers."""
         if len(self._changed) < _MAX_UNSENT:
             self._changed[statement_id] = None
             self._has_messages.set()
 
     def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
-        """Call `changed` for each statement that another process reports, while the context is open.
+        """Call `changed` for each statement whose change another process reports, while the context is open.
 
         Reconnects automatically.
         """
@@ -141,7 +144,7 @@ class RedisBroker:
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()
-            except Exception:  # keeps the task alive: later messages must be sent
+            except Exception:  # last resort of a task: later messages must still be sent
                 log.exception("message to the broker not sent")
             await asyncio.sleep(_RETRY_S)
 
@@ -170,7 +173,7 @@ class RedisBroker:
                     while True:
                         message = await channel.get_message(timeout=_IDLE_CHECK_S)
                         if message is None:
-                            # A silently lost connection looks like an idle one.
+                            # A silently lost connection looks like an idle one, so it is tested.
                             async with asyncio.timeout(_CALL_WITHIN_S):
                                 await redis.echo("ping")
                             continue
@@ -179,12 +182,12 @@ class RedisBroker:
             await asyncio.sleep(_RETRY_S)
 
     async def serve(self, jobs: dict[str, Job], *, free_slots: Callable[[], int]) -> None:
-        """Take and run jobs forever, at most `free_slots()` at a time. Resumes when the broker is available again."""
+        """Take and run jobs forever, at most `free_slots()` at a time. Resumes once the broker is available again."""
         while True:
-            with suppress(*_CONNECTION_ERRORS):  # `_send_all` logs it
+            with suppress(*_CONNECTION_ERRORS):  # logged by `_send_all`
                 async with self._connected() as redis:
                     await self._serve(redis, jobs, free_slots)
-            # arq's worker exits at the first call without a response from the broker.
+            # arq's worker exits as soon as one call gets no response from the broker.
             await asyncio.sleep(_RETRY_S)
 
     async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], free_slots: Callable[[], int]) -> None:
@@ -207,7 +210,8 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            # Jobs take milliseconds. Canceling one at once would leave an arq task whose exception is never retrieved.
+            # Jobs take milliseconds, so they may finish first. A job canceled at once leaves an arq task with an
+            # unread exception.
             jobs_left = list(worker.tasks.values())
             if jobs_left:
                 await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)
@@ -230,7 +234,7 @@ class RedisBroker:
 
 @asynccontextmanager
 async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenerator["asyncio.Task[None]"]:
-    """Run the work in a separate task inside the context, and wait for it to end.
+    """Run the work in a separate task inside the context. On exit, cancel the task and wait for it to end.
 
     The task is canceled repeatedly, because redis-py swallows a cancellation that coincides with a reply.
     """
@@ -245,7 +249,7 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes at most `free_slots()` jobs at a time, and leaves the others to other processes."""
+    """Takes at most `free_slots()` jobs at a time, and leaves the rest to other processes."""
 
     def __init__(self, *arguments: Any, free_slots: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -256,7 +260,7 @@ class _GatedWorker(Worker):
         if self._free_slots() > self.job_counter:
             await self.pool.execute_command("BRPOP", self._tokens, _POLL_S)
         else:
-            await asyncio.sleep(_POLL_S)  # the token is for a worker with a free slot
+            await asyncio.sleep(_POLL_S)  # leave the token to a worker with a free slot
         self.allow_pick_jobs = self._free_slots() > self.job_counter
         await super()._poll_iteration()
 
@@ -272,14 +276,14 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
         del ctx  # passed by arq
         try:
             await job(job_id)
-        except Exception:  # keeps the task alive: the sweep makes up for this job
+        except Exception:  # last resort of a task: a sweep makes up for the lost job
             log.exception("job failed", job=name, job_id=job_id)
 
     return do
 
 
 def _statement_ids(data: object) -> Sequence[UUID]:
-    """Return the ids in a message, or nothing for another program's message."""
+    """Return the statement ids in a message. Empty if the message comes from another program."""
     try:
         return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()
     except ValueError:

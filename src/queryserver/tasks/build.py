@@ -1,4 +1,4 @@
-"""Builds the services of tasks, schedules and deliveries from the settings."""
+"""Builds the services for tasks, schedules and deliveries from the settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,7 +43,7 @@ from queryserver.tasks.webhooks import WebhookSender
 class TaskServices:
     service: TaskService
     runner: TaskRunner
-    """Idle until `run_next` or `running` is called: only workers run tasks."""
+    """Idle until `run_next` or `running` is called, which only workers do."""
 
 
 def task_records(settings: Settings, database: Database) -> TaskRecords:
@@ -65,9 +65,9 @@ def task_services(
     broker: TaskBroker | None,
     metrics: Metrics,
 ) -> TaskServices:
-    """Build the task services; `broker` is None if the task server is off.
+    """Build the task services. `broker` is None if the task server is disabled.
 
-    The clean-up in `statements` also deletes old tasks.
+    Also adds the deletion of old tasks to the clean-up in `statements`.
     """
     records = task_records(settings, database)
     statements.retention.add_clean_up_step(records.clean_up)
@@ -105,7 +105,7 @@ def task_services(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleServices:
-    """Schedules, the beat that fires them, and notifications about runs and statements."""
+    """The services for schedules, for the beat that fires them, and for notifications about runs and statements."""
 
     schedules: Schedules
     beat: Beat
@@ -124,7 +124,7 @@ def schedule_services(
     threads: Threads,
     metrics: Metrics,
 ) -> ScheduleServices:
-    """Build the services. Nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
+    """Build the services. Background work starts once `beat.running` and `deliveries.running` are entered."""
     tasks = settings.desktop.task_server
     outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)
@@ -152,7 +152,10 @@ def schedule_services(
 
 @asynccontextmanager
 async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
-    """Open schedule administration for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open schedule administration for administrative commands.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         sealer = AesSealer(await open_keyring(settings.desktop, database))

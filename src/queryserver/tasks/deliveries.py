@@ -1,6 +1,6 @@
 """Sends emails and webhooks from an outbox (ADR 58).
 
-A delivery is added to the outbox in the transaction that records the completion which it reports.
+A delivery is added to the outbox in the same transaction that records the completion it reports.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _redacted = Redactor()
 
 
 def clean_message(text: str) -> str:
-    """Reduce an engine's or server's text to one line of at most 500 characters, with secrets redacted."""
+    """Reduce the text of an engine or server to one line of at most 500 characters, with secrets redacted."""
     return escaped(" ".join(_redacted(text[: 10 * _MAX_ERROR_CHARACTERS]).split()))[:_MAX_ERROR_CHARACTERS]
 
 
@@ -50,7 +50,7 @@ class DeliveryKind(StrEnum):
 
 
 class DeliveryFailed(Exception):
-    """A delivery attempt failed. `reason` is logged and recorded; a `final` failure is not retried."""
+    """A delivery attempt failed. `reason` is logged and recorded. If `final` is set, the delivery is not retried."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
@@ -110,7 +110,7 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A claimed delivery. `moment` is the claim time by the database clock."""
+    """A claimed delivery. `moment` is the time of the claim according to the database clock."""
 
     key: str
     kind: DeliveryKind
@@ -124,12 +124,12 @@ class Sender(Protocol):
     """Sends deliveries of one kind."""
 
     async def send(self, delivery: Delivery) -> None:
-        """Send the delivery, and return once the receiver has accepted it. Raises DeliveryFailed."""
+        """Send the delivery. Returns once the receiver has accepted it. Raises DeliveryFailed."""
         ...
 
 
 def new_deliveries(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
-    """Create the deliveries for one completion; `about` names the statement, or the run if it has none."""
+    """Create the deliveries for one completion. `about` is the id of the statement, or of the fire if there is none."""
     if message.event not in notify.on:
         return ()
     content = message.stored()
@@ -144,12 +144,13 @@ def _new_delivery(
     about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]
 ) -> NewDelivery:
     normalized = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
-    # A digest is used, because a webhook URL's path may be a secret, and keys are logged and sent.
+    # The key contains a digest, because keys are logged and sent, and the path of a webhook URL may be a secret.
     digest = hashlib.sha256(normalized.encode()).hexdigest()
     return NewDelivery(f"{about}:{event}:{kind}:{digest}", kind, recipient, content)
 
 
-# A schedule's email replaces the plain email to the owner, unless a worker has begun to send it.
+# A schedule's email with an attachment replaces the plain email to the same address, unless a worker has already tried
+# to send that.
 _ADD = """
 insert into deliveries as known (key, kind, recipient, content) values ($1, $2, $3, $4)
 on conflict (key) do update set content = excluded.content
@@ -157,10 +158,10 @@ on conflict (key) do update set content = excluded.content
 """
 
 _RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
-"""The email address, or a webhook's host."""
+"""SQL expression: the email address, or the scheme and host of a webhook URL."""
 
-# Each receiver gets one delivery at a time, so a slow receiver occupies a single slot. The lock repeats the check, in
-# case another worker has sent a delivery since `turns` was read.
+# Each receiver gets one delivery at a time, so a slow receiver occupies a single slot. The update repeats the check
+# for each row, because another worker may have claimed it since `turns` was read.
 _CLAIM = f"""
 with turns as (
     select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
@@ -181,7 +182,7 @@ where key in (
 returning key, kind, recipient, content, tries, now() as moment
 """
 
-# Has no effect once the worker's claim has expired.
+# Has no effect if another worker has claimed the delivery since.
 _RECORD = """
 update deliveries set claimed_until = null, error = $3,
     delivered_at = case when $3 = '' then now() end,
@@ -200,26 +201,29 @@ order by s.history_id limit 200 for update of s skip locked
 
 
 class Outbox:
-    """The table of deliveries. All methods raise DatabaseUnavailable."""
+    """Reads and writes the `deliveries` table. All methods raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, connection: Connection, deliveries: Iterable[NewDelivery]) -> None:
-        """Add deliveries in the transaction of `connection`; existing keys are skipped."""
+        """Add deliveries in the transaction of `connection`. Keeps an existing delivery with the same key.
+
+        Exception: an email with an attachment replaces one that no worker has tried to send yet.
+        """
         for delivery in deliveries:
             await connection.execute(_ADD, delivery.key, delivery.kind.value, delivery.recipient, delivery.content)
 
     async def claim(self, kind: DeliveryKind, limit: int) -> Sequence[Delivery]:
-        """Claim due deliveries, one per receiver, for two minutes."""
+        """Claim due deliveries for two minutes, one per receiver."""
         return [_delivery_from_row(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, limit, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
-        """Record an attempt's outcome, with an empty `error` for success; `pause=None` stops retries."""
+        """Record the outcome of an attempt. An empty `error` means success; `pause=None` stops retries."""
         await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
-        """Add the deliveries about statements that have ended; `mailed_after=None` disables emails to owners."""
+        """Add the deliveries about statements that have ended. `mailed_after=None` disables emails to owners."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(_ENDED, mailed_after)
             added: list[UUID] = []
@@ -235,7 +239,7 @@ class Outbox:
                 await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def delete_finished(self) -> None:
-        """Delete deliveries created more than a week ago that were sent or abandoned."""
+        """Delete deliveries that were created more than a week ago and are no longer tried."""
         await self._database.execute(
             "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _RETENTION
         )
@@ -271,7 +275,7 @@ def _delivery_from_row(row: Row) -> Delivery:
 
 
 def _log_fields(delivery: Delivery) -> dict[str, str]:
-    """Return the fields for log lines."""
+    """Return the fields for log lines, which must not contain the recipient's full address."""
     if delivery.kind is DeliveryKind.EMAIL:
         host = delivery.recipient.rpartition("@")[2]
     else:
@@ -299,7 +303,7 @@ class Deliveries:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Create and send deliveries while the context is open. Deliveries canceled on exit are retried later."""
+        """Create and send deliveries while the context is open. Deliveries interrupted on exit are retried later."""
         async with (
             self._sending.running(),
             background(every(_ROUND_EVERY_S, self.round), "deliveries"),
@@ -308,7 +312,10 @@ class Deliveries:
             yield
 
     async def round(self) -> None:
-        """Claim and send due deliveries while slots are free. Raises DatabaseUnavailable."""
+        """Create deliveries about ended statements, then claim and send due deliveries while slots are free.
+
+        Raises DatabaseUnavailable.
+        """
         await self._outbox.add_ended_statements(self._mailed_after)
         for kind in self._slots:
             await self._fill(kind)
@@ -327,7 +334,7 @@ class Deliveries:
     async def _send(self, delivery: Delivery) -> None:
         try:
             await self._send_and_record(delivery)
-            # The next delivery to this receiver may have waited for this one.
+            # The next delivery to this receiver may have been waiting for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
             log.warning("the database is out of reach: a delivery may be repeated", **_log_fields(delivery))
@@ -346,7 +353,7 @@ class Deliveries:
             self._slots[delivery.kind] += 1
 
     async def _try_to_send(self, delivery: Delivery) -> tuple[str, bool]:
-        """Try to send. Return the failure reason (empty for success) and whether the failure is final."""
+        """Try to send. Return the failure reason (empty on success), and whether the failure is final."""
         if delivery.tries > MAX_TRIES:
             return "The worker that sent it died each time.", True
         try:
@@ -356,7 +363,7 @@ class Deliveries:
             return error.reason or "It failed.", error.final
         except TimeoutError:
             return "It was not sent in time.", False
-        except Exception as error:  # keeps the task alive: the delivery is retried
+        except Exception as error:  # last resort of a task: the delivery is retried
             log.exception("delivery failed", **_log_fields(delivery))
             return f"Internal error: {type(error).__name__}.", False
         return "", False

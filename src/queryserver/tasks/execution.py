@@ -19,10 +19,10 @@ from queryserver.tasks.repository import TaskRecords
 log = structlog.get_logger(__name__)
 
 CANCEL = "task-cancel"
-"""Notice about a recorded cancel request; the subject is the task id."""
+"""Notice that a cancel request was recorded. The subject is the task id."""
 
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
-"""Does the work of a task. It may be interrupted at any moment and restarted."""
+"""Performs the work of a task. It may be interrupted at any moment and started again."""
 
 _SWEEP_EVERY_S = 5.0
 _REPORT_EVERY_S = 1.0
@@ -33,7 +33,7 @@ _INTERNAL_ERROR = TaskEnd(TaskState.FAILED, "Internal error.")
 
 
 class _TaskRun:
-    """A task running in this process."""
+    """A task that is running in this process."""
 
     def __init__(self, claimed: ClaimedTask, work: "asyncio.Task[TaskEnd]", report: "_ProgressReport") -> None:
         self.claimed = claimed
@@ -43,24 +43,24 @@ class _TaskRun:
         self.is_lost = False
 
     def cancel(self) -> None:
-        """Stop the work at a user's request."""
+        """Stop the work because a user has requested it."""
         self.is_canceled = True
         self.work.cancel()
 
     def abandon(self) -> None:
-        """Stop the work because another process has taken over the task."""
+        """Stop the work because another process has taken over the task, or it has ended."""
         self.is_lost = True
         self.work.cancel()
 
 
 class _ProgressReport:
-    """The progress of a task's work, which the next heartbeat stores."""
+    """The progress of a task's work. It is stored with the next heartbeat."""
 
     def __init__(self) -> None:
         self.progress = 0
         self.message = ""
         self.changed = asyncio.Event()
-        # Send the first heartbeat immediately, because a cancel notice may have arrived before this process had the
+        # The first heartbeat is sent immediately, because a cancel notice may have arrived before this process ran the
         # task.
         self.changed.set()
 
@@ -71,7 +71,7 @@ class _ProgressReport:
 
 
 class TaskRunner:
-    """Runs tasks under leases. If a process dies, another process reruns its task, so every task must be repeatable."""
+    """Runs tasks under leases. If a process dies, another one reruns its task, so every task must be repeatable."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class TaskRunner:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Find waiting tasks and run them one by one while the context is open. Needs no broker.
+        """Find waiting tasks and run them one at a time while the context is open. Needs no broker.
 
-        On exit, running tasks get the shutdown grace period; after it, they are released.
+        On exit, running tasks may finish within the shutdown grace period. Then they are released.
         """
         self._is_stopping = False
         try:
@@ -116,14 +116,14 @@ class TaskRunner:
                 finally:
                     await self.drain()
         finally:
-            for run in self._runs.values():  # runs that `run_next` still waits for
+            for run in self._runs.values():  # runs that a caller of `run_next` is still waiting for
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Stop claiming, and give running tasks the shutdown grace period. Repeated calls do nothing.
+        """Stop claiming tasks, and let running tasks finish within the shutdown grace period.
 
-        With `at_once` there is no grace period.
+        If `at_once` is set, there is no grace period. Repeated calls do nothing.
         """
         if not self._is_stopping:
             self._is_stopping = True
@@ -133,7 +133,7 @@ class TaskRunner:
     async def run_next(self) -> bool:
         """Claim a task and run it to completion. Return False if no task is waiting. Raises DatabaseUnavailable.
 
-        Canceling the caller releases the task.
+        If the caller is canceled, the task is released.
         """
         if self._is_stopping:
             return False
@@ -148,7 +148,7 @@ class TaskRunner:
         return True
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice of any instance. Return False if it is not about a task."""
+        """Handle a notice from any instance. Return False if it does not concern a task."""
         if kind != CANCEL:
             return False
         with suppress(ValueError):
@@ -157,7 +157,7 @@ class TaskRunner:
         return True
 
     def wake(self) -> None:
-        """Check for waiting tasks immediately."""
+        """Make the sweep check for waiting tasks immediately."""
         self._woken.set()
 
     async def _sweep(self) -> None:
@@ -170,7 +170,7 @@ class TaskRunner:
                 await self._run_waiting()
             except DatabaseUnavailable:
                 log.warning("waiting tasks not read")
-            except Exception:  # keeps the task alive: the next round may succeed
+            except Exception:  # last resort of a task: the next round may succeed
                 log.exception("waiting tasks not read")
 
     async def _run_waiting(self) -> None:
@@ -190,7 +190,7 @@ class TaskRunner:
             raise
 
     async def _supervise(self, run: _TaskRun) -> None:
-        """Renew the lease until the work has ended, and record its end."""
+        """Renew the lease until the work has ended, then record its end."""
         claimed, work = run.claimed, run.work
         try:
             async with background(self._renew_lease(run), "task-lease"):
@@ -217,7 +217,10 @@ class TaskRunner:
             return _INTERNAL_ERROR
 
     async def _renew_lease(self, run: _TaskRun) -> None:
-        """Renew the lease at each heartbeat and soon after each progress report. Stop the work on request."""
+        """Renew the lease at each heartbeat and soon after each progress report.
+
+        Stops the work if a cancel is requested or the lease is lost.
+        """
         report = run.report
         while True:
             with suppress(TimeoutError):
@@ -244,7 +247,7 @@ class TaskRunner:
             if await self._records.finish(claimed, end):
                 self._metrics.tasks_ended.labels(claimed.name.value, end.state.value).inc()
                 log.info("task ended", task=claimed.name, task_id=str(claimed.id), state=end.state)
-        except DatabaseUnavailable:  # the lease expires, and the task is run again
+        except DatabaseUnavailable:  # the lease expires, and the task runs again
             log.warning("end of a task not recorded", task=claimed.name, task_id=str(claimed.id))
 
     async def _release(self, claimed: ClaimedTask) -> None:

@@ -14,7 +14,7 @@ INSTANCES, CONNECTIONS = "instances", "database"
 
 _MAX_LISTED_DEAD = 5
 _OTHER_CONNECTIONS = 2
-"""Connections of a process outside its pool: one for listening, and one for its readiness checks."""
+"""Connections that a process opens outside its pool: one for notifications, and one for its readiness checks."""
 _ERROR_SHARE, _WARNING_SHARE = 1.0, 0.8
 
 _AVAILABLE_CONNECTIONS = """
@@ -61,7 +61,7 @@ def _count_text(count: Counter[Role]) -> str:
 
 
 def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
-    """Report the newest dead processes by name, and count the others."""
+    """Report the processes that died last, each by name, and count the rest."""
     newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
     for one in newest_first[:_MAX_LISTED_DEAD]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
@@ -74,7 +74,7 @@ def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
 
 
 def connections_finding(processes: int, pool_max: int, connections: int) -> Finding:
-    """Compare the connections that `processes` may open with those available in the database."""
+    """Compare the connections that `processes` may open with those that the database allows."""
     needed = processes * (pool_max + _OTHER_CONNECTIONS)
     what = (
         f"{processes} processes may open {needed} connections (desktop.database.pool_max = {pool_max}), "

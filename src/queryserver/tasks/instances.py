@@ -1,4 +1,4 @@
-"""The registry of the fleet's live processes; all times are by the database clock (Contract platform 10.6)."""
+"""The registry of live processes in the fleet. All times are from the database clock (Contract platform 10.6)."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ on conflict (id) do update set heartbeat_at = now(), running = excluded.running,
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One process of the fleet. `running` and `capacity` are as in `Load`."""
+    """One process of the fleet. `running` and `capacity` have the same meaning as in `Load`."""
 
     id: str
     kind: Role
@@ -44,7 +44,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The number of statements and tasks that a process runs, and its maximum.
+    """The number of statements and tasks that a process is running, and the maximum.
 
     A process with capacity 0 takes no work from the queue.
     """
@@ -54,7 +54,7 @@ class Load:
 
 
 class Instances:
-    """Process records. A process is alive while its last heartbeat is less than three intervals old."""
+    """Process records. A process counts as alive if its last heartbeat is less than three intervals old."""
 
     def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
         self._database = database
@@ -81,7 +81,7 @@ class Instances:
                     await self._database.execute("delete from instances where id = $1", instance_id)
 
     async def living(self, role: Role | None = None) -> Sequence[Instance]:
-        """Return live processes, ordered by start time."""
+        """Return the live processes, optionally only those with one role, ordered by start time."""
         rows = await self._database.fetch(
             """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
             order by started_at, id""",
@@ -91,7 +91,7 @@ class Instances:
         return [_instance_from_row(row) for row in rows]
 
     async def recent(self) -> Sequence[tuple[Instance, bool]]:
-        """Return the processes with a heartbeat within a day, each with whether it is alive."""
+        """Return the processes that sent a heartbeat within the last day, each with whether it is alive."""
         rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
@@ -101,7 +101,7 @@ class Instances:
         return [(_instance_from_row(row), row["lives"]) for row in rows]
 
     async def lives_here(self, role: Role) -> bool:
-        """Return whether a process with the role is alive on this host."""
+        """Return whether a process with this role is alive on this host."""
         host = socket.gethostname()
         return any(instance.name.rpartition("-")[0] == host for instance in await self.living(role))
 

@@ -1,4 +1,4 @@
-"""Runs each task as the command of the same name does (Contract platform 10.6, 12.1, 12.2)."""
+"""Runs each task in the same way as the command of that name (Contract platform 10.6, 12.1, 12.2)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,17 +29,17 @@ from queryserver.tasks.model import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskJobs:
-    """Does the work of tasks. It may be interrupted at any moment and restarted."""
+    """Performs the work of tasks. It may be interrupted at any moment and started again."""
 
     retention: RetentionSweep
     orphans: OrphanSweep
     area: UploadAreaSweep
     refresh: IndexRefresh | None
-    """None without a metadata search index."""
+    """None if there is no metadata search index."""
     connectors: Connectors
     users: UserDirectory
     matching_keys: Callable[[str], Awaitable[list[str] | None]]
-    """Returns the keys of the connectors that a dialect refers to, or None for all."""
+    """Returns the keys of the connectors that a dialect or connector name matches. None means all connectors."""
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
         """Run a task. Raises QueryServerError if the work failed or is incomplete."""
@@ -89,7 +89,7 @@ class TaskJobs:
         return _close_end("sessions", await self.retention.close_sessions(connectors, age, progress=progress))
 
     async def _refresh_metadata(self, params: MetadataRefresh, owner_id: int | None, progress: Progress) -> TaskEnd:
-        """Refresh with the current permissions of the user who submitted the task."""
+        """Refresh the index with the current permissions of the user who submitted the task."""
         if self.refresh is None:
             raise NotSupported("The index of the metadata search is switched off.")
         owner = None if owner_id is None else await self.users.user(owner_id)
@@ -105,7 +105,7 @@ def _finished_end(message: str, result: Mapping[str, Any]) -> TaskEnd:
 
 
 def _close_end(kind: str, report: CloseReport) -> TaskEnd:
-    """Return the task's end. Raises the command's error if any statement or session could not be closed."""
+    """Return the task's end. Its state is `failed` if any statement or session could not be closed."""
     message = f"{report.closed} {kind} closed. {report.already_closed} {kind} already closed."
     result = {kind: report.closed, "already_closed": report.already_closed}
     if report.in_use:

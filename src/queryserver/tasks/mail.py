@@ -26,7 +26,7 @@ from queryserver.platform.settings.tree import protects_secrets
 from queryserver.statements.downloads import Downloads
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clean_message
 
-_MAX_ADDRESS_CHARACTERS = 254  # RFC 5321 4.5.3.1.3, without the brackets
+_MAX_ADDRESS_CHARACTERS = 254  # RFC 5321 4.5.3.1.3, without the angle brackets
 _MAX_URL_CHARACTERS = 2000
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)", re.ASCII)
 
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-
 class Recipients:
     """Checks the recipients of notifications when they are configured.
 
-    Webhook URLs are checked again for each delivery, because DNS records may change.
+    Webhook URLs are checked again at each delivery, because DNS records may change.
     """
 
     def __init__(self, database: Database, settings: TaskServerSettings, rules: AddressRules) -> None:
@@ -44,7 +44,7 @@ class Recipients:
         self._rules = rules
 
     async def require_addresses(self, addresses: Sequence[str], field: str) -> None:
-        """Raise InvalidParameter unless emails may be sent to all of the addresses."""
+        """Raise InvalidParameter unless emails may be sent to all addresses."""
         domains = {address: _domain(address, field) for address in addresses}
         if self._domains:
             refused = [address for address, domain in domains.items() if domain not in self._domains]
@@ -56,7 +56,7 @@ class Recipients:
             raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_MAX_ADDRESS_CHARACTERS]}: {reason}.")
 
     async def require_url(self, url: str, field: str) -> None:
-        """Raise InvalidParameter unless webhooks may be sent to the URL. Host names need not resolve yet."""
+        """Raise InvalidParameter unless webhooks may be sent to the URL. The host name need not resolve yet."""
         if not self._has_secret:
             raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
         if len(url) > _MAX_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
@@ -84,7 +84,7 @@ class Recipients:
 
 
 def _domain(address: str, field: str) -> str:
-    """Return an address's domain in lower case. Rejects line breaks and address lists. Raises InvalidParameter."""
+    """Return the address's domain in lower case. Raises InvalidParameter, also for line breaks and address lists."""
     match = _ADDRESS.fullmatch(address)
     if match is None or len(address) > _MAX_ADDRESS_CHARACTERS:
         raise InvalidParameter(f"{field} must hold email addresses such as ana@example.org.")
@@ -99,7 +99,7 @@ _LINE_BREAKS = frozenset("\r\n\0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvAttachments:
-    """Reads results as CSV attachments with the rights of their owners, within the limits of the settings."""
+    """Reads results as CSV attachments, with the rights of their owners and within the limits of the settings."""
 
     downloads: Downloads
     callers: CallerRepository
@@ -107,7 +107,7 @@ class CsvAttachments:
     settings: TaskServerSettings
 
     async def read(self, message: Message) -> tuple[bytes | None, str]:
-        """Return the attachment, or None with the reason. Raises DeliveryFailed if a retry may succeed."""
+        """Return the attachment, or None and the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
             return None, "its owner is disabled" if user is None else "there was no statement"
@@ -134,9 +134,10 @@ class CsvAttachments:
 
 
 class MailSender:
-    """Sends emails through the configured server and verifies its certificate.
+    """Sends emails through the configured server, and verifies its certificate.
 
-    `tls` creates the TLS context. aiosmtplib's own context would also verify, but would be created for each connection.
+    `tls` creates the TLS context, once. aiosmtplib would also verify the certificate, but would create a context for
+    every connection.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class MailSender:
         await self._transmit(mail)
 
     async def test(self, to: str) -> str:
-        """Send a test email. Return the failure reason, empty for success. Raises InvalidParameter."""
+        """Send a test email. Return the failure reason, empty on success. Raises InvalidParameter."""
         await self._recipients.require_addresses([to], "to")
         mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
         try:
@@ -182,7 +183,7 @@ class MailSender:
         return ""
 
     def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
-        """Create an email. Raises DeliveryFailed for line breaks in headers."""
+        """Create an email. Raises DeliveryFailed if a header would contain a line break."""
         sender = self._settings.default_from_email or "queryserver@localhost"
         for value in (sender, to, subject):
             if _LINE_BREAKS & set(value):
@@ -217,7 +218,8 @@ class MailSender:
                 async with server:
                     await server.send_message(mail)
         except aiosmtplib.SMTPResponseException as error:
-            # A rejected greeting, TLS handshake or login is retried, since the settings or the server may get fixed.
+            # A rejected greeting, TLS handshake or login is retried, because the settings or the server may be
+            # corrected.
             is_message_error = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
             final = is_message_error and error.code in _PERMANENT_ERROR_CODES and error.code not in _LOGIN_ERROR_CODES
             raise DeliveryFailed(clean_message(f"{error.code} {error.message}"), final=final) from error

@@ -13,10 +13,10 @@ from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
 
 STATEMENT = "statement"
-"""The name of statement jobs in the task list."""
+"""The name under which statement jobs appear in the task list."""
 
 _CENTURY_DAYS = 36_500
-_MAX_SHOWN_CHARACTERS = 100  # of an unknown name in a message
+_MAX_SHOWN_CHARACTERS = 100  # of an unknown name in an error message
 
 
 class TaskState(StrEnum):
@@ -38,7 +38,7 @@ STATEMENT_STATES: Mapping[TaskState, tuple[StatementState, ...]] = {
     TaskState.FAILED: (StatementState.FAILED, StatementState.TIMED_OUT),
     TaskState.CANCELED: (StatementState.CANCELED,),
 }
-"""The statement states that a task state corresponds to."""
+"""The statement states that correspond to each task state."""
 
 
 class TaskName(StrEnum):
@@ -62,13 +62,13 @@ def _integer_as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-# Integers may also be sent as decimal text (Contract platform 1.2).
+# Clients may also send integers as decimal strings (Contract platform 1.2).
 Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(_reject_boolean)]
 
 Name: TypeAlias = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_integer_as_text)
 ]
-"""A name, or a connector's id as an integer."""
+"""A name, or the id of a connector as an integer."""
 
 
 class TaskParameters(BaseModel):
@@ -78,36 +78,36 @@ class TaskParameters(BaseModel):
 
 
 class DocumentCleanup(TaskParameters):
-    """Implements the command `cleanup`."""
+    """Parameters of the command `cleanup`."""
 
     keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_reject_boolean)] = 30
 
 
 class ResultCleanup(TaskParameters):
-    """Deletes expired results."""
+    """Deletes expired results. Takes no parameters."""
 
 
 class UploadCleanup(TaskParameters):
-    """Deletes orphaned files of uploads. Uploads in progress have their own expiry."""
+    """Deletes orphaned upload files. Uploads in progress have their own expiry time."""
 
     older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_reject_boolean)] = 60
 
 
 class CloseQueries(TaskParameters):
-    """Implements the command `close_queries`."""
+    """Parameters of the command `close_queries`."""
 
     age_in_days: Days = 7
 
 
 class CloseSessions(TaskParameters):
-    """Implements the command `close_sessions`: `dialect` is a dialect, a connector's key or id, or `all`."""
+    """Parameters of the command `close_sessions`. `dialect` is a dialect, the key or id of a connector, or `all`."""
 
     age_in_days: Days
     dialect: Name
 
 
 class MetadataRefresh(TaskParameters):
-    """Refreshes one connector's metadata search index."""
+    """Refreshes the metadata search index of one connector."""
 
     connector: Name
 
@@ -125,7 +125,7 @@ PARAMETERS: Mapping[TaskName, type[TaskParameters]] = {
 def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParameters]:
     """Validate a task for submission. Null parameters count as absent.
 
-    Raises InvalidParameter (also for an unknown name or parameter) and MissingParameter.
+    Raises InvalidParameter (also for an unknown task or parameter) and MissingParameter.
     """
     if name not in set(TaskName):
         raise InvalidParameter(f"Unknown task: {name[:_MAX_SHOWN_CHARACTERS]}. Known: {', '.join(TaskName)}.")
@@ -156,14 +156,14 @@ def _constraint_text(model: type[TaskParameters], name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A listed task or statement job."""
+    """A task or statement job in the task list."""
 
     id: UUID
     name: str
     params: Mapping[str, Any]
     state: TaskState
     owner: str
-    """The name of the user who submitted it; empty if that user no longer exists."""
+    """The name of the user who submitted it. Empty if that user no longer exists."""
     created: datetime
     started: datetime | None
     ended: datetime | None
@@ -174,7 +174,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Filter of the listed tasks; None matches all."""
+    """Selects the tasks to list. None matches all."""
 
     state: TaskState | None = None
     name: str | None = None
@@ -190,7 +190,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """One process's right to run a task. Every write includes the fence; writes with an older fence are rejected."""
+    """One process's right to run a task. Every write carries the fence; writes with an older one are rejected."""
 
     id: UUID
     name: TaskName
@@ -203,7 +203,7 @@ class ClaimedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """A task's outcome."""
+    """The outcome of a task."""
 
     state: TaskState
     message: str
@@ -212,7 +212,7 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class ActiveCounts:
-    """Counts of waiting and running work in all processes."""
+    """Counts of queued and running work across all processes."""
 
     queued: int
     """Number of queued statements and tasks."""

@@ -1,4 +1,4 @@
-"""Records of tasks, and the list of tasks and statement jobs. All times are by the database clock."""
+"""Task records, and the list of tasks and statement jobs. All times are from the database clock."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +25,7 @@ _SUBMIT = """
 insert into tasks (id, name, params, owner_id) values ($1, $2, $3, $4) on conflict (id) do nothing
 """
 
-# If the worker died, the task keeps its first start time, because its work began then.
+# If a worker died and the task is claimed again, it keeps its first start time, because its work began then.
 _CLAIM = """
 update tasks set state = 'running', worker = $1, fence = fence + 1, lease_until = now() + $2::interval,
     started_at = coalesce(started_at, now()), progress = 0, message = ''
@@ -52,7 +52,7 @@ update tasks set state = $4, ended_at = now(), message = $5, result = $6, lease_
 where {_FENCED}
 """
 
-# If a cancel is requested, the task ends instead.
+# If a cancel is requested, the task ends instead of returning to the queue.
 _RELEASE = f"""
 update tasks set worker = null, lease_until = null,
     state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
@@ -72,7 +72,7 @@ returning state
 
 _EXPIRED_TASKS = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
 
-# `state in` is the condition of the partial index.
+# The redundant `state in` is the condition of the partial index.
 _COUNT_ACTIVE = """
 select
     (select count(*) from tasks where state = 'queued') as queued_tasks,
@@ -90,7 +90,7 @@ _STATES = " ".join(
     f"when state in ({', '.join(repr(one.value) for one in states)}) then '{state}'"
     for state, states in STATEMENT_STATES.items()
 )
-# An engine's message may quote the statement, but its error code does not.
+# An engine's error message may quote the statement, but its error code does not.
 _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
     jsonb_build_object('connector', connector, 'history_uuid', id) as params,
     case {_STATES} end as state, user_id as owner_id, recorded_at as created_at, sent_at as started_at, ended_at,
@@ -98,7 +98,7 @@ _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
     case when ended_at is not null and error_code is null then jsonb_build_object('rows', rows) end as result"""
 
 _RECENT = "recorded_at > now() - {keep}::interval"
-_ACTIVE = "state in ('waiting', 'running')"  # as in the partial indexes
+_ACTIVE = "state in ('waiting', 'running')"  # repeats the condition of the partial indexes
 
 _LISTED = """
 select shown.*, coalesce(username, '') as owner from ({rows}) as shown left join users on users.id = owner_id
@@ -111,7 +111,7 @@ async def submit_with(connection: Connection, new: NewTask) -> None:
 
 
 class TaskRecords:
-    """Each method is one transaction. All raise DatabaseUnavailable.
+    """Reads and writes task records, one transaction per method. All methods raise DatabaseUnavailable.
 
     `keep` is how long tasks and statement jobs are listed.
     """
@@ -127,7 +127,7 @@ class TaskRecords:
 
     async def claim(self, *, worker: str, lease: timedelta) -> ClaimedTask | None:
         """Claim the oldest task that is waiting or whose worker died. Return None if there is none."""
-        # A newer version may have submitted tasks unknown to this one.
+        # Only known tasks are claimed, because a newer version may have submitted others.
         row = await self._database.row(_CLAIM, worker, lease, [name.value for name in TaskName])
         if row is None:
             return None
@@ -136,7 +136,7 @@ class TaskRecords:
     async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
         """Renew the lease, and return whether a cancel is requested.
 
-        Returns None if another worker has the task, or it has ended.
+        Return None if another worker has the task, or it has ended.
         """
         row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
         return None if row is None else row["cancel_requested"]
@@ -147,29 +147,29 @@ class TaskRecords:
         return await self._database.execute(_FINISH, *_fence(claimed), end.state, end.message, result) == 1
 
     async def release(self, claimed: ClaimedTask) -> bool:
-        """Release the task for another worker immediately. Return False if another worker already has it."""
+        """Release the task to other workers immediately. Return False if another worker already has it."""
         return await self._database.execute(_RELEASE, *_fence(claimed)) == 1
 
     async def request_cancel(self, task_id: UUID) -> TaskState | None:
-        """Request a cancel, and return the new state; a waiting task is canceled immediately.
+        """Request cancellation, and return the new state. A queued task is canceled immediately.
 
-        Returns None if the task has ended or is unknown.
+        Return None if the task has ended or is unknown.
         """
         state = await self._database.value(_CANCEL, task_id)
         return None if state is None else TaskState(state)
 
     async def find(self, task_id: UUID) -> Task | None:
-        """Return a task, or a statement job of any age."""
+        """Return a task, or a statement job of any age. None if the id is unknown."""
         rows = f"""select {_COLUMNS} from tasks where id = $1
             union all select {_STATEMENT_COLUMNS} from statements where id = $1"""
         row = await self._database.row(_LISTED.format(rows=rows), task_id)
         return None if row is None else _task_from_row(row)
 
     async def page(self, filters: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
-        """Return tasks and recent statement jobs, newest first, and their total number."""
+        """Return one page of tasks and recent statement jobs, newest first, and their total number."""
         sources, arguments = self._sources(filters)
         offset_at, limit_at = f"${len(arguments) + 1}::bigint", f"${len(arguments) + 2}::bigint"
-        # Read each source in index order, and only up to the end of the page.
+        # Each source is read in index order, and only up to the end of the page.
         parts = [
             f"(select {columns} from {table} where {condition} order by {moment} desc, id desc"
             f" limit {offset_at} + {limit_at})"
@@ -184,7 +184,7 @@ class TaskRecords:
         return [_task_from_row(row) for row in page], await self._database.value(f"select {counts}", *arguments)
 
     def _sources(self, filters: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
-        """Return columns, table, condition and time column of each source, and the arguments of the conditions."""
+        """Return the columns, table, condition and time column of each source, and the arguments of the conditions."""
         arguments: list[Any] = []
         sources: list[tuple[str, str, str, str]] = []
         if filters.name != STATEMENT:
@@ -204,13 +204,13 @@ class TaskRecords:
 
     async def active(self) -> ActiveCounts:
         row = await self._database.row(_COUNT_ACTIVE)
-        if row is None:  # a select of counts has one row
+        if row is None:  # a select of counts always has one row
             return ActiveCounts(0, 0, 0)
         queued, running = row["queued_tasks"] + row["waiting"], row["running_tasks"] + row["running"]
         return ActiveCounts(queued, running, queued_tasks=row["queued_tasks"])
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Delete the tasks that are no longer listed; returns their number. With `dry_run`, only counts them."""
+        """Delete tasks that are no longer listed. Return their number. If `dry_run` is set, only count them."""
         if dry_run:
             count = f"select count(*) from ({_EXPIRED_TASKS}) as forgotten"
             return {"ended tasks": await self._database.value(count, self._keep, 2**31)}
@@ -224,7 +224,7 @@ class TaskRecords:
 
 
 def _statement_conditions(state: TaskState | None) -> Sequence[str]:
-    """Return disjoint conditions for the listed statements, each served by a single index."""
+    """Return disjoint conditions for the listed statements, each of which can use a single index."""
     if state is None:
         return _RECENT, f"{_ACTIVE} and not {_RECENT}"
     states = f"state in ({', '.join(repr(one.value) for one in STATEMENT_STATES[state])})"

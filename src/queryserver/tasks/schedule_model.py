@@ -19,7 +19,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 def require_zone(name: str) -> tzinfo:
-    """Return the time zone with an IANA name. Raises InvalidParameter."""
+    """Return the time zone with this IANA name. Raises InvalidParameter."""
     try:
         return time_zone(name)
     except ValueError as error:
@@ -27,7 +27,7 @@ def require_zone(name: str) -> tzinfo:
 
 
 def require_cron(text: str) -> None:
-    """Raise InvalidParameter unless the text has five fields and matches some future time."""
+    """Raise InvalidParameter unless the text is a cron expression with five fields that matches some future time."""
     if len(text) > _MAX_CRON_CHARACTERS or len(text.split()) != _CRON_FIELDS:
         raise InvalidParameter("schedule.cron must have five fields: minute, hour, day of month, month, day of week.")
     try:
@@ -39,11 +39,11 @@ def require_cron(text: str) -> None:
 
 
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
-    """Return the first time after `after` that matches the cron text in the zone, in UTC, or None if there is none.
+    """Return the first time after `after` that matches the cron expression in the zone. None if there is none.
 
-    Each local time fires once: at its first occurrence if clocks are set back, and at the next existing minute if it is
-    skipped because clocks are set forward. CronSim itself only behaves this way if neither minute nor hour starts with
-    a star, so it gets local times without a zone.
+    The result is in UTC. Each local time fires once. If clocks are set back, it fires at its first occurrence. If
+    clocks are set forward and skip it, it fires at the next existing minute. CronSim itself behaves this way only if
+    neither minute nor hour starts with a star, so it is given local times without a zone.
     """
     for local in _local_times(text, after.astimezone(zone).replace(tzinfo=None)):
         moment = _first_utc_time(local, zone)
@@ -79,7 +79,7 @@ class ScheduleKind(StrEnum):
 
 
 class Overlap(StrEnum):
-    """The effect of a fire while the previous run is still in progress."""
+    """What happens if a schedule fires while its previous run is still in progress."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -98,7 +98,7 @@ class RunStatus(StrEnum):
 class Notify:
     """The recipients of notifications, and the outcomes that they are notified about.
 
-    `to` are email addresses, `url` receives a signed webhook.
+    `to` contains email addresses; `url` receives a signed webhook.
     """
 
     on: tuple[str, ...] = (RunStatus.FINISHED, RunStatus.FAILED)
@@ -116,7 +116,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDefinition:
-    """A schedule's definition by an administrator."""
+    """The definition of a schedule, as an administrator has set it."""
 
     name: str
     owner: str
@@ -139,9 +139,10 @@ class ScheduleDefinition:
         return self.enabled, self.cron, self.interval_s, self.timezone, self.expires_at
 
     def next_time(self, now: datetime, *, due: datetime | None = None) -> datetime | None:
-        """Return the first fire after `now`. Intervals are counted from `due`, or else from `now`.
+        """Return the first fire time after `now`. Intervals are counted from `due`, or from `now` if that is None.
 
-        Return None if it never fires again. Raises ValueError or InvalidParameter for times that were not validated.
+        Return None if the schedule never fires again. Raises ValueError or InvalidParameter for values that were not
+        validated.
         """
         if not self.enabled:
             return None
@@ -169,7 +170,7 @@ class Schedule:
     total_runs: int
 
     def job(self) -> dict[str, Any]:
-        """Return the part of the definition that a run needs; later changes of the schedule do not affect the run."""
+        """Return a copy of what a run needs, so that later changes to the schedule do not affect the run."""
         definition = self.definition
         return {
             "name": definition.name,
@@ -192,7 +193,7 @@ class DueRun:
     owner_id: int
     job: Mapping[str, Any]
     is_late: bool
-    """Whether submission has failed for so long that the next failure is final."""
+    """Whether submission has been failing for so long that the next failure is final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +204,11 @@ class RunEnd:
     status: RunStatus
     message: str = ""
     state: str = ""
-    """The state of the run's statement or task; empty if there was none."""
+    """The state of the run's statement or task. Empty if there was none."""
     started: datetime | None = None
     duration_ms: int = 0
     rows: int = 0
     disables_schedule: bool = False
     """Whether to disable the schedule, because its owner, connector or permission no longer exists."""
     was_submitted: bool = False
-    """Whether the statement or task was submitted and has ended; False if its submission failed."""
+    """Whether the statement or task was submitted and has ended. False if the submission failed."""

@@ -1,4 +1,4 @@
-"""The records of schedules in the service database."""
+"""Schedule records in the service database."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,19 +24,19 @@ FIRE_ID = "'beat:' || {schedule} || ':' || floor(extract(epoch from {due}) * 100
 
 
 class ScheduleRecords:
-    """Accesses the table of schedules. All methods raise DatabaseUnavailable."""
+    """Reads and writes the `schedules` table. All methods raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def now(self) -> datetime:
-        """Return the current time by the database clock, which fires schedules."""
+        """Return the current time of the database clock, which determines when schedules fire."""
         return await self._database.value("select now()")
 
     async def page(
         self, *, enabled: bool | None, owner_key: str | None, offset: int, limit: int
     ) -> tuple[int, Sequence[Schedule]]:
-        """Return the number of matches, and one page of them sorted by name."""
+        """Return the number of matches and one page of them, sorted by name."""
         count = await self._database.value(f"select count(*) from {SCHEDULES} {_FILTER}", enabled, owner_key)
         rows = await self._database.fetch(
             f"""select {COLUMNS} from {SCHEDULES} {_FILTER}
@@ -56,7 +56,7 @@ class ScheduleRecords:
         return schedule_from_row(row)
 
     async def active_user(self, username_key: str) -> tuple[int, str] | None:
-        """Return an active user's id and name, or None."""
+        """Return the id and name of an active user. None if there is no such user."""
         row = await self._database.row(
             "select id, username from users where username_key = $1 and is_active", username_key
         )
@@ -108,9 +108,9 @@ class ScheduleRecords:
             raise errors.schedule_not_found(schedule_id)
 
     async def fire_now(self, schedule_id: int) -> str:
-        """Record a run that is due immediately, and return its fire id, or the fire id of a run that is already queued.
+        """Record a run that is due immediately, and return its fire id.
 
-        Raises schedule_not_found, schedule_running.
+        If a run is already queued, return that run's fire id instead. Raises schedule_not_found, schedule_running.
         """
         async with self._database.transaction() as connection:
             row = await connection.fetchrow(
@@ -146,7 +146,7 @@ class ScheduleRecords:
 
 
 async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
-    """Record the fire due at that time unless it is already recorded, and return its id."""
+    """Record the fire that is due at this time, unless it is already recorded. Return its id."""
     fire_id = await connection.fetchval(f"select {FIRE_ID.format(schedule='$1::text', due='$2::timestamptz')}",
                                         str(schedule.id), due)  # fmt: skip
     await connection.execute(
@@ -174,7 +174,7 @@ def _columns(definition: ScheduleDefinition) -> dict[str, object]:
 
 
 def schedule_from_row(row: Row) -> Schedule:
-    """Build the schedule from a row with COLUMNS."""
+    """Build a schedule from a row with COLUMNS."""
     notify = row["notify"]
     definition = ScheduleDefinition(
         **{name: row[name] for name in _DEFINITION_FIELDS},

@@ -1,4 +1,4 @@
-"""The records of schedule runs in the service database. All times are by the database clock."""
+"""Schedule run records in the service database. All times are from the database clock."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 50
 _LATE_AFTER = timedelta(minutes=10)
-# Idempotency keys are kept for 24 hours; later, a retry would submit the statement a second time.
+# Idempotency keys are kept for 24 hours. After that, a retry would submit the statement a second time.
 _SUBMIT_WITHIN = timedelta(hours=20)
 
-# Excludes schedules that wait for their previous run; otherwise 50 of them would block all others.
+# Excludes schedules that wait for their previous run. Otherwise, 50 such schedules would block all others.
 _DUE = f"""
 select {COLUMNS}, now() as read_at from {SCHEDULES}
 where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists (
@@ -31,8 +31,8 @@ where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists
 order by s.next_run_at limit {_BATCH} for update of s skip locked
 """
 
-# The first run of each schedule without a run in progress. The least recently tried ones come first; otherwise 50 runs
-# that always fail would block all others.
+# The first run of each schedule that has no run in progress. The least recently tried runs come first. Otherwise, 50
+# runs that always fail would block all others.
 _UNSUBMITTED = f"""
 with first as (
     select distinct on (schedule_id) fire_id, due_at, tried_at from schedule_runs r
@@ -61,7 +61,7 @@ where r.status = '' and (r.statement_id is not null or r.task_id is not null)
 limit 200
 """
 
-# A run ends without a statement if it could not be submitted, unless another beat has submitted it since.
+# `not $4` means that the submission failed. The run then ends only if no other beat has submitted it since.
 _END = """
 update schedule_runs set status = $2, message = $3, ended_at = now()
 where fire_id = $1 and status = '' and ($4 or (statement_id is null and task_id is null))
@@ -72,7 +72,7 @@ _SUCCESS_STATES = frozenset({"available", "success", "expired", "closed", "finis
 
 
 class ScheduleRuns:
-    """Accesses the table of schedule runs. Any number of beats may call each method concurrently."""
+    """Reads and writes the `schedule_runs` table. Any number of beats may call each method concurrently."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
@@ -81,7 +81,7 @@ class ScheduleRuns:
     async def claim_due(self) -> Sequence[RunStatus]:
         """Record a run for each due schedule and set its next time. Return the statuses of the recorded runs.
 
-        All missed fires of a schedule result in a single run, with the time of the first missed fire.
+        If a schedule has missed several fires, a single run is recorded, with the time of the first missed fire.
         """
         async with self._database.transaction() as connection:
             due = await connection.fetch(_DUE)
@@ -114,7 +114,7 @@ class ScheduleRuns:
             return None
         try:
             next_time = definition.next_time(now, due=due)
-        except (ValueError, InvalidParameter) as error:  # a time zone that this system no longer knows
+        except (ValueError, InvalidParameter) as error:  # for example, a time zone that this system no longer knows
             log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
             await connection.execute(
                 "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
@@ -141,12 +141,12 @@ class ScheduleRuns:
         return None if is_over else status
 
     async def unsubmitted(self) -> Sequence[DueRun]:
-        """Return runs without a recorded statement or task, from this beat or from a beat that died."""
+        """Return runs without a recorded statement or task, including those recorded by a beat that has died."""
         rows = await self._database.fetch(_UNSUBMITTED, _LATE_AFTER)
         return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
 
     async def may_submit(self, fire_id: str) -> bool:
-        """Return whether the run may be submitted: False if the idempotency key of its first attempt has expired."""
+        """Return whether the run may be submitted. False once its idempotency key may have expired."""
         return bool(
             await self._database.value(
                 """update schedule_runs set submitting_at = coalesce(submitting_at, now())
@@ -157,7 +157,7 @@ class ScheduleRuns:
         )
 
     async def record_statement(self, fire_id: str, statement_id: UUID) -> bool:
-        """Record the run's statement. Return False if another beat has already recorded the same statement."""
+        """Record the run's statement. Return False if another beat has already recorded it."""
         return bool(
             await self._database.execute(
                 """with run as (
@@ -190,7 +190,7 @@ class ScheduleRuns:
         return [_run_end_from_row(row) for row in await self._database.fetch(_ENDED)]
 
     async def end(self, end: RunEnd) -> bool:
-        """Record an end and its notifications in one transaction. Return False if already recorded."""
+        """Record an end and its notifications in one transaction. Return False if it is already recorded."""
         async with self._database.transaction() as connection:
             run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message, end.was_submitted)
             if run is None:

@@ -25,20 +25,20 @@ _CHANGE_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The author of a change: a user, who owns the new schedules, or the system account that runs a command."""
+    """The author of a change: a user, who by default owns new schedules, or the system account that runs a command."""
 
     name: str
     is_user: bool = True
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Facts for audit events."""
+        """Additional facts for audit events."""
         return {} if self.is_user else {"by": "command"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """Administers schedules for calls and commands. All methods raise DatabaseUnavailable."""
+    """Administers schedules for API calls and administrative commands. All methods raise DatabaseUnavailable."""
 
     records: ScheduleRecords
     callers: CallerRepository
@@ -53,7 +53,7 @@ class Schedules:
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
     ) -> tuple[int, Sequence[Schedule]]:
-        """Return the number of matches, and one page of them sorted by name."""
+        """Return the number of matches and one page of them, sorted by name."""
         try:
             owner_key = self.usernames.read(owner).key if owner else None
         except errors.InvalidUsername:
@@ -69,9 +69,9 @@ class Schedules:
         return await self.records.read(schedule_id)
 
     async def create(self, by: Author, fields: Mapping[str, Any]) -> Schedule:
-        """Create a schedule from `fields`, which are named as in ScheduleDefinition.
+        """Create a schedule from `fields`, whose names are those of ScheduleDefinition.
 
-        Raises MissingParameter, InvalidParameter, UnknownDialect, NameTaken.
+        Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, NameTaken.
         """
         with AUDIT.event(by.name, "schedule.new", str(fields.get("name") or ""), facts=by.facts):
             for name in ("name", "kind"):
@@ -118,11 +118,11 @@ class Schedules:
             return await self.records.fire_now(schedule_id)
 
     async def _apply_changes(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
-        """Apply the changes. Return False if the version is outdated."""
+        """Apply the changes. Return False if the stored version has changed since it was read."""
         before = stored.definition
         definition = _with_changes(before, changes, self.time_zone)
         owner_id = stored.owner_id
-        # A schedule whose owner or connector no longer exists can still be disabled and renamed.
+        # A schedule whose owner or connector no longer exists can still be disabled or renamed.
         if definition.enabled or changes.keys() & {"owner", "connector", "kind"}:
             definition, owner_id = await self._validated(definition)
         else:
@@ -134,7 +134,7 @@ class Schedules:
         return await self.records.update(stored.id, stored.version, definition, owner_id, next_run, new_times=new_times)
 
     async def _validated(self, definition: ScheduleDefinition) -> tuple[ScheduleDefinition, int]:
-        """Return the definition in its stored form, and its owner's id. Raises the errors of `create`."""
+        """Return the definition in its stored form and the id of its owner. Raises the errors of `create`."""
         await self._require_rules(definition)
         try:
             owner = await self.records.active_user(self.usernames.read(definition.owner).key)
@@ -187,7 +187,10 @@ class Schedules:
 
 
 def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:
-    """Return the definition with all of its task's parameters, if it has a task. Raises InvalidParameter."""
+    """Validate the task's parameters and fill in defaults. For other kinds, clear the task and its parameters.
+
+    Raises InvalidParameter, MissingParameter.
+    """
     if definition.kind is not ScheduleKind.TASK:
         return replace(definition, task=None, params={})
     return replace(definition, params=validate_task(definition.task or "", definition.params)[1].model_dump())
@@ -197,7 +200,7 @@ _OPTIONAL_FIELDS = {"connector", "database", "statement", "task", "cron", "inter
 
 
 def _with_changes(before: ScheduleDefinition, changes: Mapping[str, Any], time_zone: str) -> ScheduleDefinition:
-    """Return the definition with `changes` applied. None resets optional fields, and leaves required ones unchanged."""
+    """Return the definition with `changes` applied. None resets an optional field; required fields ignore None."""
     members = {name: value for name, value in changes.items() if value is not None or name in _OPTIONAL_FIELDS}
     if "timezone" in changes and changes["timezone"] is None:
         members["timezone"] = time_zone

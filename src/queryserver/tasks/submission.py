@@ -1,4 +1,4 @@
-"""Submits, lists, shows and cancels tasks, and returns the state of the fleet (Contract platform 10.6)."""
+"""Submits, lists, shows and cancels tasks, and reports the state of the fleet (Contract platform 10.6)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from queryserver.tasks.instances import Instance, Instances
 from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, job_id, validate_task
 from queryserver.tasks.repository import TaskRecords
 
-_MAX_OFFSET = 2**62  # offsets are 64-bit signed in the database
+_MAX_OFFSET = 2**62  # offsets are signed 64-bit integers in the database
 
 
 class TaskBroker(Protocol):
-    """Wakes a worker. A lost message only costs seconds, because workers also sweep."""
+    """Wakes a worker. Losing a message only costs seconds, because workers also sweep."""
 
     def task_waits(self, job_id: str) -> None:
         """Wake one worker. Returns immediately and never raises."""
@@ -51,9 +51,9 @@ class TaskService:
     statements: StatementAdministration
     settings: TaskServerSettings
     cancel_wait_s: float
-    """Maximum wait for the end of a canceled statement."""
+    """Maximum wait for a canceled statement to end."""
     broker: TaskBroker | None
-    """None if the task server is off."""
+    """None if the task server is disabled."""
     ping: Callable[[], Awaitable[None]]
     """Raises ServiceUnavailable if the broker does not respond."""
     metrics: Metrics
@@ -64,7 +64,7 @@ class TaskService:
             raise task_server_disabled("The task server is switched off.")
 
     async def submit(self, user: User, name: str, params: Mapping[str, Any], *, task_id: UUID | None = None) -> Task:
-        """Record a task owned by the user. Repeated calls with the same `task_id` return the recorded task.
+        """Record a task owned by the user. A repeated call with the same `task_id` returns the recorded task.
 
         Raises InvalidParameter, MissingParameter.
         """
@@ -77,7 +77,7 @@ class TaskService:
         return await self._find(task_id)
 
     async def page(self, filters: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
-        """Return tasks and recent statement jobs, newest first, and their total number."""
+        """Return one page of tasks and recent statement jobs, newest first, and their total number."""
         return await self.records.page(filters, offset=min((page - 1) * limit, _MAX_OFFSET), limit=limit)
 
     async def show(self, task_id: str) -> Task:
@@ -85,9 +85,9 @@ class TaskService:
         return await self._find(_uuid(task_id))
 
     async def cancel(self, user: User, task_id: str) -> Task:
-        """Cancel a waiting task immediately, a running task within a heartbeat. No effect on a task that has ended.
+        """Cancel a waiting task immediately, or a running task within a heartbeat.
 
-        Raises task_not_found.
+        Has no effect on a task that has ended. Raises task_not_found.
         """
         task = await self._find(key := _uuid(task_id))
         if task.ended is not None:
@@ -104,7 +104,7 @@ class TaskService:
         return await self._find(key)
 
     async def status(self) -> FleetStatus:
-        """Return the fleet's status, even if the task server is off."""
+        """Return the status of the fleet. Also works if the task server is disabled."""
         active = await self.records.active()
         living = await self.instances.living()
         return FleetStatus(
@@ -118,7 +118,7 @@ class TaskService:
         )
 
     async def gauges(self) -> tuple[int, int]:
-        """Return the numbers of waiting tasks and live workers, for the metrics. Raises DatabaseUnavailable."""
+        """Return the number of waiting tasks and of live workers, for the metrics. Raises DatabaseUnavailable."""
         return (await self.records.active()).queued_tasks, len(await self.instances.living(Role.WORKER))
 
     async def _reaches_broker(self) -> bool:
@@ -138,7 +138,7 @@ class TaskService:
 
 
 def _uuid(text: str) -> UUID:
-    """Parse the id. Raises task_not_found unless the text is a UUID in canonical form."""
+    """Parse an id. Raises task_not_found unless it is a UUID in canonical form."""
     try:
         parsed = UUID(text)
     except ValueError:

@@ -18,13 +18,16 @@ _SUCCESS = range(200, 300)
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """Return the header `X-Queryserver-Signature`: seconds since 1970, and the HMAC-SHA256 of `<timestamp>.<body>`."""
+    """Return the value of the header `X-Queryserver-Signature`.
+
+    It contains the Unix timestamp in seconds and the HMAC-SHA256 of `<timestamp>.<body>`.
+    """
     digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={digest}"
 
 
 class WebhookSender:
-    """POSTs JSON to permitted addresses. Redirects are not followed, and any status except 2xx is a failure."""
+    """POSTs JSON to permitted addresses. Does not follow redirects; any status other than 2xx is a failure."""
 
     def __init__(self, rules: AddressRules, secret: Secret) -> None:
         self._rules = rules
@@ -62,7 +65,7 @@ class WebhookSender:
             within_s=_TIMEOUT.total_seconds(),
         )
         try:
-            # Each webhook uses a new connection, because calls are rare and the receiver may restart in between.
+            # Each webhook opens a new connection: webhooks are rare, and the receiver may restart in between.
             async with HttpClient(self._rules) as client:
                 response = await client.send(request)
         except HostRefused as error:
