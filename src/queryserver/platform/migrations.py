@@ -1,4 +1,4 @@
-"""Creates and upgrades the schema of the service database, and checks it before the database is opened."""
+"""Creates and upgrades the schema of the service database, and checks its version before the database is opened."""
 
 import asyncio
 import re
@@ -21,28 +21,28 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # A wheel contains the scripts inside the package; in a checkout they are at the top level.
 SCRIPTS = next(path for path in (_PACKAGE / "_alembic", _PACKAGE.parents[1] / "alembic") if path.is_dir())
 
-_LOCK = 0x71736D67  # "qsmg": servers that start at the same time migrate one after another
+_LOCK = 0x71736D67  # "qsmg": the advisory lock with which servers that start at the same time migrate one by one
 _LIMIT_S = 3600
 
 
 _OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
 OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
-"""The prefix of a fact's name, followed by a schema version. `migrate` records the fact for older programs, which lack
-that version's scripts."""
+"""Prefix of the name of a fact; a schema version follows. `migrate` records the fact for older programs, which lack the
+migration scripts of that version."""
 
 
 def newest_revision(scripts: Path = SCRIPTS) -> str:
-    """Return this program's schema version."""
+    """Return the schema version that this program uses, the newest one."""
     return max(_revision_of(script) for script in _versions(scripts))
 
 
 def oldest_program(scripts: Path = SCRIPTS) -> str:
-    """Return the oldest schema version whose programs run on the newest schema."""
+    """Return the oldest schema version whose programs also run on the newest schema."""
     declared = _declared(scripts)
     newest_first = sorted(declared, reverse=True)
     oldest = newest_first[0]
     for version in newest_first[1:]:
-        # A program must tolerate every later migration, and older programs have even more later migrations.
+        # A program must tolerate every later migration; the older a program, the more migrations are later.
         if any(declared[later] > version for later in newest_first if later > version):
             break
         oldest = version
@@ -50,7 +50,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
 
 
 def _declared(scripts: Path) -> Mapping[str, str]:
-    """Return the oldest compatible version of each schema version: the version in its script, or the version itself."""
+    """By schema version: the oldest compatible version that its script declares, or the version itself by default."""
     found = dict[str, str]()
     for script in _versions(scripts):
         written, revision = _OLDEST_PROGRAM.search(script.read_text(encoding="utf-8")), _revision_of(script)
@@ -63,30 +63,30 @@ def _versions(scripts: Path) -> Iterator[Path]:
 
 
 def _revision_of(script: Path) -> str:
-    """Return a script's revision. Scripts are named `<revision>_<slug>.py`, in order."""
+    """Return the revision of a script. Scripts are named `<revision>_<slug>.py`, and revisions increase."""
     return script.name.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A database's schema. `oldest_program` is the oldest schema version whose programs run on it."""
+    """The schema of a database. `oldest_program` is the oldest schema version whose programs run on it."""
 
     version: str | None
-    """None if the database was never migrated."""
+    """None if the database has never been migrated."""
     oldest_program: str | None
 
     def is_usable(self, own: str) -> bool:
-        """Whether programs of the schema version `own` run on this schema."""
+        """Return whether programs with the schema version `own` run on this schema."""
         if self.version is None or self.version < own:
             return False
         return self.version == own or (self.oldest_program is not None and self.oldest_program <= own)
 
 
 async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
-    """Upgrade the schema to the newest revision. A newer schema on which this program runs is left unchanged.
+    """Upgrade the schema to the newest revision. Leave a newer schema unchanged if this program runs on it.
 
-    Safe to call concurrently: callers queue on an advisory lock. Returns the resulting schema. Raises
-    DatabaseUnavailable, SchemaMismatch if the upgrade failed.
+    Safe to call concurrently: an advisory lock serializes callers. Returns the resulting schema. Raises
+    DatabaseUnavailable; SchemaMismatch if the schema version is unknown or the upgrade fails.
     """
     newest = newest_revision(scripts)
     with database_errors():
@@ -108,9 +108,9 @@ async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
 
 
 async def _upgrade(dsn: str, scripts: Path) -> None:
-    """Upgrade in a child process, because SQLAlchemy and Alembic would permanently take 28 MiB of the server's memory.
+    """Upgrade in a child process: in the server, SQLAlchemy and Alembic would permanently occupy 28 MiB.
 
-    The DSN is passed through standard input, because other processes can read arguments and environment.
+    The DSN is passed on standard input, because other processes can read arguments and environment.
     """
     upgrading = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -134,7 +134,7 @@ async def _upgrade(dsn: str, scripts: Path) -> None:
 
 
 async def read_schema(dsn: str) -> Schema:
-    """Read the database's schema. Raises DatabaseUnavailable."""
+    """Return the schema of the database. Raises DatabaseUnavailable."""
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
@@ -158,7 +158,7 @@ async def _schema_of(connection: asyncpg.Connection) -> Schema:
 
 
 def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
-    """Explain why this program does not run on that schema, and what to do; None if it runs."""
+    """Return why this program does not run on the schema, and what to do; None if it runs."""
     own = newest_revision(scripts)
     if present.is_usable(own):
         return None
@@ -171,7 +171,7 @@ def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
 
 
 async def require_usable(dsn: str) -> None:
-    """Raises SchemaMismatch unless this program runs on the schema."""
+    """Raise SchemaMismatch unless this program runs on the schema. Raises DatabaseUnavailable."""
     if text := refusal(await read_schema(dsn)):
         raise SchemaMismatch(text)
 
@@ -193,7 +193,7 @@ def _upgrade_in_process(dsn: str, scripts: Path) -> None:
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["dsn"] = dsn
-    # In the same transaction as the upgrade, so an older program never sees one without the other.
+    # Recorded in the same transaction as the upgrade, so that older programs never see one without the other.
     fact = OLDEST_PROGRAM_FACT + newest_revision(scripts)
     config.attributes["fact"] = {"name": fact, "value": oldest_program(scripts)}
     command.upgrade(config, "head")

@@ -11,7 +11,7 @@ LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Parse an address in canonical form: IPv4-mapped addresses become IPv4, and zones are dropped.
+    """Parse an address. IPv4-mapped IPv6 addresses become IPv4 addresses, and zone ids are dropped.
 
     Returns None if `text` is not an address.
     """
@@ -24,9 +24,9 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> str:
-    """Return a client's network: its IPv4 address, or an IPv6 address's /64 network, which belongs to one subscriber.
+    """Return a client's network: the address itself for IPv4; the /64 network for IPv6, which one subscriber owns.
 
-    Text that is not an address is returned unchanged.
+    A string that is not an address is returned unchanged.
     """
     address = parsed_address(text)
     if isinstance(address, IPv6Address):
@@ -35,6 +35,6 @@ def network_of(text: str) -> str:
 
 
 def contains(networks: Iterable[Network], text: str) -> bool:
-    """Whether `text` is an address in one of the networks."""
+    """Return whether `text` is an address in one of the networks."""
     address = parsed_address(text)
     return address is not None and any(address in network for network in networks)

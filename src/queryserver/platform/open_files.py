@@ -1,4 +1,4 @@
-"""The operating system's limit on open files."""
+"""The operating system's limit on open files, and how many connections it permits."""
 
 import resource
 
@@ -6,12 +6,12 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# Files, engines and the service database need descriptors too, so a fifth of the limit is kept, or at least this many.
+# Files, engines and the service database need descriptors too: a fifth of the limit, but at least this many.
 _OTHER_DESCRIPTORS = 256
 
 
 def permitted_connections(*, hard: bool = False) -> int:
-    """Return how many connections the limit on open files permits. `hard` uses the hard limit."""
+    """Return how many connections the soft limit on open files permits, or the hard limit if `hard` is set."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[hard]
     if limit == resource.RLIM_INFINITY:
         return 2**31
@@ -19,7 +19,7 @@ def permitted_connections(*, hard: bool = False) -> int:
 
 
 def raise_file_limit(max_connections: int) -> None:
-    """Raise the soft limit as far as `max_connections` require. Log a warning if the hard limit is too low."""
+    """Raise the soft limit as far as `max_connections` requires. Logs a warning if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + max(_OTHER_DESCRIPTORS, max_connections // 4) + 1
     if soft != resource.RLIM_INFINITY and soft < needed:

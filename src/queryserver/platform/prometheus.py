@@ -1,4 +1,4 @@
-"""The metrics page, GET /metrics."""
+"""The metrics endpoint, GET /metrics."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ _FACTS_WITHIN_S = 2.0
 _POOL_EVERY_S = 5.0
 _VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
-# uses partial indexes, which contain only active and stored statements
+# Both queries use partial indexes, which contain only active statements or stored results.
 _ACTIVE = """
 select dialect, state, count(*) as statements from statements
 where state in ('waiting', 'running') and not is_script group by 1, 2
@@ -38,7 +38,7 @@ _STORED_BYTES = "select coalesce(sum(size_bytes), 0)::bigint from statements whe
 
 @contextmanager
 def shared_counts() -> Generator[None]:
-    """Let processes started inside the context share their counts through a temporary directory, removed on exit."""
+    """Make processes started inside the context share their metrics in a temporary directory, removed on exit."""
     with tempfile.TemporaryDirectory(prefix="queryserver-metrics-") as directory:
         os.environ[_VARIABLE] = directory
         try:
@@ -48,13 +48,13 @@ def shared_counts() -> Generator[None]:
 
 
 def counts_directory() -> Path | None:
-    """Return the directory in which this server's workers store counts; None for a single process."""
+    """Return the directory in which this server's workers store their metrics; None for a single process."""
     directory = os.environ.get(_VARIABLE)
     return Path(directory) if directory else None
 
 
 class MergedMetrics:
-    """Collects all workers' counts. Metrics without samples are listed without values."""
+    """Collects the metrics of all workers. Metrics without samples are listed without values."""
 
     def __init__(self, directory: Path, own: CollectorRegistry) -> None:
         self._directory = directory
@@ -69,11 +69,11 @@ class MergedMetrics:
         return found.values()
 
     def _forget_dead(self) -> None:
-        """Drop dead processes' gauges, but keep their counters."""
+        """Drop the gauges of dead processes; keep their counters."""
         for file in self._directory.glob("gauge_live*_*.db"):
             number = file.stem.rpartition("_")[2]
             if number.isdecimal() and not _is_alive(int(number)):
-                with suppress(FileNotFoundError):  # another worker was faster
+                with suppress(FileNotFoundError):  # another worker has removed the file first
                     mark_process_dead(int(number), str(self._directory))
 
 
@@ -88,7 +88,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class MetricsPage:
-    """Builds the response to GET /metrics, and collects the database figures. Use `running()`."""
+    """Builds the response to GET /metrics, including figures from the database. Enter `running()` to share gauges."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class MetricsPage:
         self._database = database
         self._threads = threads
         self._facts: tuple[Sequence[Row], int, tuple[int, int]] | None = None
-        """Active statements by dialect and state, bytes of stored results, and the fleet, over all servers."""
+        """Across all servers: active statements by dialect and state, bytes of stored results, and `fleet` numbers."""
         self._facts_due_at = 0.0
         self._reading = asyncio.Lock()
         self._shown = CollectorRegistry()
@@ -113,13 +113,13 @@ class MetricsPage:
         self._shown.register(self)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Share this process's gauges with the other workers for the duration of the context."""
+        """Share this process's gauges with the other workers while the context is open."""
         return background(self._report(), "metrics-of-the-pool")
 
     async def text(self) -> bytes:
         """Return the metrics of all worker processes in the Prometheus text format.
 
-        While the database is unavailable, its last known figures are returned.
+        If the database is unavailable, the figures read last are returned.
         """
         async with self._reading:
             if time.monotonic() >= self._facts_due_at:
@@ -131,11 +131,11 @@ class MetricsPage:
                 except (DatabaseUnavailable, TimeoutError):
                     log.warning("metrics of the database are not up to date")
         self._count_pool()
-        # In a thread, since it reads other workers' files and formats several hundred series.
+        # In a thread, because it reads files of the other workers and formats several hundred series.
         return await asyncio.get_running_loop().run_in_executor(self._threads, generate_latest, self._shown)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the version and the database figures of all servers."""
+        """Yield the version, and the figures from the database for all servers."""
         version = GaugeMetricFamily("queryserver_build_info", "The version of this server.", labels=["version"])
         version.add_metric([__version__], 1)
         yield version

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A process's role in the deployment; stored in its instance record."""
+    """The role of a process in the deployment, which is stored in its instance record."""
 
     SERVER = "server"
-    """Serves calls; also runs statements unless the task server is on."""
+    """Serves calls, and runs statements unless the task server is on."""
     WORKER = "worker"
     """Runs statements and tasks."""
     BEAT = "beat"

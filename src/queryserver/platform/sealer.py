@@ -1,4 +1,4 @@
-"""Encrypts secrets in the database: the interface, and re-encryption with a new key."""
+"""Encryption of secrets in the database: the interface, and re-encryption after a key change."""
 
 from base64 import b64decode, b64encode
 from typing import Protocol
@@ -6,7 +6,8 @@ from typing import Protocol
 from queryserver.platform.database import Database
 
 _BATCH = 500
-# Table, key, column, and a filter for rows that are still needed. Closed sessions are never reopened.
+# Table, key column, its type, sealed column, and the condition for rows that are still needed: closed sessions are
+# never reopened.
 _SEALED_COLUMNS = (
     ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
     ("statements", "id", "uuid", "sealed_token", "true"),
@@ -16,20 +17,20 @@ _SEALED_COLUMNS = (
 
 
 class Sealer(Protocol):
-    """Encrypts secrets for the database, which does not contain the key."""
+    """Encrypts secrets for storage in the database. The key is not in the database."""
 
     def seal(self, secret: bytes) -> bytes: ...
 
     def unseal(self, sealed: bytes) -> bytes:
-        """Decrypt a secret. Raises ValueError if it was modified or its key is unknown."""
+        """Decrypt a secret. Raises ValueError if the sealed bytes were modified or their key is unknown."""
         ...
 
 
 async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
-    """Re-encrypt all other tables' secrets with the current key, while servers may be running.
+    """Re-encrypt the secrets in `_SEALED_COLUMNS` with the current key. Servers may be running meanwhile.
 
-    Returns how many secrets were re-encrypted, and how many could not be decrypted because their key is unknown. A
-    value that changes after its batch was read already uses the current key.
+    Returns how many secrets were re-encrypted, and how many could not be decrypted, for example because their key is
+    unknown. A value that changes after its batch was read is skipped, as it already uses the current key.
     """
     done = lost = 0
     for table, key, kind, column, needed in _SEALED_COLUMNS:
@@ -52,7 +53,7 @@ async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
 
 
 def _reseal_value(sealed: bytes | str, sealer: Sealer) -> bytes | str:
-    """Re-encrypt a value. Statements' resume tokens are stored as base64. Raises ValueError."""
+    """Re-encrypt a value. Strings are base64, as the engine handles of statements are stored. Raises ValueError."""
     if isinstance(sealed, str):
         return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()
     return sealer.seal(sealer.unseal(sealed))

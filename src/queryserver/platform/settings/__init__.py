@@ -1,1 +1,1 @@
-"""The settings: a TOML file that the environment overrides, checked as a whole (Contract platform 11)."""
+"""The settings: a TOML file, overridden by environment variables and validated as a whole (Contract platform 11)."""

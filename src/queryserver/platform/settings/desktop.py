@@ -1,4 +1,4 @@
-"""The server itself: table `desktop` and most tables below it."""
+"""Settings of the server itself: table `desktop` and most tables below it."""
 
 import re
 from contextlib import suppress
@@ -35,28 +35,28 @@ from queryserver.platform.settings.stores import OzoneSettings
 
 
 class JwtSettings(Section):
-    """External tokens (RS256)."""
+    """External tokens (JWTs signed with RS256)."""
 
     key_server_url: Names = ()
-    """Address of a JWKS document, or a list tried in order. Empty: external tokens are not accepted."""
+    """URL of a JWKS document, or a list of URLs tried in order. Empty: external tokens are not accepted."""
     issuer: Text = ""
-    """The `iss` that a token must have; `*`: not compared. Required once a key server is set."""
+    """Required value of the claim `iss`; `*`: any. Must be set if `key_server_url` is set."""
     audience: Text = ""
-    """What `aud` must equal or contain; `*`: not compared. Required once a key server is set."""
+    """Value that the claim `aud` must equal or contain; `*`: any. Must be set if `key_server_url` is set."""
     username_header: Text = "sub"
-    """The claim that holds the user name."""
+    """The claim that contains the user name."""
     key_server_ca: OptionalPath = None
-    """PEM file of additional authorities that are trusted for the key server."""
+    """PEM file of additional CAs that are trusted for the key server."""
     timeout_s: Positive = 5
-    """Timeout of one fetch of the keys."""
+    """Timeout for one fetch of the keys."""
     cache_s: Count = 3600
     """How long fetched keys are used before they are fetched again."""
     refetch_floor_s: Count = 30
-    """Minimum time between two fetches caused by unknown keys."""
+    """Minimum time between two fetches that are caused by unknown keys."""
     max_stale_s: Count = 86400
-    """How long known keys stay usable while the key server is down."""
+    """How long known keys remain usable while the key server is down."""
     leeway_s: Count = 30
-    """Accepted clock skew."""
+    """Tolerated clock skew."""
     create_users: Flag = True
     """Whether the first call of an unknown user creates the user."""
 
@@ -65,15 +65,15 @@ class AuthSettings(Section):
     """Logins and tokens."""
 
     backend: Names = ("local",)
-    """Login back ends in their order: `local`, `ldap`, or a class as `package.module.Class`."""
+    """Login back ends, tried in order: `local`, `ldap`, or a class as `package.module.Class`."""
     api_auth: Names = ()
-    """Authenticators by priority. Empty: `jwt,api_token`, with a key server `custom_jwt,jwt,api_token`."""
+    """Authenticators, tried in order. Empty: `jwt,api_token`, or `custom_jwt,jwt,api_token` if a key server is set."""
     access_token_lifetime_s: Positive = 86400
     """Lifetime of an access token."""
     refresh_token_lifetime_s: Positive = 604800
     """Lifetime of a refresh token."""
     rotate_refresh_tokens: Flag = False
-    """Whether each refresh also replaces the refresh token."""
+    """Whether each refresh also issues a new refresh token in place of the old one."""
     ignore_username_case: Flag = True
     """Whether user names are compared case-insensitively."""
     force_username_lowercase: Flag = True
@@ -83,31 +83,31 @@ class AuthSettings(Section):
     default_user_group: Text = "default"
     """The group that every new user joins."""
     recheck_s: Annotated[Positive, Field(le=60)] = 5
-    """Interval at which a long call (a wait, an event stream, a download, an upload) checks the user and the rights
-    again, and after which statements and sessions of disabled users are ended."""
+    """Interval at which a long call (a long poll, an event stream, a download, an upload) rechecks the user and the
+    rights, and at which statements and sessions of disabled users are ended."""
     first_login_becomes_admin: Flag = False
-    """Whether the first login creates an administrator if there is none."""
+    """Whether the first login creates an administrator if there are no users."""
     password_min_length: Positive = 10
     """Minimum length of a new password, in characters."""
     password_min_score: Annotated[Count, Field(le=4)] = 2
-    """Minimum zxcvbn score of a new password. 1: more than 1,000 guesses; 2: a million; 3: 100 million; 4: 10 billion;
-    0: any."""
+    """Minimum zxcvbn score of a new password. 0: any password; 1: more than 1,000 guesses needed; 2: a million;
+    3: 100 million; 4: 10 billion."""
     login_window_s: Annotated[Positive, Field(le=86400)] = 300
-    """Time in which failed logins are counted."""
+    """Length of the window in which failed logins are counted."""
     login_failures_per_user_and_address: Count = 5
-    """Failed logins of one name from one address in that time; 0: no limit. To an address from which the user has
-    logged in within 30 days, only this limit and that of the address apply."""
+    """Failed logins permitted per window for one name from one address; 0: no limit. For an address from which the user
+    has logged in within 30 days, only this limit and the limit per address apply."""
     login_failures_per_user: Count = 20
-    """Failed logins of one name from all addresses from which the user has not logged in recently; 0: no limit."""
+    """Failed logins permitted per window for one name from all addresses without a recent login; 0: no limit."""
     login_failures_per_address: Count = 100
-    """Failed logins from one address; 0: no limit. Refused API tokens of an address have a separate limit of the same
-    size, in each process."""
+    """Failed logins permitted per window from one address; 0: no limit. The same number separately limits the refused
+    API tokens of an address, in each process."""
     api_tokens_default_days: Annotated[Positive, Field(le=3650)] = 90
-    """Default lifetime of an API token, in days; at most `api_tokens_max_days`."""
+    """Default lifetime of an API token, in days; limited by `api_tokens_max_days`."""
     api_tokens_max_days: Annotated[Positive, Field(le=3650)] = 365
-    """Maximum lifetime of an API token, in days. A token without expiry cannot be created."""
+    """Maximum lifetime of an API token, in days. Tokens always expire."""
     api_tokens_per_user: Positive = 100
-    """API tokens that a user may have at a time, not counting those that have ended."""
+    """Maximum number of valid API tokens per user."""
     jwt: JwtSettings = JwtSettings()
 
     @property
@@ -124,63 +124,63 @@ class AuthSettings(Section):
 
 
 class LdapUserSettings(Section):
-    """How users are found in the directory."""
+    """How users are found in the LDAP directory."""
 
     user_filter: Text = "objectclass=*"
-    """Filter that users must match."""
+    """Filter that user entries must match."""
     user_name_attr: Text = "sAMAccountName"
-    """Attribute that holds the user name."""
+    """Attribute that contains the user name."""
 
 
 class LdapGroupSettings(Section):
-    """How groups are found in the directory."""
+    """How groups are found in the LDAP directory."""
 
     group_filter: Text = "objectclass=*"
-    """Filter that groups must match."""
+    """Filter that group entries must match."""
     group_name_attr: Text = "cn"
-    """Attribute that holds the name of a group."""
+    """Attribute that contains the name of a group."""
     group_member_attr: Text = "member"
-    """Attribute that holds the members of a group."""
+    """Attribute that contains the members of a group."""
 
 
 class LdapSettings(Section):
-    """The directory behind the login back end `ldap`."""
+    """The LDAP directory that the login back end `ldap` uses."""
 
     ldap_url: Text = ""
-    """Address of the server, `ldap://` or `ldaps://`."""
+    """URL of the server, `ldap://` or `ldaps://`."""
     ldap_cert: OptionalPath = None
-    """PEM file of trusted authorities."""
+    """PEM file of trusted CAs."""
     use_start_tls: Flag = True
-    """Whether `ldap://` is encrypted by StartTLS; plain connections are refused."""
+    """Whether `ldap://` connections use StartTLS. Unencrypted connections are refused."""
     timeout_s: Positive = 10
-    """Timeout of one login, all its steps together; values above 10 count as 10."""
+    """Timeout for one login, including all its steps; values above 10 count as 10."""
     base_dn: Text = ""
-    """Base of searches."""
+    """Base DN for searches."""
     search_bind_authentication: Flag = True
-    """True: search for the user, then log in as the entry found; false: log in by the pattern."""
+    """If true, search for the user and then bind as the entry found; if false, bind with the name pattern."""
     bind_dn: Text = ""
-    """Login for searches."""
+    """Bind DN for searches."""
     bind_password: Secret = NO_SECRET
-    """Password for searches."""
+    """Bind password for searches."""
     ldap_username_pattern: Text = ""
-    """Login of a user, containing `<username>`: an entry, or any other form that the directory accepts."""
+    """Bind name of a user, containing `<username>`: a DN, or any other form that the directory accepts."""
     nt_domain: Text = ""
-    """Domain: users log in as `name@domain` instead of by the pattern."""
+    """Domain. If set, users bind as `name@domain` instead of with the pattern."""
     create_users_on_login: Flag = True
-    """Whether a login creates an unknown user."""
+    """Whether the first login of an unknown user creates the user."""
     sync_groups_on_login: Flag = True
-    """Whether a login sets the groups of the user to those groups of the directory that also exist here."""
+    """Whether a login replaces the user's groups with those directory groups that also exist in this service."""
     login_groups: Names = ()
-    """Groups whose members may log in; empty: all users."""
+    """Groups whose members may log in; empty: all users may."""
     users: LdapUserSettings = LdapUserSettings()
     groups: LdapGroupSettings = LdapGroupSettings()
 
 
 def time_zone(name: str) -> tzinfo:
-    """Return the zone with an IANA name. Raises ValueError."""
-    if name == "UTC":  # needs no zone files, which minimal systems lack
+    """Return the time zone with an IANA name. Raises ValueError."""
+    if name == "UTC":  # needs no zone files, which minimal systems may lack
         return UTC
-    # Some files are not zone names: `localtime` means a different zone on each machine.
+    # Some zone files are not portable names: `localtime` is a different zone on each machine.
     if name in _zone_names():
         with suppress(ZoneInfoNotFoundError, OSError):
             return ZoneInfo(name)
@@ -210,42 +210,42 @@ class CustomSettings(Section):
     """Customization of this installation."""
 
     banner_top_html: Text = ""
-    """Text above every page of a client."""
+    """HTML that clients display above every page."""
 
 
 class MetricsSettings(Section):
-    """`GET /metrics`."""
+    """The metrics endpoint, `GET /metrics`."""
 
     enable_prometheus: Flag = True
     """Whether metrics are served."""
     token: Secret = NO_SECRET
-    """Bearer token that gives access to the metrics from any address."""
+    """Bearer token that permits access to the metrics from any address."""
     allowed_networks: Networks = LOOPBACK
-    """Addresses that need no token."""
+    """Networks from which metrics can be read without a token."""
 
 
 class LoggingSettings(Section):
-    """The log. Tokens, passwords and signed links never appear in it."""
+    """The log. Tokens, passwords and signatures of signed URLs are masked."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
-    """Minimum severity that is logged."""
+    """Minimum severity of logged events."""
     format: Literal["text", "json"] = "text"
-    """Format of a line."""
+    """Format of the log lines."""
     file: OptionalPath = None
-    """Log file; empty: the terminal."""
+    """Log file; empty: standard error."""
     max_bytes: Count = 10 * MIB
-    """Size at which the file is rotated; 0: never."""
+    """Size at which the log file is rotated; 0 disables rotation."""
     backup_count: Count = 5
-    """How many rotated files are kept."""
+    """Number of rotated files that are kept."""
     redact: Annotated[Names, AfterValidator(_patterns)] = ()
     """Additional regular expressions whose matches are masked."""
     audit_file: OptionalPath = None
-    """File of the audit events; empty: the log."""
+    """File for audit events, in JSON; empty: the log."""
     access_log: Flag = False
-    """Whether each call is logged at its end: user, client address, method, path without query, status, bytes and
+    """Whether each call is logged when it ends: user, client address, method, path without query, status, bytes and
     duration."""
     access_file: OptionalPath = None
-    """File of these lines, in the format `format`; empty: the log."""
+    """File for the access log, in the format `format`; empty: the log."""
 
 
 class SmtpSettings(Section):
@@ -256,13 +256,13 @@ class SmtpSettings(Section):
     port: Port = 25
     """Port."""
     user: Text = ""
-    """Login."""
+    """Login name."""
     password: Secret = NO_SECRET
-    """Password of the login."""
+    """Password for the login."""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted; `none` is allowed for loopback only."""
+    """How the connection is encrypted; `none` is allowed only for loopback."""
     default_from_email: Text = ""
-    """Sender."""
+    """Sender address."""
 
 
 class DesktopSettings(Section):
@@ -271,82 +271,83 @@ class DesktopSettings(Section):
     http_host: Text = "127.0.0.1"
     """Address to listen on."""
     http_port: Annotated[Count, Field(le=65535)] = 8888
-    """Port to listen on; 0: a free one."""
+    """Port to listen on; 0: any free port."""
     workers: Positive = 1
-    """Server processes."""
+    """Number of server processes."""
     url_prefix: Annotated[Text, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = ""
-    """Prefix of all paths, such as `/sql`."""
+    """Prefix of all URL paths, such as `/sql`."""
     ssl_certificate: OptionalPath = None
-    """PEM file of the certificate; with the private key, the server uses TLS."""
+    """PEM file of the certificate. If the private key is also set, the server uses TLS."""
     ssl_private_key: OptionalPath = None
     """PEM file of the private key."""
     data_dir: SettingPath = Path("queryserver-data")
-    """Directory of the generated key, the embedded database and local results; mode 0700."""
+    """Directory for the generated secret key, the embedded database and local results; mode 0700."""
     secret_key: Secret = NO_SECRET
-    """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once and stored in the data
-    directory."""
+    """Secret from which the keys for signing tokens and encrypting secrets are derived; at least 32 characters. Empty:
+    generated once and stored in the data directory."""
     secret_key_fallbacks: Secrets = ()
-    """Former keys, still accepted for reading."""
+    """Former secret keys, which still verify tokens and decrypt secrets."""
     time_zone: Annotated[Text, AfterValidator(_zone)] = "UTC"
-    """Default time zone of schedules, and of dates that stores show as text."""
+    """Default time zone for schedules, and for dates that stores report as text."""
     allowed_hosts: Names = ("*",)
-    """Accepted values of the `Host` header; `*`: all."""
+    """Accepted values of the `Host` header; `*`: any."""
     trusted_proxies: Networks = ()
-    """Proxies that are trusted to report the address of the client."""
+    """Proxies whose headers with the client address are trusted."""
     cors_enabled: Flag = False
-    """Whether web pages of other origins may call the API."""
+    """Whether web pages from other origins may call the API."""
     cors_allowed_origins: Names = ()
-    """The allowed origins, such as `https://bi.example.com`; `*`: all, but only without credentials."""
+    """The allowed origins, such as `https://bi.example.com`; `*`: any, but only without credentials."""
     cors_allow_credentials: Flag = True
-    """Whether calls from these origins may carry credentials."""
+    """Whether calls from these origins may include credentials."""
     enable_sharing: Flag = False
-    """Sent to clients."""
+    """Reported to clients; has no effect on the server."""
     enable_download: Flag = True
     """Whether results and files may be downloaded."""
     docs_enabled: Flag = True
-    """Whether the description of the API and the pages for browsers (`/api/docs`, `/`) are served."""
+    """Whether the API description and the browser pages (`/api/docs`, `/`) are served."""
     host_label: Text = ""
-    """Name of this installation, sent to clients."""
+    """Name of this installation, which is reported to clients."""
     use_thrift_http_jwt: Flag = False
-    """Whether the caller's external token is passed on to Hive over HTTP."""
+    """Whether the caller's external token is forwarded to Hive over HTTP."""
     connectors_blacklist: Names = ()
     """Dialects that are not offered."""
     connectors_whitelist: Names = ()
     """The only dialects that are offered; empty: all."""
     min_free_percent: Annotated[Count, Field(le=100)] = 5
-    """Percentage of each disk of this server that must stay free: below it, uploads, copies, imports, results and
-    temporary files are refused, while reading and deleting continue. 0: only `min_free_bytes` counts."""
+    """Percentage of each disk of this server that must stay free. Below it, uploads, copies, imports, results and
+    temporary files are refused; reading and deleting continue. 0: only `min_free_bytes` applies."""
     min_free_bytes: Count = GIB
-    """Minimum free space of each disk of this server, even if `min_free_percent` amounts to less; 0: only
-    `min_free_percent` counts."""
+    """Minimum free space on each disk of this server, even if `min_free_percent` corresponds to less; 0: only
+    `min_free_percent` applies."""
     computation_processes: Positive = 2
-    """Processes, per server process, that format and split SQL and detect files of users; one user uses at most one at
-    a time."""
+    """Number of processes, per server process, that format and split SQL and detect the format of users' files. A user
+    occupies at most one at a time."""
     computation_timeout_s: Positive = 20
-    """Limit on the processor time of one such computation."""
+    """CPU time limit of one such computation."""
     computation_memory_bytes: Annotated[Count, Field(ge=512 * MIB)] = GIB
     """Memory limit of one such process."""
     max_connections: Positive = 4000
-    """Open connections of one process; further ones get 503 and are closed. Lower if the limit of open files is
-    lower."""
+    """Maximum open connections per process. Further connections get 503 and are closed. The effective limit is lower if
+    the limit on open files is lower."""
     max_connections_per_address: Positive = 2000
-    """Open connections of one address (IPv6: of one /64 network) to one process; further ones get 429. Connections of
-    `trusted_proxies` are not counted; behind them the setting limits the concurrent calls of one client address. A
-    load balancer that is not listed there counts as one address: list it, and set this to a few hundred."""
+    """Maximum open connections from one address (IPv6: one /64 network) to one process; further ones get 429.
+    Connections from `trusted_proxies` are not counted; behind them, this setting limits the concurrent calls of one
+    client address. A load balancer that is not listed there counts as one address: list it, and set this to a few
+    hundred."""
     request_head_timeout_s: Positive = 15
-    """Time for a TLS handshake, and for a request line with its headers: from the connection, later from the first
-    byte."""
+    """Timeout for a TLS handshake, and for a request line with its headers. It starts when the connection opens; for
+    later requests, with their first byte."""
     response_stall_timeout_s: Positive = 300
-    """A client that reads less than 1 KiB per second of a response over this time is disconnected."""
+    """A client that reads a response at less than 1 KiB per second for this long is disconnected."""
     unsent_max_bytes: Positive = 128 * MIB
-    """Size of the responses of one process that clients have not read yet; above it the slowest clients are
-    disconnected."""
+    """Maximum total size of the responses of one process that clients have not read yet. Above it, the slowest clients
+    are disconnected."""
     shutdown_delay_s: Count = 0
-    """After the signal to stop, everything is still served for this long, while `is_ready` already is 503 `stopping`:
-    time for load balancers to remove the server. A second signal ends it."""
+    """After the stop signal, all calls are still served for this long, while `is_ready` already returns 503 `stopping`,
+    so that load balancers can remove the server. A second signal ends the delay."""
     shutdown_grace_s: Count = 30
-    """After that delay, no new statements are accepted, and running statements and other calls have this time to
-    finish. The process ends at most 15 s later."""
+    """After that delay, no new statements are accepted; running statements and other calls have this long to finish.
+    The process exits at most 15 s later."""
     custom: CustomSettings = CustomSettings()
     database: DatabaseSettings = DatabaseSettings()
     auth: AuthSettings = AuthSettings()

@@ -1,4 +1,4 @@
-"""Statements, their results and sessions: tables `editor`, `notebook`, `metastore`, `limits`, `retention`."""
+"""Settings of statements, results and sessions: tables `editor`, `notebook`, `metastore`, `limits`, `retention`."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -36,28 +36,28 @@ OptionValue: TypeAlias = Annotated[str | int | float | bool, BeforeValidator(_pl
 
 
 class GeneralSettings(Section):
-    """What every data source may have of its own (Contract editor 13, marked c; platform 5.11)."""
+    """Settings that can be given for each data source (Contract editor 13, marked c; platform 5.11)."""
 
     read_only: Flag = False
-    """Whether changes of data are refused."""
+    """Whether statements that change data are refused."""
     statement_timeout_s: Positive | None = None
-    """Instead of `editor.statement_timeout_s`."""
+    """Overrides `editor.statement_timeout_s`."""
     metadata_timeout_s: Positive | None = None
-    """Instead of `editor.metadata_timeout_s`."""
+    """Overrides `editor.metadata_timeout_s`."""
     sample_timeout_s: Positive | None = None
-    """Instead of `editor.sample_timeout_s`."""
+    """Overrides `editor.sample_timeout_s`."""
     session_idle_s: Positive | None = None
-    """Instead of `editor.session_idle_s`."""
+    """Overrides `editor.session_idle_s`."""
     shared_session: Flag | None = None
-    """Instead of `editor.shared_session`."""
+    """Overrides `editor.shared_session`."""
     sample_views: Flag | None = None
-    """Instead of `editor.sample_views`."""
+    """Overrides `editor.sample_views`."""
     strict_settings: Flag = False
-    """Whether engine settings outside of `connector_policy.session_conf_allowed` are refused; otherwise they are
-    ignored, with a warning in the log of the statement."""
+    """Whether engine settings that are not in `connector_policy.session_conf_allowed` are refused. If false, they are
+    ignored, with a warning in the statement's log."""
     retry: Literal["never", "read_only"] = "never"
-    """`read_only`: if the process that runs a statement dies, a statement that only reads is run once more, provided
-    that it has its own session and no stored row. The effects of functions cannot be known: choose it where queries
+    """`read_only`: if the process that runs a statement dies, a read-only statement is run once more, provided that it
+    has its own session and no stored row. Side effects of functions cannot be detected, so choose this only if queries
     may run twice."""
 
 
@@ -65,20 +65,20 @@ class InterpreterSettings(GeneralSettings):
     """A data source on which statements can run."""
 
     name: Text = ""
-    """Display name; empty: the key."""
+    """Display name; empty: the key of this table."""
     interface: Annotated[Text, Field(min_length=1)]
-    """How it is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino`, `phoenix`."""
+    """How the data source is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino` or `phoenix`."""
     dialect: Text = ""
-    """Its SQL dialect; empty: the key."""
+    """SQL dialect; empty: the key of this table."""
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    """Settings of the interface, such as `url` or `path`."""
+    """Options of the interface, such as `url` or `path`."""
     groups: Names | None = None
-    """Groups that may use it; absent: all users."""
+    """Groups that may use the data source; absent: all users."""
 
     @model_validator(mode="before")
     @classmethod
     def _lift_options(cls, values: Any) -> Any:
-        """Lift general settings out of the options, where stored connectors have them."""
+        """Move general settings out of `options`, where stored connectors have them, to the top level."""
         options = values.get("options") if isinstance(values, Mapping) else None
         if not isinstance(options, Mapping):
             return values
@@ -88,18 +88,18 @@ class InterpreterSettings(GeneralSettings):
 
 
 class ExampleConnectorSettings(Section):
-    """A connector that `connector/examples/install` adds."""
+    """A connector that `connector/examples/install` creates."""
 
     nice_name: Text = ""
-    """Display name; empty: the key."""
+    """Display name; empty: the key of this table."""
     dialect: Annotated[Text, Field(min_length=1)]
-    """Its SQL dialect."""
+    """SQL dialect."""
     interface: Annotated[Text, Field(min_length=1)]
-    """How it is reached."""
+    """How the data source is reached; see `interface` of an interpreter."""
     settings: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    """Settings of the interface."""
+    """Options of the interface."""
     groups: Names | None = None
-    """Groups that may use it; absent: the default group."""
+    """Groups that may use the connector; absent: the default group."""
 
 
 _DRIVERS = (
@@ -124,12 +124,12 @@ _BLOCKED = (
 
 
 class ConnectorPolicySettings(Section):
-    """Restrictions on connectors."""
+    """Restrictions that apply to connectors."""
 
     allowed_drivers: Names = tuple(_DRIVERS.split())
-    """Drivers that the url of a connector may name."""
+    """Drivers that connector URLs may name."""
     extra_url_options: dict[str, Names] = Field(default_factory=dict[str, Names])
-    """For each driver, the names of additional options that its urls may have."""
+    """By driver: additional options that its URLs may contain."""
     session_conf_allowed: Names = (
         "hive.execution.engine",
         "mapreduce.job.queuename",
@@ -138,26 +138,27 @@ class ConnectorPolicySettings(Section):
         "request_pool",
         "query_timeout_s",
     )
-    """Engine options that clients and connectors may set; others of clients are ignored (`strict_settings`)."""
+    """Engine options that clients and connectors may set. Other options from clients are ignored or, with
+    `strict_settings`, refused."""
     blocked_networks: Networks = tuple(map(ip_network, _BLOCKED))
-    """Networks that engine connections must not reach."""
+    """Networks to which engine connections are refused."""
     allowed_networks: Networks = ()
-    """The only networks that engine connections may reach; empty: all that are not blocked."""
+    """The only networks to which engine connections are permitted; empty: all that are not blocked."""
     allow_service_database_server: Flag = False
-    """Whether stored connectors may use other databases on the server of `desktop.database`; interpreters of the
-    settings may. The service's own database is refused to all of them."""
+    """Whether stored connectors may use other databases on the server of `desktop.database`. Interpreters from the
+    settings may always do so. The service's own database is refused to both."""
     test_timeout_s: Positive = 10
-    """Timeout of a connection test."""
+    """Timeout for a connection test."""
     grant_to_default_group: Flag = True
     """Whether the default group may use new connectors."""
     local_database_dir: OptionalPath = None
-    """Directory of the files that duckdb and sqlite may open; empty: only `:memory:`."""
+    """Directory of the files that duckdb and sqlite may open; empty: they can only use `:memory:`."""
     local_database_max_bytes: Positive = 10 * GIB
-    """Maximum size of one file of duckdb or sqlite, and of the sample database of `serve --embedded`: a statement that
-    would exceed it fails. The log and the temporary files of sqlite have the same limit each."""
+    """Maximum size of a duckdb or sqlite file, and of the sample database of `serve --embedded`. A statement that would
+    exceed it fails. The same limit applies separately to the log and to the temporary files of sqlite."""
 
 
-# A hundred years, beyond which sums with dates overflow.
+# A hundred years; larger values would overflow in date arithmetic.
 _MAX_DAYS = 36_500
 
 Days = Annotated[Positive, Field(le=_MAX_DAYS)]
@@ -169,76 +170,76 @@ class EditorSettings(Section):
     """Statements and their results."""
 
     default_limit: Count = 5000
-    """Limit that clients are advised to send (`app_config.editor.default_limit`); 0: none."""
+    """Row limit that clients are advised to send (`app_config.editor.default_limit`); 0: none."""
     enforce_default_limit: Flag = False
-    """Whether a result has at most `default_limit` rows if neither the call nor the statement has a limit."""
+    """Whether `default_limit` is applied to results if neither the call nor the statement has a limit."""
     result_max_rows: Positive = 1_000_000
-    """Maximum rows of one result."""
+    """Maximum number of rows in a result."""
     result_max_bytes: Positive = GIB
-    """Maximum size of one result."""
+    """Maximum size of a result."""
     batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
-    """Maximum size of the JSON of one fetched batch."""
+    """Maximum size of a fetched batch as JSON."""
     rendering_max_bytes: Annotated[Positive, Field(ge=32 * MIB)] = 192 * MIB
-    """Memory for building batches and samples in one process; half of it for one user. Further calls wait."""
+    """Memory for building batches and samples in one process, half of it at most for one user. Further calls wait."""
     cell_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
-    """Largest value of a result; a larger one ends its statement with `cell_too_large`."""
+    """Maximum size of a value in a result. A larger value fails the statement with `cell_too_large`."""
     result_retention_h: Hours = 24
-    """How long a result is kept, from the end of its statement."""
+    """How long a result is kept after the end of its statement."""
     log_retention_days: Days = 7
-    """How long logs of statements are kept."""
+    """How long statement logs are kept."""
     history_retention_days: Days = 365
-    """How long records of statements are kept."""
+    """How long statement records are kept."""
     log_max_bytes: Positive = MIB
-    """Maximum size of the stored log of one statement."""
+    """Maximum size of a statement's stored log."""
     statement_max_bytes: Positive = 10 * MIB
     """Maximum size of a statement or script."""
     script_max_statements: Annotated[Positive, Field(le=100_000)] = 1000
-    """Maximum statements of a script that one call runs (`run_all`)."""
+    """Maximum number of statements in a script that one call runs (`run_all`)."""
     statement_text_kept_bytes: Annotated[Positive, Field(ge=16 * KIB)] = 16 * KIB
-    """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones, the first
-    4,000 characters and a hash are kept that long, and the whole text for `statement_text_retention_h`."""
+    """Texts of statements and scripts up to this size are kept as long as their records. Of longer texts, only the
+    first 4,000 characters and a hash are kept that long, and the whole text for `statement_text_retention_h`."""
     statement_text_retention_h: Hours = 24
-    """How long larger texts are kept whole, from the end of their statement and of its result."""
+    """How long longer texts are kept in full after the end of the statement and of its result."""
     statement_text_max_bytes_per_user: Positive = 64 * MIB
-    """Total size of the larger texts of one user that are kept whole for `statement_text_retention_h`: by default six
-    texts of `statement_max_bytes`. The write-ahead log of the service database needs the same space again."""
+    """Maximum total size of one user's longer texts that are kept in full for `statement_text_retention_h`; the default
+    holds six texts of `statement_max_bytes`. The write-ahead log of the service database needs the same space again."""
     request_body_max_bytes: Positive = 16 * MIB
-    """Largest body of an editor call."""
+    """Maximum body size of an editor call."""
     statement_timeout_s: Seconds = 3600
-    """How long a statement may run without a `timeout` in the call; impala: 600."""
+    """Timeout of a statement if the call has no `timeout`; 600 for impala."""
     metadata_timeout_s: Seconds = 30
-    """Timeout of lists of databases, tables, columns and functions, and of explain."""
+    """Timeout for listing databases, tables, columns and functions, and for explain."""
     sample_timeout_s: Seconds = 10
-    """Timeout of sample rows."""
+    """Timeout for reading sample rows."""
     metadata_cache_s: Count = 60
     """How long metadata is cached."""
     metadata_max_names: Positive = 50_000
-    """Maximum names in one response."""
+    """Maximum number of names in one response."""
     cancel_wait_s: Seconds = 10
-    """How long a cancellation waits for the engine."""
+    """How long a cancel call waits for the engine to confirm the cancellation."""
     lease_timeout_s: Annotated[Seconds, Field(ge=3)] = 30
-    """How long a server that shows no sign of life keeps its statements before another one takes them over."""
+    """How long a server that no longer renews its leases keeps its statements before another server takes them over."""
     session_idle_s: Seconds = 900
-    """How long an unused engine session stays open."""
+    """How long an idle engine session stays open."""
     shared_session: Flag = False
-    """Whether calls without a session share one session per user."""
+    """Whether calls that specify no session share one session per user."""
     sample_views: Flag = True
-    """Whether sample rows of views are read."""
+    """Whether sample rows can be read from views."""
     escape_default: Flag = False
-    """Whether cells are HTML-escaped if the call has no `escape`."""
+    """Whether cells are HTML-escaped if the call does not specify `escape`."""
     max_statements_per_user: Positive = 50
-    """Maximum statements of one user that wait or run."""
+    """Maximum number of waiting and running statements per user."""
     max_sessions_per_user: Positive = 50
-    """Maximum open sessions of one user."""
+    """Maximum number of open sessions per user."""
     max_sessions_per_connector: Annotated[Positive, Field(ge=2)] = 128
-    """Sessions of one connector that one process keeps open for `create_session`; at most half of them of one user, and
-    of the last quarter no more than an equal share."""
+    """Sessions per connector that one process keeps open for `create_session`. One user can hold at most half of them
+    and, of the last quarter, no more than an equal share."""
     max_streams_per_user: Positive = 20
-    """Maximum concurrent event streams, waits and downloads of one user."""
+    """Maximum number of concurrent event streams, long polls and downloads per user."""
     stream_max_s: Seconds = 3600
     """Maximum duration of an event stream."""
     spool_max_bytes_per_user: Positive = 20 * GIB
-    """Maximum size of the stored results of one user."""
+    """Maximum total size of the stored results of one user."""
 
     @property
     def result_retention(self) -> timedelta:
@@ -266,45 +267,45 @@ class EditorSettings(Section):
 
 
 class NotebookSettings(Section):
-    """Values of the editor for clients, and the data sources."""
+    """Editor values for clients, and the data sources."""
 
     default_limit: Count = 5000
-    """Another name of `editor.default_limit`."""
+    """Alias of `editor.default_limit`."""
     default_interpreter: Text = ""
-    """Key, id or display name of the data source for calls that name none; empty: the first."""
+    """Key, id or display name of the data source for calls that name none; empty: the first one."""
     interpreters_shown_on_wheel: Names = ()
-    """Keys of the data sources that clients show first."""
+    """Keys of the data sources that clients list first."""
     interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])
 
 
 class MetastoreSettings(Section):
-    """Metadata settings of older settings files."""
+    """Metadata settings from older settings files."""
 
     allow_sample_data_from_views: Flag = True
-    """Another name of `editor.sample_views`."""
+    """Alias of `editor.sample_views`."""
 
 
 class LimitsSettings(Section):
-    """Limits of calls that have none of their own."""
+    """Limits for calls that have no specific limits."""
 
     max_body_bytes: Positive = 10 * MIB
-    """Largest body of a call."""
+    """Maximum body size of a call."""
     max_json_depth: Annotated[Positive, Field(le=1000)] = 64
-    """Deepest nesting of JSON."""
+    """Maximum nesting depth of JSON."""
     api_requests_per_minute: Count = 0
-    """Calls of one user, or of one address on public paths; 0: no limit."""
+    """Maximum calls per minute by one user, or by one address on public paths; 0 disables the limit."""
     calls_per_user: Annotated[Positive, Field(ge=2)] = 64
-    """Concurrent calls of one user in one process, besides `editor.max_streams_per_user` event streams, waits and
-    transfers; further ones wait."""
+    """Maximum concurrent calls of one user in one process, in addition to `editor.max_streams_per_user` event streams,
+    long polls and transfers. Further calls wait."""
 
 
 class RetentionSettings(Section):
-    """The automatic cleanup. `editor.result_retention_h` says how long a result is kept."""
+    """The periodic cleanup. `editor.result_retention_h` defines how long results are kept."""
 
     tasks_days: Days = 30
-    """How long ended tasks are listed."""
+    """How long finished tasks are listed."""
     run_every_s: Seconds = 3600
-    """How often a server cleans up."""
+    """Interval between cleanups."""
 
     @property
     def run_every(self) -> timedelta:
@@ -312,79 +313,79 @@ class RetentionSettings(Section):
 
 
 class EngineTlsSettings(Section):
-    """Encryption of the connection."""
+    """Encryption of the engine connection."""
 
     enabled: Flag = False
     """Whether TLS is used."""
     cacerts: OptionalPath = None
-    """PEM file of trusted authorities."""
-    # Pydantic has a method of the key's own name.
+    """PEM file of trusted CAs."""
+    # The attribute has another name, because `validate` is a method of Pydantic models.
     validate_certificate: Flag = Field(default=True, alias="validate")
     """Whether certificates are verified."""
 
 
 class BeeswaxSettings(Section):
-    """HiveServer2, for interpreters of the dialect hive without options."""
+    """HiveServer2 defaults for interpreters of the dialect hive that have no options."""
 
     hive_server_host: Text = "localhost"
-    """Host name, or a comma list."""
+    """Host name, or a comma-separated list."""
     hive_server_port: Port = 10000
     """Port."""
     transport_mode: Literal["binary", "http"] = "binary"
-    """Transport."""
+    """Transport protocol."""
     http_path: Text = "cliservice"
-    """Path, for http."""
+    """URL path, for the transport http."""
     auth_mechanism: Literal["", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT"] = ""
-    """How the service logs in; empty: by `use_sasl`."""
+    """How the service authenticates; empty: determined by `use_sasl`."""
     auth_username: Text = ""
-    """Login of the service; empty: the caller's name."""
+    """Login name of the service; empty: the caller's name."""
     auth_password: Secret = NO_SECRET
     """Password of the service."""
     use_sasl: Flag = True
-    """Whether an empty `auth_mechanism` means NONE (SASL) or NOSASL."""
+    """If `auth_mechanism` is empty: NONE (SASL) if true, NOSASL if false."""
     server_conn_timeout: Positive = 120
-    """Seconds to wait for a connection."""
+    """Timeout for connecting, in seconds."""
     close_queries: Flag = False
     """Whether results are closed when the client leaves its editor."""
     close_sessions: Flag = False
-    """Accepted from older settings files, without effect."""
+    """Accepted from older settings files; has no effect."""
     max_number_of_sessions: Whole = -1
-    """Accepted from older settings files, without effect."""
+    """Accepted from older settings files; has no effect."""
     ssl: EngineTlsSettings = EngineTlsSettings()
 
 
 class ImpalaSettings(Section):
-    """Impala, for interpreters of the dialect impala without options."""
+    """Impala defaults for interpreters of the dialect impala that have no options."""
 
     server_host: Text = "localhost"
-    """Host name, or a comma list."""
+    """Host name, or a comma-separated list."""
     server_port: Port = 21050
     """Port."""
     impersonation_enabled: Flag = False
     """Whether statements run as the caller."""
     use_thrift_http: Flag = False
-    """Whether the transport is http."""
+    """Whether the transport is HTTP."""
     auth_username: Text = ""
-    """Login of the service; empty: the caller's name."""
+    """Login name of the service; empty: the caller's name."""
     auth_password: Secret = NO_SECRET
     """Password of the service."""
     server_conn_timeout: Positive = 120
-    """Seconds to wait for a connection."""
+    """Timeout for connecting, in seconds."""
     query_timeout_s: Count = 600
-    """Sent as a session option."""
+    """Sent to Impala as a session option."""
     session_timeout_s: Count = 3600
-    """Sent as a session option."""
+    """Sent to Impala as a session option."""
     close_queries: Flag = False
     """Whether results are closed when the client leaves its editor."""
     ssl: EngineTlsSettings = EngineTlsSettings()
 
 
 class SparkSettings(Section):
-    """Spark Thrift Server, for interpreters of the dialect sparksql without options."""
+    """Spark Thrift Server defaults for interpreters of the dialect sparksql that have no options."""
 
     sql_server_host: Text = "localhost"
     """Host name."""
     sql_server_port: Port = 10000
     """Port."""
     use_sasl: Flag = True
-    """Whether the login is SASL."""
+    """Whether the service authenticates with SASL."""

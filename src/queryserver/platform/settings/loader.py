@@ -1,7 +1,8 @@
 """Reads the settings from file, environment and command line, reports all problems together, and prints settings.
 
-Contract platform 11. A variable looks like `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, case-insensitive. A variable for a
-whole table contains JSON; variables for single keys override it. ADR 50 explains why pydantic-settings is not used.
+Contract platform 11. Environment variables look like `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, in any letter case. A
+variable for a whole table contains JSON; variables for single keys override it. ADR 50 explains why pydantic-settings
+is not used.
 """
 
 import difflib
@@ -32,7 +33,7 @@ CONFIG_FILE = "QUERYSERVER_CONFIG"
 DATA_DIRECTORY = "QUERYSERVER_DATA_DIR"
 ADMIN_PASSWORD = "QUERYSERVER_ADMIN_PASSWORD"  # noqa: S105 the name of a variable
 
-# Keys that had a different name in older settings files. Setting one key sets both (Contract editor 13).
+# Keys that have another name in older settings files. Setting either name sets both (Contract editor 13).
 _ALIASES = (
     (("editor", "default_limit"), ("notebook", "default_limit")),
     (("editor", "sample_views"), ("metastore", "allow_sample_data_from_views")),
@@ -51,7 +52,7 @@ _SECRETS_IN_ADDRESS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingsResult:
-    """The settings and their problems. With problems, defaults replace invalid values; then only print `settings`."""
+    """The settings and their problems. With problems, `settings` has defaults for invalid values: only print it."""
 
     settings: Settings
     problems: list[str]
@@ -60,9 +61,9 @@ class SettingsResult:
 def load_settings(
     path: Path | None, environ: Mapping[str, str], *, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Load `path` or else the first existing default file, overridden by `environ` and then `overrides`.
+    """Load `path`, or the first existing default file; `environ` overrides it, and `overrides` overrides both.
 
-    Keys in `overrides` look like `section.key`. Raises ConfigurationError with every problem.
+    Keys in `overrides` look like `section.key`. Raises ConfigurationError, which lists all problems.
     """
     reading = read_settings(path, environ, overrides=overrides)
     if reading.problems:
@@ -77,9 +78,10 @@ def read_settings(
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
 ) -> SettingsResult:
-    """Like `load_settings`, but return the problems together with the valid values.
+    """Like `load_settings`, but return the problems together with the settings instead of raising.
 
-    `with_secrets=False` reads no secret files, runs no secret scripts, and does not compare keys with each other.
+    With `with_secrets=False`, no secret files are read, no secret scripts run, and keys are not checked against each
+    other.
     """
     configured = Path(environ[CONFIG_FILE]) if environ.get(CONFIG_FILE) else None
     file = path or configured or next((file for file in DEFAULT_FILES if file.is_file()), None)
@@ -115,9 +117,9 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
 
 
 class _Layers:
-    """Merges values from several sources; later sources override. `origins` and `problems` are keyed by full name.
+    """Merges values from several sources, of which later ones override earlier ones.
 
-    Only a key's first problem is kept.
+    `origins` and `problems` are keyed by the full dotted name. Only the first problem of each key is kept.
     """
 
     def __init__(self) -> None:
@@ -179,7 +181,7 @@ class _Layers:
 
 
 def _matching_name(name: str, present: Iterable[str]) -> str:
-    """Match a case-insensitive name from the environment to its spelling in the file."""
+    """Return the spelling in `present` that matches the name, ignoring case; the name itself if none does."""
     return next((other for other in present if other.lower() == name.lower()), name)
 
 
@@ -188,7 +190,7 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """Convert a value to the key's type. Invalid text is returned unchanged, since the type check reports it."""
+    """Convert an environment value to the key's type. Invalid text is returned unchanged; validation reports it."""
     if key.is_table or (key.is_list and text.lstrip().startswith("[")):
         return _json(text)
     if key.kind is bool:
@@ -220,13 +222,13 @@ def _join_aliases(layers: _Layers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _SecretSource:
-    """The source of `<key>_file` or `<key>_script`, only resolved if no later source overrides the key."""
+    """The value of `<key>_file` or `<key>_script`. It is read or run only if no later source overrides the key."""
 
     kind: str
     where: Any
 
     def fetch(self) -> str:
-        """Return the file's content or the command's output, without the trailing newline.
+        """Return the content of the file or the output of the command, without trailing line endings.
 
         Raises ValueError with a message that does not contain the secret.
         """
@@ -241,13 +243,13 @@ class _SecretSource:
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
-    """Return the key for `name`, and its value: a `_SecretSource` for `<secret>_file` and `<secret>_script`."""
+    """Return the key and the value. For `<secret>_file` and `<secret>_script`, the value becomes a `_SecretSource`."""
     base, _, kind = name.rpartition("_")
     return (base, _SecretSource(kind, value)) if kind in {"file", "script"} and base in secrets else (name, value)
 
 
 def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str], *, fetch: bool) -> None:
-    """Replace secret sources with their secrets, or remove them without `fetch`."""
+    """Replace secret sources with their secrets; if `fetch` is false, remove them."""
     for name, value in list(values.items()):
         if isinstance(value, dict):
             _fetch_secrets(value, f"{prefix}{name}.", problems, fetch=fetch)
@@ -262,7 +264,7 @@ def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str]
 
 def _output(command: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 the administrator wrote the command; no shell sees it
+        done = subprocess.run(  # noqa: S603 the administrator wrote the command, and no shell interprets it
             shlex.split(command), capture_output=True, timeout=_SCRIPT_S, check=True, stdin=subprocess.DEVNULL
         )
         return done.stdout.decode()
@@ -280,7 +282,7 @@ def _reason(error: Exception) -> str:
 
 
 def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
-    """Return the validated tree. Report and remove invalid values, so that all other values are validated too."""
+    """Return the validated settings. Invalid values are reported and removed, so that all others are validated too."""
     while True:
         try:
             return Settings.model_validate(values)
@@ -293,7 +295,7 @@ def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
 
 
 def _key_path(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """Return a problem's key, without list indexes and union type names."""
+    """Return the path of the key that a problem concerns, without list indexes and union type names."""
     path = list[str]()
     for name in map(str, loc):
         if not isinstance(values, dict):
@@ -315,7 +317,7 @@ def _problem_text(detail: ErrorDetails) -> str:
 
 
 def _remove(values: dict[str, Any], path: list[str]) -> None:
-    """Remove the value at `path`, or the nearest enclosing table if the value does not exist."""
+    """Remove the value at `path`; if it does not exist, the nearest enclosing table that does."""
     for length in range(len(path), 0, -1):
         table: Any = values
         for name in path[: length - 1]:
@@ -326,7 +328,7 @@ def _remove(values: dict[str, Any], path: list[str]) -> None:
 
 
 def as_toml(settings: Settings) -> str:
-    """Format every key with its value, and with its origin as a comment."""
+    """Format all keys with their values as TOML; a comment states the origin of each value."""
     lines, table = list[str](), None
     for path, key, value in leaves(settings):
         if value is None and key.kind is not Path:
@@ -340,7 +342,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def masked_value(settings: Settings, name: str) -> str:
-    """Return a key's effective value as text, with secrets masked; empty for tables and unknown keys."""
+    """Return the effective value of a key as text, with secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)
@@ -349,7 +351,7 @@ def masked_value(settings: Settings, name: str) -> str:
 
 
 def sample_file() -> str:
-    """Return a settings file in which every key is commented out, so it sets nothing."""
+    """Return a sample settings file. All keys are commented out, so it changes nothing."""
     lines = [
         "# Settings of queryserver. Each value below is the default: uncomment a line to change it.",
         "# The environment goes first: QUERYSERVER__DESKTOP__HTTP_PORT=9000 for http_port of [desktop].",
@@ -368,7 +370,7 @@ def sample_file() -> str:
 
 
 def _assignment(key: Key) -> str:
-    """Format the key with its default, or without a value if it has no default."""
+    """Format the key with its default; a key that has none is marked as required or absent."""
     if key.field.is_required():
         return f"{key.name} (required)"
     value = key.field.get_default(call_default_factory=True)
@@ -405,7 +407,7 @@ def toml_value(value: Any) -> str:
 
 
 def _masked_text(value: object) -> str:
-    """Format the value, and mask passwords and tokens in URLs, whose keys are not marked as secret."""
+    """Format the value, masking passwords and tokens in URLs of keys that are not marked as secret."""
     text = str(value)
     for secret in _SECRETS_IN_ADDRESS:
         text = secret.sub(rf"\1{MASK}", text)

@@ -1,4 +1,4 @@
-"""Building blocks of settings, and the tables of the database, the search and the task server."""
+"""Building blocks for settings, and the tables of the database, the search and the task server."""
 
 import ast
 import inspect
@@ -33,15 +33,16 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# A data source's interface defines its options. These options are secrets: masked, and readable from a file or script.
+# The options of a data source depend on its interface. These options are secrets: they are masked, and can be read from
+# a file or script.
 SECRET_OPTIONS = frozenset({"url", "password", "auth_password", "credentials_json", "token"})
 
 
 class Section(BaseModel):
     """A table of the settings file."""
 
-    # File values are typed, and environment values are converted while reading. Strict types report mistakes where
-    # lenient conversion would guess.
+    # Values in the file have types, and values from the environment are converted while reading. Strict types therefore
+    # report mistakes that lenient conversion would accept.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
@@ -68,11 +69,11 @@ Port: TypeAlias = Annotated[StrictInt, Field(ge=1, le=65535)]
 Names: TypeAlias = Annotated[tuple[StrictStr, ...], BeforeValidator(_names)]
 """A comma-separated list or an array."""
 SettingPath: TypeAlias = Annotated[Path, BeforeValidator(_path_or_none)]
-"""A path, relative to the working directory."""
+"""A path; relative paths are resolved against the working directory."""
 OptionalPath: TypeAlias = Annotated[
     Path | None, BeforeValidator(lambda value: None if value is None or value == "" else _path_or_none(value))
 ]
-"""A path; empty for none."""
+"""A path; an empty string means none."""
 Secret: TypeAlias = SecretStr
 """Can also be set as `<key>_file` or `<key>_script`."""
 Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], BeforeValidator(_names)]
@@ -85,24 +86,24 @@ class Key:
     """A key of a section."""
 
     name: str
-    """Name in the file."""
+    """The name in the settings file."""
     attribute: str
-    """Name of the Python attribute, which differs if Pydantic has a method of that name."""
+    """The name of the Python attribute; it differs if Pydantic has a method with the key's name."""
     field: FieldInfo
     kind: Any
-    """The type without `| None`."""
+    """The type of the value, without `| None`."""
     section: type[Section] | None
     entries: type[Section] | None
-    """The section type of the entries, for a table with free names."""
+    """The type of the entries, if the key is a table of tables whose names can be chosen freely."""
 
     @property
     def has_free_names(self) -> bool:
-        """Whether the key is a table of plain values whose names are free."""
+        """Whether the key is a table of plain values whose names can be chosen freely."""
         return get_origin(self.kind) is dict and self.entries is None
 
     @property
     def is_table(self) -> bool:
-        """Whether the key is a table or a set of tables."""
+        """Whether the key is a table, or a table of tables."""
         return self.section is not None or get_origin(self.kind) is dict
 
     @property
@@ -116,13 +117,13 @@ class Key:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed words; empty if any value of its kind is allowed."""
+        """The allowed values; empty if the type is not limited to certain values."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, Key]:
-    """Return a section's keys by their names in the file, inherited keys last."""
+    """Return the keys of a section by their names in the file. Inherited keys come last."""
     fields = section.model_fields
     own_first = (name for name in dict.fromkeys([*section.__annotations__, *fields]) if name in fields)
     return {(fields[name].alias or name): _key(name, fields[name]) for name in own_first}
@@ -144,7 +145,7 @@ def _section(kind: Any) -> type[Section] | None:
 
 
 def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key, Any]]:
-    """Yield each setting's path, key and value. In each table, plain values come first, as TOML requires."""
+    """Yield the path, key and value of each setting. In each table, plain values come first, as TOML requires."""
     for key in sorted(keys(type(section)).values(), key=lambda key: key.is_table):
         value, place = getattr(section, key.attribute), (*path, key.name)
         if key.section:
@@ -159,7 +160,7 @@ def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """Yield each table's dotted name and section; `entry` is the placeholder for free names."""
+    """Yield the dotted name and type of each table. `entry` is the placeholder for names that can be chosen freely."""
     yield name, section
     for key in keys(section).values():
         if inner := key.section or key.entries:
@@ -169,7 +170,7 @@ def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple
 
 @cache
 def descriptions(section: type[Section]) -> Mapping[str, str]:
-    """Return each key's docstring on one line, read from the source because Python drops attribute docstrings.
+    """Return each key's docstring on one line, read from the source, because Python drops attribute docstrings.
 
     Pydantic's `use_attribute_docstrings` would parse the source of all sections at each start.
     """
@@ -208,40 +209,40 @@ Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
 SCHEMES = ("postgresql", "postgres")
 
 DRIVER_DEFAULT = "prefer"
-"""Leaves the choice to the driver."""
+"""Leaves the choice of encryption to the driver."""
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
 
 class DatabaseSettings(Section):
-    """The service database, a PostgreSQL, given by `url` or by its parts."""
+    """The service database, a PostgreSQL database, specified by `url` or by its parts."""
 
     url: Secret = NO_SECRET
     """`postgresql://user:password@host:port/name`."""
     host: Text = ""
-    """Host name, or the directory of a socket."""
+    """Host name, or the directory of a Unix socket."""
     port: Port = 5432
     """Port."""
     name: Text = ""
-    """Name of the database."""
+    """Database name."""
     user: Text = ""
-    """Login."""
+    """Login name."""
     password: Secret = NO_SECRET
-    """Password of the login."""
+    """Password for the login."""
     sslmode: SslMode = DRIVER_DEFAULT
     """How the connection is encrypted, as in libpq; `sslmode` in `url` takes precedence."""
     embedded: Flag = False
-    """Run a private PostgreSQL in `desktop.data_dir`."""
+    """Whether to run a private PostgreSQL in `desktop.data_dir`."""
     auto_migrate: Flag = False
-    """Migrate the schema at each start. Always done in embedded mode."""
+    """Whether to migrate the schema at each start. Embedded mode always does."""
     pool_min: Count = 1
-    """Connections that each process keeps open."""
+    """Minimum number of connections that each process keeps open."""
     pool_max: Positive = 10
-    """Maximum connections of one process."""
+    """Maximum number of connections per process."""
     connect_timeout_s: Positive = 5
-    """Timeout for opening a connection, or waiting for one."""
+    """Timeout for opening a connection, and for waiting for a free one."""
     statement_timeout_s: Positive = 30
-    """Timeout of one statement of the service itself."""
+    """Timeout for one of the service's own statements."""
 
     @field_validator("url")
     @classmethod
@@ -257,12 +258,12 @@ class DatabaseSettings(Section):
 
     @property
     def dsn(self) -> str | None:
-        """The driver's DSN; None if no database is configured. It contains the password, so never log it."""
+        """The DSN for the driver; None if no database is configured. It contains the password, so never log it."""
         url = self.url.get_secret_value()
         if not url and (self.host or self.name):
             password = self.password.get_secret_value()
             login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
-            # A socket directory cannot precede the port, so the host is always a query parameter.
+            # A socket directory cannot precede the port in a URL, so the host is always a query parameter.
             place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
             url = f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
         if not url or self.sslmode == DRIVER_DEFAULT or "sslmode" in parse_qs(urlsplit(url).query):
@@ -271,48 +272,48 @@ class DatabaseSettings(Section):
 
 
 class CatalogSettings(Section):
-    """The external catalog of the search."""
+    """The external catalog that the search uses."""
 
     interface: Literal["", "local", "atlas", "navigator", "dummy"] = ""
-    """Kind of the catalog; empty or `local`: none."""
+    """Type of the catalog; empty or `local`: none."""
     api_url: Text = ""
-    """Its address."""
+    """URL of the catalog."""
     server_user: Text = ""
-    """Login."""
+    """Login name."""
     server_password: Secret = NO_SECRET
-    """Password of the login."""
+    """Password for the login."""
     search_cluster: Text = "cm"
-    """Cluster whose objects are found."""
+    """Cluster whose objects are searched."""
     timeout_s: Positive = 10
-    """Timeout of one call."""
+    """Timeout for one call to the catalog."""
 
 
 class IndexSettings(Section):
-    """The index of tables and columns."""
+    """The search index of tables and columns."""
 
     enabled: Flag = True
     """Whether the index is maintained."""
     refresh_interval_s: Positive = 3600
-    """How often the index is refreshed."""
+    """Interval between refreshes of the index."""
     max_tables: Count = 50_000
-    """Maximum tables of one data source."""
+    """Maximum number of indexed tables per data source."""
     max_columns: Count = 500
-    """Maximum columns of one table."""
+    """Maximum number of indexed columns per table."""
 
 
 class SearchSettings(Section):
     """Live search in file stores."""
 
     max_entries: Positive = 5000
-    """Maximum entries that are read."""
+    """Maximum number of entries that a search reads."""
     max_dirs: Positive = 50
-    """Maximum directories that are opened."""
+    """Maximum number of directories that a search lists."""
     max_seconds: Positive = 3
-    """Time limit of one search."""
+    """Time limit of a search."""
 
 
 class MetadataSettings(Section):
-    """Search."""
+    """The metadata search."""
 
     catalog: CatalogSettings = CatalogSettings()
     index: IndexSettings = IndexSettings()
@@ -320,14 +321,14 @@ class MetadataSettings(Section):
 
 
 class LocalResults(Section):
-    """A directory shared by all processes."""
+    """Results in a directory that all processes share."""
 
     backend: ClassVar[str] = "local"
     location: Annotated[Text, Field(min_length=1)]
 
 
 class S3Results(Section):
-    """Objects below a prefix; without keys, credentials come from the environment."""
+    """Results as objects below a prefix. If no keys are set, credentials come from the environment."""
 
     backend: ClassVar[str] = "s3"
     location: Annotated[Text, Field(pattern=r"^s3a?://[^/]+")]
@@ -340,7 +341,7 @@ class S3Results(Section):
 
 
 class HdfsResults(Section):
-    """Files below an HDFS directory; without an address, the `hdfs` cluster of the settings is used."""
+    """Results as files below an HDFS directory. If no address is set, the `hdfs` cluster of the settings is used."""
 
     backend: ClassVar[str] = "hdfs"
     location: Annotated[Text, Field(pattern=r"^hdfs://")]
@@ -349,7 +350,7 @@ class HdfsResults(Section):
 
 
 class AbfsResults(Section):
-    """Blobs below a prefix."""
+    """Results as blobs below a prefix."""
 
     backend: ClassVar[str] = "abfs"
     location: Annotated[Text, Field(pattern=r"^abfss?://[^@/]+@[^/]+")]
@@ -362,12 +363,12 @@ class AbfsResults(Section):
 ResultStorage: TypeAlias = LocalResults | S3Results | HdfsResults | AbfsResults
 
 _BACKENDS = (LocalResults, S3Results, HdfsResults, AbfsResults)
-# class name suffixes in older settings files
+# Suffixes of class names that older settings files use.
 _OLD_NAMES = {"FileSystemStorage": LocalResults, "S3Boto3Storage": S3Results}
 
 
 def _result_storage(value: Any) -> Any:
-    """Parse `{"backend": …, "properties": {…}}`, given as JSON text or as a table. Empty text means the default."""
+    """Parse `{"backend": …, "properties": {…}}`, given as a JSON string or as a table. Empty: None, the default."""
     if value is None or value == "":
         return None
     given = _object(value)
@@ -402,45 +403,45 @@ class TaskServerSettings(Section):
     """Worker processes, the broker and the result store."""
 
     enabled: Flag = False
-    """Whether statements are run by `queryserver worker` processes."""
+    """Whether `queryserver worker` processes, instead of servers, run statements."""
     beat_enabled: Flag = False
-    """Whether `queryserver beat` fires the schedules; needs `enabled`."""
+    """Whether `queryserver beat` fires schedules; requires `enabled`."""
     broker_url: Secret = Secret("redis://localhost:6379/0")
-    """Redis or Valkey: `redis://user:password@host:6379/0`, `unix://…`, or with TLS `rediss://…?ssl_ca_certs=/path`.
-    The certificate must be issued for that host; `ssl_check_hostname=false` accepts any certificate signed by the
-    authority."""
+    """URL of Redis or Valkey: `redis://user:password@host:6379/0`, `unix://…`, or `rediss://…?ssl_ca_certs=/path` for
+    TLS. The certificate must be issued for that host; with `ssl_check_hostname=false`, any certificate signed by the CA
+    is accepted."""
     result_file_storage: Annotated[ResultStorage | None, BeforeValidator(_result_storage)] = Field(
         default=None, json_schema_extra={"secret": True}
     )
     """JSON: `{"backend": "local" | "s3" | "hdfs" | "abfs", "properties": {"location": …}}`. Empty: local files in
     `<data_dir>/results`."""
     result_cache_max_bytes: Count = GIB
-    """Bytes of results in remote stores that each process caches on its disk, in `<data_dir>/result-cache`; 0: no
-    cache."""
+    """Maximum size of the cache that each process keeps in `<data_dir>/result-cache` for results in remote stores;
+    0: no cache."""
     concurrency: Positive = 8
-    """Statements that one worker runs at once. One slot in eight, and at least one of two, is reserved for users who
-    have nothing running."""
+    """Statements that one worker runs concurrently. One slot in eight, but at least one if there are two or more, is
+    reserved for users who have no running statement."""
     heartbeat_s: Positive = 10
-    """How often a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
+    """Interval at which a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
     queue: Text = "queryserver"
-    """Name of the queue."""
+    """Name of the broker queue."""
     metrics_host: Text = "127.0.0.1"
     """Address on which workers and beats serve their metrics; see `metrics_port`."""
     metrics_port: Annotated[Count, Field(le=65535)] = 0
-    """Port on which a worker or a beat serves its metrics, with the access rules of `[desktop.metrics]`, and whether
-    it is alive; 0: none. Each process of a machine needs its own port: `queryserver worker --metrics-port`."""
+    """Port on which a worker or beat serves its metrics and health, with the access rules of `[desktop.metrics]`;
+    0: none. Each process on a machine needs its own port: `queryserver worker --metrics-port`."""
     email_after_s: Count = 0
-    """Owners get mail about statements that ran longer than this; 0: never."""
+    """Owners of statements that ran longer than this get mail; 0 disables it."""
     email_max_rows: Count = 10_000
-    """Maximum rows of an attached CSV file."""
+    """Maximum number of rows in an attached CSV file."""
     email_max_bytes: Count = 5 * MIB
-    """Largest attached CSV file."""
+    """Maximum size of an attached CSV file."""
     email_allowed_domains: Names = ()
-    """Domains that mail may be sent to; empty: only addresses of known users."""
+    """Domains to which mail may be sent; empty: only to addresses of known users."""
     webhook_secret: Secret = NO_SECRET
-    """Signs the webhooks of `notify.url`; at least 32 characters. Empty: no webhooks."""
+    """Secret that signs webhooks (`notify.url`); at least 32 characters. Empty: webhooks are disabled."""
     webhook_allowed_networks: Networks = ()
-    """Loopback, private and other internal networks that webhooks may be sent to; empty: none. Networks in
+    """Loopback, private and other internal networks to which webhooks may be sent; empty: none. Networks in
     `connector_policy.blocked_networks` stay blocked."""
 
     @field_validator("broker_url")
@@ -451,6 +452,6 @@ class TaskServerSettings(Section):
             raise ValueError(f"must be a Redis address (redis://…), not {scheme[:20]}.")
         try:
             _ = urlsplit(url.get_secret_value()).port
-        except ValueError:  # the error's text would reveal part of the password
+        except ValueError:  # its message would reveal part of the password
             raise ValueError("is no address: / ? # @ and : of a password are written as %2F %3F %23 %40 %3A.") from None
         return url
