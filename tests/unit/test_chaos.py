@@ -1,4 +1,4 @@
-"""The audit of `make chaos` detects forbidden outcomes."""
+"""The audit of `make chaos` finds every forbidden outcome."""
 
 import pytest
 from tests.chaos.audit import Audit, compare
@@ -6,7 +6,7 @@ from tests.chaos.clients import Entry
 
 
 def faults(entry: Entry, record: dict[str, str | None] | None, times: int) -> list[str]:
-    """Return the kinds of faults found for one statement."""
+    """Return the kinds of faults that the audit finds for one statement."""
     found = Audit()
     compare(found, entry, record, times)
     assert found.clean == (not any(found.faults.values()))
@@ -14,7 +14,7 @@ def faults(entry: Entry, record: dict[str, str | None] | None, times: int) -> li
 
 
 def told(state: str, *, kind: str = "insert", problem: str = "") -> Entry:
-    """Return an entry with the outcome reported to the client."""
+    """Return the client's log entry for a statement with the outcome that was reported to the client."""
     return Entry(kind, "ana", "t", operation="o", state=state, problems=[problem] if problem else [])
 
 

@@ -1,4 +1,4 @@
-"""Every contract section cited in code, tests and documents exists in docs/contract."""
+"""Every contract section that code, tests or documents cite exists in docs/contract."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _RULE = re.compile(r"\b[Rr]ule (T\d+)")
 
 
 def sections(text: str) -> set[str]:
-    """Return the numbers of headings and of list items below them (item 5 of section 9.2 is `9.2.5`)."""
+    """Return the numbers of all headings and of the list items below them (item 5 of section 9.2 is `9.2.5`)."""
     found, heading = set[str](), ""
     for line in text.splitlines():
         if match := re.match(rf"(?:#+ |\*\*)({_SECTION})\.? ", line):
@@ -27,7 +27,7 @@ def sections(text: str) -> set[str]:
 
 
 def citations(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the part and section of each citation in a text."""
+    """Yield the contract part and the section number of each citation in `text`."""
     for match in _CITATION.finditer(text):
         yield from ((match[1], number) for number in re.findall(_SECTION, match[2]))
         rest = text[match.end() : match.end() + 80].split(")", 1)[0]

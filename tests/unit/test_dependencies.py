@@ -1,4 +1,4 @@
-"""Imported, declared and locked packages agree."""
+"""The imported packages, the declared dependencies and the lock files agree."""
 
 import re
 import sys
@@ -16,19 +16,20 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
-# Deliberately imported through the package that requires them.
+# Packages imported although only another declared package requires them.
 BROUGHT_ALONG = {
     "starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx", "aiohttp": "aiobotocore",
     "botocore": "aiobotocore", "pyasn1": "ldap3",
 }  # fmt: skip
-# Parsing all files would take two seconds of processor time. The linter allows one module per import line.
+# A regular expression, because parsing all files would take two seconds of CPU time. It expects one module per import
+# line, which the linter enforces.
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(\w+)[\w.]*[ \t]*(?:as\b.*|#.*)?$)", re.MULTILINE
 )
 
 
 def imported() -> set[str]:
-    """Return the top-level packages that src imports anywhere."""
+    """Return the top-level packages that any file below src imports."""
     texts = (file.read_text(encoding="utf-8") for file in ROOT.glob("src/**/*.py"))
     return (
         {name for text in texts for names in IMPORT.findall(text) for name in names if name}
@@ -38,7 +39,7 @@ def imported() -> set[str]:
 
 
 def declared() -> set[str]:
-    """Return the distributions that the project declares, including its extras."""
+    """Return the distributions that the project declares as dependencies, including those of its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: needed for name, needed in project["optional-dependencies"].items() if name != "dev"}
     every = [*project["dependencies"], *(one for needed in extras.values() for one in needed)]
@@ -66,8 +67,8 @@ PINNED = {
     for package, version in re.findall(r"^([a-z0-9._-]+)==([^\s\\]+)", file.read_text(encoding="utf-8"), re.MULTILINE)
 }
 
-# The first release without the vulnerability, and the advisories it fixes. A package removed from the lock is also
-# removed here.
+# The first release without the known vulnerability, and the advisories that it fixes. A package that leaves the lock
+# file must also be removed here.
 FLOORS = {
     "aiohttp": ("3.13.3", "CVE-2025-53643, CVE-2025-69223 to 69230: smuggled requests, floods"),
     "asyncmy": ("0.2.12", "CVE-2025-65896: SQL in keys of parameters"),
@@ -97,7 +98,7 @@ FLOORS = {
     "urllib3": ("2.6.0", "CVE-2025-50181, CVE-2025-50182, CVE-2025-66418, CVE-2025-66471: redirects, packed bodies"),
     "uvicorn": ("0.11.7", "CVE-2020-7694, CVE-2020-7695: forged log lines and headers"),
 }
-# Packages that parse untrusted bytes in our process; each needs a reviewed minimum version.
+# Packages that parse untrusted bytes in our own process; each needs a reviewed minimum version.
 READERS = {
     *(
         "h11",
@@ -135,7 +136,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY = re.compile(r"^([a-z0-9].*?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
 FILES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "requirements").glob("*.lock"))}
 PINS = {name: [Requirement(entry) for entry, _ in ENTRY.findall(text)] for name, text in FILES.items()}
-# The lock files installed together with each file, which pyproject.toml must cover.
+# The lock files to install for each purpose; together, they must satisfy pyproject.toml.
 TOGETHER = {
     "service": ["service"],
     "build": ["service", "build"],
@@ -149,7 +150,7 @@ SYSTEMS = [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin
 
 
 def wanted(name: str) -> list[Requirement]:
-    """Return what pyproject.toml requires for one file."""
+    """Return the requirements in pyproject.toml that the named lock file must satisfy."""
     project = PROJECT["project"]
     extras = {**project["optional-dependencies"], **PROJECT["dependency-groups"], "service": []}
     own = [*project["dependencies"], *extras[name]]
@@ -159,7 +160,7 @@ def wanted(name: str) -> list[Requirement]:
 
 
 def machines() -> Iterator[dict[str, str]]:
-    """Yield the marker values of each supported machine."""
+    """Yield the environment-marker values of each supported platform and Python version."""
     for python, (platform, system, machine) in product(PYTHONS, SYSTEMS):
         yield {
             **{name: str(value) for name, value in default_environment().items()},
@@ -175,7 +176,9 @@ def machines() -> Iterator[dict[str, str]]:
 
 @cache
 def metadata_of(package: str) -> list[Requirement]:
-    """Return the requirements in an installed package's metadata; packages not installed here have none."""
+    """Return the requirements that an installed package declares; an empty list if the package is not
+    installed here.
+    """
     try:
         return [Requirement(line) for line in requires(package) or []]
     except PackageNotFoundError:
@@ -183,7 +186,7 @@ def metadata_of(package: str) -> list[Requirement]:
 
 
 def needs(requirement: Requirement, machine: dict[str, str]) -> Iterator[Requirement]:
-    """Yield what a package requires on that machine."""
+    """Yield the further requirements of a package on that machine."""
     for one in metadata_of(requirement.name):
         chosen = [machine, *({**machine, "extra": extra} for extra in requirement.extras)]
         if one.marker is None or any(one.marker.evaluate(environment) for environment in chosen):
@@ -191,7 +194,7 @@ def needs(requirement: Requirement, machine: dict[str, str]) -> Iterator[Require
 
 
 def unpinned(name: str, machine: dict[str, str]) -> set[str]:
-    """Return what an installation of the file on that machine would lack."""
+    """Return the requirements that the lock files leave unsatisfied on that machine."""
     pins = [pin for file in TOGETHER[name] for pin in PINS[file]]
     present = {
         canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
@@ -213,7 +216,7 @@ def unpinned(name: str, machine: dict[str, str]) -> set[str]:
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_lock_files_are_complete_on_every_machine(name: str):
-    """For instance, redis requires async-timeout only below Python 3.11.3."""
+    """For example, redis requires async-timeout only on Python versions below 3.11.3."""
     lacking = {
         f"{one} on {machine['sys_platform']} {machine['platform_machine']}, Python {machine['python_full_version']}"
         for machine in machines()

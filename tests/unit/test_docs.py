@@ -1,4 +1,4 @@
-"""Documents match the project: links, paths, commands and settings."""
+"""The documents agree with the project: links, paths, commands and settings."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ PATH = re.compile(r"[\w.@-]+(?:/[\w.@-]+)*/?")
 FOLDERS = {path.name for root in (PROJECT, PACKAGE) for path in root.iterdir() if path.is_dir()}
 SUFFIXES = {".cfg", ".conf", ".js", ".json", ".lock", ".md", ".py", ".service", ".sh", ".toml", ".ts", ".yaml", ".yml"}
 IN_MANY_FOLDERS = {"build.py", "model.py", "repository.py"}
-"""Named without a folder, since most folders of the package have one."""
+"""Names that need no folder, because most folders of the package contain such a file."""
 NOT_IN_THE_TREE = {
     "ask.py": "readers save the example of the README under this name",
     "connectors/types": "the contract names a call of the API",
@@ -49,7 +49,7 @@ every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.
 
 
 def prose(document: Path) -> str:
-    """Return the text without its fenced blocks."""
+    """Return the text without fenced code blocks."""
     return re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
@@ -58,12 +58,12 @@ def fenced(document: Path, language: str) -> list[str]:
 
 
 def code_words(document: Path) -> Iterator[str]:
-    """Return the words in backticks outside fenced blocks."""
+    """Yield the words in backticks outside fenced code blocks."""
     return (found[1] for found in re.finditer(r"`([^`\n]+)`", prose(document)))
 
 
 def slug(heading: str) -> str:
-    """Return the anchor of a heading."""
+    """Return the anchor that a heading gets."""
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -72,7 +72,10 @@ def anchors(document: Path) -> set[str]:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether this key or table is a setting; names below named tables and free names are all valid."""
+    """Return whether `name` is a setting or a settings table.
+
+    Any key below a table with user-defined names is valid.
+    """
     section: type[Section] | None = Settings
     for part in name.split("."):
         if section is None or part not in (known := keys(section)):
@@ -85,28 +88,28 @@ def is_setting(name: str) -> bool:
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the text of each file of the package."""
+    """Return the source text of each file of the package."""
     return {str(file): file.read_text() for file in PACKAGE.rglob("*.py")}
 
 
 def is_path(word: str) -> bool:
-    """Return whether a word in backticks names a project file or folder, by its first folder or its suffix."""
+    """Return whether a word in backticks is a path of the project, judged by its first folder or its suffix."""
     if not PATH.fullmatch(word):
         return False
     return ("/" in word and word.partition("/")[0] in FOLDERS) or Path(word).suffix in SUFFIXES
 
 
 def paragraphs(document: Path) -> Iterator[list[str]]:
-    """Yield the words in backticks of each paragraph, list item and table row."""
+    """Yield the words in backticks, grouped by paragraph, list item or table row."""
     for text in re.split(r"\n(?=\s*[-|]|\s*\d+\.|\s*$)", prose(document)):
         yield re.findall(r"`([^`\n]+)`", text)
 
 
 def missing_files(document: Path) -> Iterator[str]:
-    """Yield paths that exist neither from the project root, nor from the package, nor from the page.
+    """Yield the paths that exist neither below the project root, nor below the package, nor next to the page.
 
-    A bare name must be in one of these folders, in a folder that its paragraph names, or, for a page in `deploy`,
-    anywhere below the page's folder.
+    A bare file name may also be in a folder that the same paragraph names or, for a page in `deploy`, anywhere below
+    the page's folder.
     """
     roots = [PROJECT, PACKAGE, document.parent]
     for words in paragraphs(document):
@@ -188,7 +191,7 @@ def test_record_has_its_headings_in_order(record: Path) -> None:
 
 
 def numbers_in(line: str) -> list[int]:
-    """Return the record numbers that a line links to."""
+    """Return the numbers of the records to which a line links."""
     return [int(number) for number in re.findall(r"\[(?:ADR )?(\d+)\]", line)]
 
 
@@ -206,9 +209,9 @@ class Record:
     title: str
     file: str
     status: str
-    """As in the index: `accepted`, or `superseded by` another record."""
+    """As in the index: `accepted`, or `superseded by` and the other record."""
     changes: list[int]
-    """The records that it amends or supersedes."""
+    """The numbers of the records that this record amends or supersedes."""
     changed_by: list[int]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Error messages list the names that exist."""
+"""Error messages list the valid names."""
 
 from queryserver.errors.base import known_names
 from queryserver.errors.statements import UnknownDialect

@@ -1,4 +1,4 @@
-"""The web server: its workers, and its address in the log."""
+"""The web server: its worker processes, and the address that it logs."""
 
 import pickle
 import socket
@@ -43,7 +43,7 @@ def test_startup_error_of_a_worker_reaches_its_parent_unchanged(error) -> None:
 
 
 def test_stopping_parent_accepts_no_connections_and_forwards_further_stop_signals():
-    supervisor: Any = object.__new__(Supervisor)  # without signal handlers
+    supervisor: Any = object.__new__(Supervisor)  # avoids the signal handlers that the constructor would install
     listener = socket.create_server(("127.0.0.1", 0))
     signals = [[], [SIGTERM], [SIGWINCH], []]
     told: list[int] = []

@@ -1,4 +1,4 @@
-"""How the process allocates and returns memory."""
+"""How the process allocates memory and returns it to the system."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# The C library reports its heaps as XML, here on standard output.
+# The C library can report its heaps as XML; here, it writes the report to standard output.
 _THREADS_THAT_ALLOCATE = """
 import ctypes, sys, threading
 from queryserver.platform.memory import use_one_heap
@@ -41,7 +41,7 @@ def test_threads_share_one_heap() -> None:
 
 
 def test_arrow_uses_the_common_heap() -> None:
-    """Arrow chooses its pool when it is loaded, so nothing may load it earlier."""
+    """Arrow chooses its memory pool when it is loaded, so no module may load it before the pool is set."""
     script = """
 import sys
 from queryserver.platform.memory import use_common_heap_for_arrow
@@ -56,7 +56,7 @@ print(pyarrow.default_memory_pool().backend_name)
 
 
 def test_duckdb_engine_is_built_without_loading_its_driver() -> None:
-    """An idle server needs only the engine's capabilities."""
+    """An idle server needs only the engine's capabilities, so the driver is loaded later."""
     script = """
 import sys
 from queryserver.engines.duckdb.engine import DuckdbEngine
@@ -66,7 +66,7 @@ assert "duckdb" not in sys.modules
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 
 
-# The last object stays at the end of the heap; without trimming, the process would keep all free memory before it.
+# The last object remains at the end of the heap; without trimming, the process would keep all free memory below it.
 _FREE_MEMORY_INSIDE_THE_HEAP = """
 import asyncio, psutil
 from queryserver.platform import memory, threads

@@ -1,4 +1,4 @@
-"""Scripts: installation progress, and Python versions of the smoke test."""
+"""The scripts: installation progress, and the Python versions of the smoke test."""
 
 import io
 import sys
@@ -20,7 +20,7 @@ Collecting duckdb==2.0.0
 Installing collected packages: et-xmlfile, duckdb
 Successfully installed duckdb-2.0.0 et-xmlfile-2.0.0
 """
-# Since 23.1, pip reads the metadata of all packages before it downloads the first.
+# Since version 23.1, pip reads the metadata of all packages before it downloads the first one.
 NEW_PIP = """\
 Collecting et-xmlfile==2.0.0 (from -r service.lock (line 9))
   Downloading et_xmlfile-2.0.0-py3-none-any.whl.metadata (2.7 kB)
@@ -94,7 +94,7 @@ def test_pip_checks_hashes():
 
 
 def programs(directory: Path, *printed: str) -> Sequence[str]:
-    """Create fake Python programs; an empty text makes an unusable program."""
+    """Create a fake Python program for each output; an empty string makes the program fail."""
     made: list[str] = []
     for number, text in enumerate(printed):
         program = directory / f"python{number}"

@@ -12,17 +12,19 @@ STUBS = sorted(TYPINGS.rglob("*.pyi"))
 
 
 def is_of_stub(name: str) -> bool:
-    """Return whether a name serves the stub only: private bases, type aliases and the like."""
+    """Return whether a name exists only in the stubs, such as private bases and type aliases."""
     return name.startswith("_") or name in {"BufferLike", "TypeLike", "PathLike", "Source", "Sink"}
 
 
 def has(found: ModuleType | type, name: str) -> bool:
-    """Return whether the object or one of its subclasses has the name, since an array's type determines its members."""
+    """Return whether the object or one of its subclasses has the name: an array's type determines which
+    members it has.
+    """
     return hasattr(found, name) or (isinstance(found, type) and any(has(one, name) for one in found.__subclasses__()))
 
 
 def missing(found: ModuleType | type, declared: list[ast.stmt]) -> list[str]:
-    """Return the names in a stub module or class that the library lacks."""
+    """Return the names that a stub module or class declares but the library lacks."""
     names: list[str] = []
     for one in declared:
         match one:

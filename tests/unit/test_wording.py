@@ -1,6 +1,6 @@
-"""Names, docstrings, comments and documents avoid the words of wording.yaml.
+"""Names, docstrings, comments and documents avoid the words in wording.yaml.
 
-The names that still have such words are listed in wording_exceptions.yaml. That list only becomes shorter.
+The file wording_exceptions.yaml lists the names that still contain such words; no entry may be added to it.
 """
 
 import ast
@@ -41,7 +41,7 @@ CODE_OR_TARGET = re.compile(r"`[^`\n]*`|\]\([^)]*\)")
 @dataclass(frozen=True, slots=True)
 class Finding:
     kind: str
-    """The list of wording_exceptions.yaml that may contain the name: `words`, `classes`, `modules` or `limits`."""
+    """The list in wording_exceptions.yaml that may permit the name: `words`, `classes`, `modules` or `limits`."""
     name: str
     message: str
 
@@ -63,7 +63,9 @@ def place(file: Path, line: int) -> str:
 
 
 def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the classes, functions, arguments, variables and attributes that a file defines, with their lines."""
+    """Yield the names of classes, functions, arguments, variables and attributes that a file defines, with
+    their lines.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -95,14 +97,14 @@ def findings_in(file: Path, tree: ast.Module) -> Iterator[Finding]:
 
 
 def is_participle(word: str) -> bool:
-    """Return whether a name consists of one participle."""
+    """Return whether a name consists of a single participle."""
     if not PART.fullmatch(word) or word.lower() in NOUNS:
         return False
     return word.lower() in PARTICIPLES or bool(re.search(r"(?:[^e]ed|ing)$", word))
 
 
 def texts(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of docstrings and comments of a Python file."""
+    """Yield the lines of the docstrings and comments in a Python file, with their line numbers."""
     source = file.read_text(encoding="utf-8")
     if not IN_TEXT.search(source):
         return

@@ -1,4 +1,4 @@
-"""Broker checks against a real Valkey."""
+"""The broker check against a real Valkey."""
 
 import asyncio
 import ssl
@@ -87,7 +87,7 @@ async def test_unusable_broker_is_reported_without_its_address(case: str) -> Non
 
 @asynccontextmanager
 async def behind_tls(port: int, certificate: ServerCertificate, directory: Path) -> AsyncIterator[int]:
-    """Run a TLS server with the certificate that forwards to `port`; yield its port."""
+    """Run a TLS proxy that presents `certificate` and forwards to `port`; yield the proxy's port."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port)

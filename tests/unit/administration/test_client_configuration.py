@@ -1,4 +1,4 @@
-"""Client banners and readiness."""
+"""The banners in the client configuration, and the readiness check."""
 
 import asyncio
 from html.parser import HTMLParser
@@ -74,7 +74,7 @@ class _Seen(HTMLParser):
 
 
 class Store:
-    """Counts checks; fails until `ok` is set."""
+    """A store that counts its health checks, and fails them until `ok` is set."""
 
     ok = False
     looks = 0
@@ -87,7 +87,7 @@ class Store:
 
 
 async def nothing() -> None:
-    """Stand in for a healthy component."""
+    """The health check of a component that works."""
 
 
 @pytest.mark.platform(98)

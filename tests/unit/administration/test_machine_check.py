@@ -1,4 +1,4 @@
-"""`doctor` reports missing process confinement as a warning, never as an error."""
+"""`doctor` reports missing process sandboxing as a warning, never as an error."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Request bodies: parsing, limits and shares."""
+"""Request bodies: parsing, size limits, and shares of the memory."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def test_all_three_encodings_give_the_same_text():
     ],
 )
 def test_json_values_are_parsed(text: str, expected: dict[str, object], padding: int):
-    """Long texts use another parser than short ones."""
+    """Long strings are parsed by a different parser than short ones."""
     assert parse_json_object(text.encode() + b" " * padding) == expected
 
 
@@ -252,7 +252,7 @@ _PIECE = 100
 
 
 class Unfinished:
-    """A body whose first chunk arrives and whose rest never does."""
+    """A request body of which only the first chunk arrives."""
 
     def __init__(self) -> None:
         self.is_awaited = asyncio.Event()
@@ -272,7 +272,7 @@ def request(receive: Any, shares: BodyShares) -> Request:
 
 @asynccontextmanager
 async def under_way(shares: BodyShares, *, user_id: int, number: int) -> AsyncIterator[None]:
-    """Hold `number` unfinished bodies of a user."""
+    """Keep `number` unfinished request bodies of a user open."""
     bodies = [Unfinished() for _ in range(number)]
     calls = [
         asyncio.create_task(read_body(request(body, shares), max_bytes=_PIECE, user_id=user_id)) for body in bodies
@@ -288,7 +288,7 @@ async def under_way(shares: BodyShares, *, user_id: int, number: int) -> AsyncIt
 
 
 async def refused(shares: BodyShares, user_id: int) -> type[BaseException] | None:
-    """Return the error that rejects another body of the user, or `None`."""
+    """Return the type of the error that refuses another request body of the user; `None` if the body is accepted."""
     body = Unfinished()
     call = asyncio.create_task(read_body(request(body, shares), max_bytes=_PIECE, user_id=user_id))
     awaited = asyncio.create_task(body.is_awaited.wait())

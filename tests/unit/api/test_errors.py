@@ -1,4 +1,4 @@
-"""Domain errors as importer failures (Contract importer 2.1, 2.2)."""
+"""How domain errors appear in importer responses (Contract importer 2.1, 2.2)."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 def route(name: str) -> ImporterRoute:
-    """Return the importer route of the named operation."""
+    """Return the importer route of the operation called `name`."""
     routes = (*importer.router.routes, *importer.detection_router.routes)
     return next(one for one in routes if isinstance(one, ImporterRoute) and one.name == name)
 

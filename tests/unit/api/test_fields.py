@@ -1,4 +1,4 @@
-"""Request fields."""
+"""Parsing and validation of request fields."""
 
 import json
 import re
@@ -487,7 +487,7 @@ class TestSessions:
 
 
 class Moved(StorageFields):
-    """The fields of a move call."""
+    """The request fields of a move."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"dest_path": ("dest_path", "destination_path", "dest")}
 

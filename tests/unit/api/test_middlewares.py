@@ -1,4 +1,4 @@
-"""Middlewares of each call: cancellation at shutdown, and user slots."""
+"""The middlewares that wrap each call: cancellation at shutdown, and request slots per user."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ ANA, EVE = 1, 2
 
 
 class Application:
-    """Runs calls until `go` is set; `under_way` lists their users."""
+    """An application whose calls last until `go` is set; `under_way` lists the users of the running calls."""
 
     def __init__(self, most: int) -> None:
         self.under_way = list[int]()

@@ -1,4 +1,4 @@
-"""The routes that FastAPI tries for a path."""
+"""Which routes FastAPI tries to match for a path."""
 
 import httpx
 import pytest
@@ -38,7 +38,7 @@ def app() -> FastAPI:
     ("path", "status", "expected"),
     [
         ("/api/files/list", 200, ["/api/files/list"]),
-        # FastAPI asks the router whether it matches, and then selects the route.
+        # Each route appears twice: FastAPI tries the routes to find the router, and again to select the route.
         ("/api/files/view=/a/b", 200, 2 * ["/api/files/list", "/api/files/view={path:path}"]),
         ("/api/tables/one/pens", 200, 2 * ["/api/tables/one/{name}"]),
         ("/api/tables/all", 200, ["/api/tables/one/{name}", "/api/tables/all"]),

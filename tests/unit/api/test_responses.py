@@ -1,4 +1,4 @@
-"""Responses: their parts, and clients that disconnect."""
+"""Responses: their headers and bodies, and clients that disconnect."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -12,7 +12,7 @@ from queryserver.api.responses import OwnedStream, stream, while_connected
 
 
 class Client:
-    """A client's side of a request: its messages, then nothing until it disconnects."""
+    """The client side of a request: sends the messages, then stays silent until it disconnects."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = list(messages)
@@ -35,7 +35,7 @@ class Client:
 
 
 class Work:
-    """A task that runs until `may_end` is set."""
+    """A task that lasts until `may_end` is set."""
 
     def __init__(self) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
@@ -93,7 +93,7 @@ async def test_errors_of_the_work_propagate():
 
 
 class Source:
-    """An endless chunk source that records whether it was closed."""
+    """An endless iterator of chunks that records whether it was closed."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -122,7 +122,7 @@ async def test_disconnect_closes_the_source() -> None:
     async with asyncio.timeout(20):
         await answer({"type": "http"}, client._receive, send)
     assert source.is_closed is True
-    # The response is incomplete, so the server drops the connection.
+    # The response is incomplete, so the server closes the connection.
     assert [message.get("more_body") for message in sent] == [None, True, True]
 
 

@@ -1,4 +1,4 @@
-"""File attributes in human-readable form."""
+"""The human-readable forms of file attributes."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo

@@ -1,4 +1,4 @@
-"""Cached catalog results equal the originals."""
+"""Catalog results are the same when they are read back from the cache."""
 
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ ALL = [
 
 @pytest.fixture
 def catalog() -> FakeCatalog:
-    """Provide a catalog with a table that has every attribute."""
+    """Provide a catalog with a table that uses every attribute."""
     engine = FakeCatalogEngine()
     engine.content["shop"]["rich"] = table(
         "shop",

@@ -21,7 +21,7 @@ Command = Callable[..., Awaitable[CommandOutput]]
 
 
 def command_in(directory: Path, **environ: str) -> Command:
-    """Return a function that runs the program in `directory` with only the given environment."""
+    """Return a function that runs the program in `directory` with only the given environment variables."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "COLUMNS": "200", **environ}
 
     async def ended(*arguments: str, stdin: str = "") -> CommandOutput:

@@ -1,4 +1,4 @@
-"""`queryserver doctor` and `is_worker_alive` on a real database."""
+"""`queryserver doctor` and `is_worker_alive`, with a real database."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Environment = Mapping[str, str]
 
 @pytest.fixture
 def environment(tmp_path: Path, database_dsn: str) -> dict[str, str]:
-    """Provide the environment of a server with a secret key."""
+    """Provide the environment variables of a server that has a secret key."""
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
         "QUERYSERVER__DESKTOP__SECRET_KEY": KEY,
@@ -33,7 +33,7 @@ def environment(tmp_path: Path, database_dsn: str) -> dict[str, str]:
 
 
 async def examined(command: Command) -> tuple[int, dict[str, list[dict[str, Any]]], str]:
-    """Run `doctor`; return its exit code, the findings by area and the whole output."""
+    """Run `doctor`; return its exit code, its findings by area, and its complete output."""
     ended = await command("doctor", "--json")
     assert "Traceback" not in ended.err, ended.err
     findings: dict[str, list[dict[str, Any]]] = {}
@@ -48,7 +48,7 @@ def worst(findings: list[dict[str, Any]]) -> str:
 
 
 async def everything(dsn: str) -> Mapping[str, int]:
-    """Return each table's row count."""
+    """Return the number of rows in each table."""
     async with open_database(dsn, PATIENT) as database:
         tables = await database.fetch(
             "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
@@ -60,7 +60,7 @@ async def test_healthy_deployment_has_no_errors_and_is_unchanged(
     tmp_path: Path, database_dsn: str, environment: dict[str, str]
 ) -> None:
     (tmp_path / "files").mkdir()
-    # One server has registered, and another ended without deregistering.
+    # One server is registered, and another one ended without removing its registration.
     await execute(
         database_dsn,
         f"""insert into facts (name, value) values ('other', 'x');
@@ -73,7 +73,7 @@ async def test_healthy_deployment_has_no_errors_and_is_unchanged(
     code, found, text = await examined(command_in(tmp_path, **environment))
     assert code == 0, text
     assert {area: worst(findings) for area, findings in found.items()} == {
-        "settings": "warning",  # any host name is accepted
+        "settings": "warning",  # a warning, because any host name is accepted
         "database": "ok",
         "schema": "ok",
         "keys": "ok",

@@ -1,4 +1,4 @@
-"""`queryserver health`: its requests, exit codes and use of the server settings."""
+"""`queryserver health`: its requests, its exit codes, and how it uses the server's settings."""
 
 import asyncio
 import socket
@@ -18,8 +18,9 @@ BUSY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n\r\n{"databas
 
 @asynccontextmanager
 async def scripted(answer: bytes, *, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Run a peer that sends `answer` to every request; yield its port and the requests. An empty `answer` never
-    responds.
+    """Run a server that sends `answer` to every request; yield its port and the received requests.
+
+    If `answer` is empty, the server never responds.
     """
     requests: list[bytes] = []
 
@@ -116,7 +117,7 @@ async def test_server_with_tls_and_prefix_is_healthy(tmp_path: Path, database_ds
 
 
 def has_ipv6() -> bool:
-    """Return whether this machine has an IPv6 loopback address; many containers lack it."""
+    """Return whether this machine has an IPv6 loopback address; many containers do not."""
     try:
         with socket.socket(socket.AF_INET6) as listener:
             listener.bind(("::1", 0))
@@ -126,7 +127,7 @@ def has_ipv6() -> bool:
 
 
 async def until_it_is_0(command: Callable[[], Awaitable[CommandOutput]], server: ServerProcess) -> CommandOutput:
-    """Repeat the command, which takes half a second, until it exits with 0; return that run."""
+    """Repeat the command, which takes about half a second, until its exit code is 0; return the output of that run."""
     async with asyncio.timeout(ALIVE_WITHIN_S):
         while (ended := await command()).code:
             assert server.process.returncode is None, server.stderr

@@ -1,4 +1,4 @@
-"""Modules that commands load; an operator's script may start many commands."""
+"""Which modules the commands load; an operator's script may start many commands, so loading must be fast."""
 
 import subprocess
 import sys

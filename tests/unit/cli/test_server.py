@@ -1,4 +1,4 @@
-"""`serve` reports an unusable address before it starts anything."""
+"""`serve` reports an unusable address before it starts any service."""
 
 import socket
 

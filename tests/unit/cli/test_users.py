@@ -1,4 +1,4 @@
-"""Group and identity-link commands (Contract platform 12); tests/unit/identity covers the rules."""
+"""The commands for groups and identity links (Contract platform 12); tests/unit/identity tests the underlying rules."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ ISSUERS = f"acme_login.MailServer, jwt:{ISSUER}, ldap"
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """Run the program on a migrated database, with a key server configured."""
+    """Run the program on a migrated database, with the settings of a key server."""
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -115,6 +115,6 @@ async def test_group_command_failures(command: Command, subtests: pytest.Subtest
     ]:
         with subtests.test(arguments=arguments, code=code, message=message):
             ended = await command(*arguments.split())
-            # The audit log line may come before or after the message.
+            # The log line of the audit event may precede or follow the message.
             assert (ended.code, ended.out) == (code, "")
             assert message in ended.err.splitlines()

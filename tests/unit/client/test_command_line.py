@@ -1,4 +1,4 @@
-"""`qs` rules that need no server: parameters, statement ends and column widths (issue 20, section 4)."""
+"""The parts of `qs` that need no server: parameters, ends of statements, column widths (issue 20, section 4)."""
 
 import datetime as dt
 import importlib.util
@@ -114,7 +114,7 @@ def test_control_characters_are_escaped():
 
 
 class _Catalog:
-    """Fails like an unreachable server."""
+    """A catalog client whose calls fail, as if the server were unreachable."""
 
     def databases(self) -> list[str]:
         raise StatementError("", code="engine_unavailable")

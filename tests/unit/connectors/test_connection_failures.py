@@ -1,4 +1,4 @@
-"""Messages of failed connection tests (Contract platform 5.8)."""
+"""The messages of failed connection tests (Contract platform 5.8)."""
 
 import ssl
 
@@ -13,7 +13,7 @@ _PLACES = [("db.example.org", 3306)]
 
 
 def because(error: EngineError, cause: BaseException) -> EngineError:
-    """Chain the cause to the error, as adapters do."""
+    """Set the cause of the error, as adapters do."""
     error.__cause__ = cause
     return error
 

@@ -1,4 +1,4 @@
-"""Engines built from connectors."""
+"""The engine that each connector interface builds."""
 
 import ssl
 from collections.abc import Mapping

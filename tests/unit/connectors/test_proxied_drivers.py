@@ -16,7 +16,7 @@ _PROXY = {"HTTPS_PROXY": "http://planted:planted-secret@proxy.example:3128"}
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a package whose dialects only SQLAlchemy would load."""
+    """Install a package that declares SQLAlchemy dialects; its modules do not exist."""
     made = tmp_path / "qs_dialects-1.dist-info"
     made.mkdir()
     (made / "METADATA").write_text("Metadata-Version: 2.1\nName: qs-dialects\nVersion: 1\n")
@@ -31,7 +31,7 @@ def allowing(*drivers: str) -> Settings:
 
 
 def drivers_told(settings: Settings, **environ: str) -> list[str]:
-    """Return the drivers named in warnings."""
+    """Return the drivers that the warnings name."""
     return [one.text.removeprefix("names ").partition(":")[0] for one in proxied_drivers(settings, environ)]
 
 

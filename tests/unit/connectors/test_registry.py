@@ -1,4 +1,4 @@
-"""Engines belong to one connector version and are closed after their last use (Contract platform 5.6)."""
+"""Each engine belongs to one version of a connector and is closed after its last use (Contract platform 5.6)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _ROOT = replace(ANA, id=9, username="root", is_admin=True)
 
 
 class CountedEngine(FakeEngine):
-    """Counts how often it was closed."""
+    """An engine that counts how often it is closed."""
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(dialect=connector.dialect)
@@ -34,7 +34,7 @@ class CountedEngine(FakeEngine):
 
 @dataclass
 class World:
-    """Stored connectors that a test changes."""
+    """The stored connectors and the engines built from them."""
 
     stored: list[Connector] = field(default_factory=list[Connector])
     state: int = 0
@@ -64,19 +64,19 @@ class World:
         return self.state, tuple(self.stored)
 
     async def have(self, *connectors: Connector) -> None:
-        """Store these connectors and wait until they are known."""
+        """Store exactly these connectors and wait until the registry has read them."""
         self.stored = list(connectors)
         self.state += 1
         await self.connectors.at_least(self.state)
 
     def of_version(self, version: int) -> CountedEngine:
-        """Return the engine of connector 7 in that version."""
+        """Return the engine built for that version of connector 7."""
         (found,) = (one for one in self.built if one.version == version)
         return found
 
 
 def stored(version: int = 1, *, interface: str = "fake") -> Connector:
-    """Return connector 7."""
+    """Return connector 7 in that version."""
     return replace(
         CONNECTOR, key="7", dialect="trino", interface=interface, nice_name="Lake", right="connector:7", version=version
     )

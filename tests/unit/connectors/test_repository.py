@@ -1,4 +1,4 @@
-"""Stored connectors in a real database: ids, locks, notifications, and secrets at rest."""
+"""Connectors stored in a real database: ids, locks, notifications, and encrypted secrets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -137,7 +137,7 @@ async def test_resealed_secrets_do_not_need_the_former_key(records: ConnectorRep
     lost = await records.find(made.id)
     assert lost is not None
     assert (lost.settings["url"], lost.settings["password"]) == ("mysql://svc:@db/shop", "")
-    # Restoring the key restores the secrets, even if other settings have changed since.
+    # When the key is restored, so are the secrets, even if other settings have changed since.
     await records.change(lost, new("Renamed", settings=lost.settings))
     back = await both.find(made.id)
     assert back is not None

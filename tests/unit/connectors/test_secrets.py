@@ -1,4 +1,4 @@
-"""Secrets in settings: masking, and the meaning of "unchanged" (Contract platform 5.1)."""
+"""Secrets in connector settings: masking, and the value that means "unchanged" (Contract platform 5.1)."""
 
 import pytest
 from tests.refusals import raises_code
@@ -108,7 +108,7 @@ def test_host_case_change_keeps_the_target() -> None:
     "rest", ["a" * 30_000 + "=" * 30_000, "a=" * 30_000, "password=" * 7_000, "=" * 60_000, "a" * 60_000 + "password=x"]
 )
 def test_adversarial_url_is_masked_in_linear_time(rest: str) -> None:
-    """Each character is examined once; before, a few thousand characters took minutes."""
+    """Each character is examined once; an earlier implementation needed minutes for a few thousand characters."""
     shown = str(masked({"url": f"mysql://h/?{rest}"})["url"])
     assert shown.startswith("mysql://h/?")
     assert ("password" in rest) == (MASK in shown)

@@ -1,4 +1,4 @@
-"""Configured connectors: option sources and documented examples."""
+"""Connectors from the configuration: where their options come from, and the examples in the documentation."""
 
 import re
 from datetime import timedelta
@@ -50,7 +50,7 @@ def test_adapter_problems_are_keyed_by_setting_name() -> None:
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 OWN = "pysqlite"
-"""The interface of the page's own example; tests/contract/test_documented_engine.py covers it."""
+"""The interface of the page's example engine, which tests/contract/test_documented_engine.py tests."""
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])

@@ -1,6 +1,6 @@
-"""The catalog against the table of Contract platform 5.10, value by value.
+"""Compares the connector types with the table of Contract platform 5.10, value by value.
 
-A row has number, dialect, interface, category, name, description, quote, flags, run mode, settings.
+A row consists of number, dialect, interface, category, name, description, quote, flags, run mode and settings.
 """
 
 import json
@@ -57,7 +57,7 @@ _FURTHER: dict[int, dict[str, Any]] = {
     1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
     44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
 }  # fmt: skip
-"""Settings that rows list after those of the table: the optional settings of 5.11 with their defaults."""
+"""Settings that follow those of the table: the optional settings of section 5.11, with their defaults."""
 
 
 def test_no_flag_promises_an_optimizer() -> None:

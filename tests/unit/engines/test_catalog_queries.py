@@ -1,4 +1,4 @@
-"""Quoting of names and literals, name matching, and metadata rows."""
+"""Catalog queries: quoting of names and literals, matching of names, and conversion of metadata rows."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Connection pool, retries after network failures, and TLS error messages."""
+"""The connection pool, retries after network failures, and TLS error messages."""
 
 import asyncio
 import ssl
@@ -33,7 +33,7 @@ class Line:
 
 
 class Lines:
-    """Makes and lists all connections of a test."""
+    """Creates the connections of a test and keeps a list of them."""
 
     def __init__(self) -> None:
         self.made: list[Line] = []
@@ -60,7 +60,7 @@ Pool = ConnectionPool[str, Line]
 
 
 async def giving_back(pool: Pool, line: Line) -> asyncio.Task[None]:
-    """Start giving a connection back; return the task, which waits for the cleanup."""
+    """Start to return a connection to the pool; return the task, which waits for the cleanup."""
     line.cleaned.clear()
     task = asyncio.create_task(pool.give_back("ana", line))
     await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_pauses_grow_until_time_limit() -> None:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    # Patched only here, since background tasks of applications that other tests share would never pause.
+    # Patched only within this block; otherwise, background tasks of shared applications would loop without any pause.
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loop, "time", lambda: now + sum(slept))
         patched.setattr("queryserver.engines.connections.asyncio.sleep", sleep)

@@ -1,4 +1,4 @@
-"""Error positions in engine messages, and size limits of row chunks and response bodies."""
+"""Positions in engine error messages, and size limits of row batches and response bodies."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
@@ -42,7 +42,7 @@ SELECT '😀é' AS a,
 """
 LONG = "SELECT " + ", ".join(f"c{number}" for number in range(40)) + " FORM t"
 CUT = f"...{LONG[-28:]}"
-"""Impala shows about 27 characters on each side of an error if the line exceeds 60 characters."""
+"""If a line has more than 60 characters, Impala prints only about 27 characters on each side of the error."""
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ MIB = 1024 * 1024
 
 
 class Endless(httpx.AsyncByteStream):
-    """An endless body that counts its chunks."""
+    """An endless response body that counts the chunks read from it."""
 
     slice_batch = 0
     is_closed = False
@@ -209,7 +209,7 @@ async def test_phoenix_frame_is_read_only_up_to_its_limit() -> None:
 
 
 class Cursor:
-    """A DBAPI cursor over rows with the given widths."""
+    """A DBAPI cursor whose rows have the given widths."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         self._widths = list(widths)
@@ -222,13 +222,13 @@ class Cursor:
 
 
 class Dialect:
-    """A SQLAlchemy dialect that only has a name."""
+    """A SQLAlchemy dialect that has only a name."""
 
     name = "any"
 
 
 class Connection:
-    """A SQLAlchemy connection that is never used."""
+    """A SQLAlchemy connection that must not be used."""
 
     dialect = Dialect()
 
@@ -238,7 +238,7 @@ class Connection:
     [
         ([10] * 1000, BATCH_BYTES),
         ([10 * MIB] * 8, 10 * MIB),
-        # When the first wide row arrives, sixteen rows are fetched together; later fetches are smaller.
+        # The first wide row arrives in a fetch of sixteen rows; later fetches are smaller.
         ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
         ([3 * MIB] + [10] * 500, BATCH_BYTES),
     ],

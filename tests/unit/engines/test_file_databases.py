@@ -1,4 +1,4 @@
-"""Shared behavior of DuckDB and SQLite: database files within a directory, and sessions on them."""
+"""Behavior that DuckDB and SQLite share: database files below a directory, and sessions on them."""
 
 import asyncio
 import sys

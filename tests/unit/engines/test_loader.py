@@ -1,4 +1,4 @@
-"""Loading by SQL statements: values as text, staging tables, and table replacement."""
+"""Loading through SQL statements: values as literals, staging tables, and table replacement."""
 
 import asyncio
 import datetime as dt
@@ -44,7 +44,7 @@ async def test_staging_table_that_cannot_be_dropped_stays_in_ledger() -> None:
 
 
 async def test_cancellation_during_ledger_call_leaves_ledger_empty() -> None:
-    """The interrupted call may still have recorded the table."""
+    """The interrupted call may already have recorded the table in the ledger."""
     telling, go_on, drops = asyncio.Event(), asyncio.Event(), 0
 
     async def told(_table: TableName) -> None:
@@ -87,7 +87,7 @@ async def test_published_staging_table_is_dropped_only_if_it_remains(consumes_ta
 
 
 async def test_cancellation_during_last_step_takes_effect_after_the_load() -> None:
-    """The rows are stored by then, so the load must not be reported as canceled."""
+    """The rows are already stored at this point, so the load must not be reported as canceled."""
     stepping, go_on, loaded = asyncio.Event(), asyncio.Event(), False
 
     async def last_step() -> None:
@@ -187,9 +187,10 @@ LOAD = TableLoad(TARGET, STAGING, (LoadColumn("n", ColumnType(BaseType.INT64), "
 
 
 class MemoryLoader(StatementLoader):
-    """Keeps each table as its name and a word for its content.
+    """A loader that stores a single word as the content of each table.
 
-    `failures` lists the renames that fail: number from 1, error, and whether the rename happens before it fails.
+    `failures` describes the renames that fail: the number of the rename, starting at 1; the error; and whether the
+    table is renamed before the error is raised.
     """
 
     max_statement_bytes = 1000
@@ -228,7 +229,7 @@ class MemoryLoader(StatementLoader):
         return 1
 
     def check_names(self, load: TableLoad) -> None:
-        """Accept all names."""
+        """Accept every name."""
 
     def quoted(self, name: str) -> str:
         return name
@@ -261,7 +262,7 @@ async def test_old_table_is_dropped_after_new_table_takes_its_name():
     loader = MemoryLoader()
     tables, ledger = await loaded(loader)
     assert tables == {"t": "new"}
-    # Tables in the ledger are dropped after a crash, so the old table is recorded only after its replacement.
+    # After a crash, the tables in the ledger are dropped, so the old table is recorded only after its replacement.
     assert ledger.calls.index(("add", OLD)) > ledger.calls.index(("add", STAGING))
     assert not ledger.open
 

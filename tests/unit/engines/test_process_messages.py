@@ -1,4 +1,4 @@
-"""Record batches exchanged between an engine process and the server."""
+"""Record batches in the messages between an engine process and the server."""
 
 import pyarrow as pa
 import pytest
@@ -8,7 +8,7 @@ from queryserver.engines.process.messages import BatchReader, BatchWriter
 
 
 def hugeint(value: int) -> pa.Array:
-    """Return a HUGEINT as DuckDB exports it: up to 39 digits in a decimal(38)."""
+    """Return a HUGEINT as DuckDB exports it: a decimal(38) that may have up to 39 digits."""
     return pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer(value.to_bytes(16, "little"))])
 
 

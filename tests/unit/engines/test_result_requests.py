@@ -1,4 +1,4 @@
-"""The server's replies to an engine process that reads stored results."""
+"""How the server answers an engine process that reads stored results."""
 
 import asyncio
 import os
@@ -19,7 +19,10 @@ from queryserver.formats.columns import Column, ResultType
 
 
 class Stored:
-    """A result with three chunks. The first `files` chunks are in files; with `hang`, reads never return."""
+    """A result with three chunks.
+
+    The first `files` chunks are stored in files; if `hang` is set, reads never return.
+    """
 
     columns = (Column("n", ResultType.BIGINT, "BIGINT"),)
     pieces = tuple(ResultPiece(1, 10) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Streamed operations, and statements that the service itself submits."""
+"""Operations that stream rows, and statements that the service itself submits."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -17,7 +17,9 @@ from queryserver.formats.columns import Column, ResultType
 
 
 class FakeSource:
-    """Serves rows of one integer once `answer` is set. The first `lost_signals` stop signals are lost."""
+    """Returns rows with one integer each, once `answer` is set. The first `lost_signals` stop signals have
+    no effect.
+    """
 
     def __init__(self, rows: int = 0, *, lost_signals: int = 0, commit_error: EngineError | None = None) -> None:
         self.columns = (Column("a", ResultType.INT, "integer"),)
@@ -156,7 +158,7 @@ async def test_poll_reports_unknown_outcome_when_statement_cannot_be_stopped(exe
 
 
 class Unreachable(FakeSession):
-    """A session whose cancel always fails."""
+    """A session on which every cancel fails."""
 
     async def cancel(self, handle: OperationHandle) -> None:
         raise EngineUnavailable("no answer")

@@ -1,4 +1,4 @@
-"""Statements that write to DuckDB and SQLite files stop at the file quota and at the disk floor."""
+"""Statements that write to DuckDB and SQLite files are stopped at the file quota and at the disk floor."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -40,12 +40,12 @@ class Usage(NamedTuple):
 
 
 class SmallDisk:
-    """A simulated disk with `ROOM` bytes above the floor while the directory is empty."""
+    """A simulated disk that has `ROOM` free bytes above the floor while the directory is empty."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.other_bytes = 0
-        """Bytes that other programs have written."""
+        """The number of bytes written by other programs."""
 
     def usage(self, _: Path) -> Usage:
         files = (file for file in self.directory.rglob("*") if file.is_file())
@@ -59,7 +59,7 @@ class SmallDisk:
 
 
 class Here:
-    """A database in threads of the test process, since an engine process would not see the simulated disk."""
+    """A database that runs in threads of the test process, because the simulated disk exists only in this process."""
 
     def __init__(self, dialect: str, root: Path, *, floor: DiskFloor, quota_bytes: int) -> None:
         self._sessions = ThreadedSessions(dialect)

@@ -1,4 +1,4 @@
-"""Homes in the stores for unusual user names."""
+"""Home directories on the stores for users with unusual names."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ RESERVED = "._qs_ana"
 
 
 class Nobody:
-    """A service without users."""
+    """A user directory that is empty."""
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
         return (), ()

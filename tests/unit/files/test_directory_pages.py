@@ -1,4 +1,4 @@
-"""Directory pages, and the stored positions at which they start."""
+"""Pages of directory listings, and the stored cursors from which they continue."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 
 
 def unhurried(**limits: int) -> Listings:
-    """Return listings that count to the end even on a slow machine."""
+    """Return listings whose time limit is long enough to count all entries on a slow machine."""
     return Listings(ListingLimits(**limits), count_s=600.0)
 
 
@@ -170,10 +170,10 @@ class TestStoreOrder:
     @pytest.mark.parametrize(
         ("entries", "limit", "size", "total", "is_exact", "next_number"),
         [
-            (3000, 2000, 1000, 2000, False, 2),  # the count stops at its limit
-            (3000, 2000, 2000, 2001, False, 2),  # the page ends at the limit, and more entries follow
-            (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
-            (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
+            (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
+            (3000, 2000, 2000, 2001, False, 2),  # the page ends at the limit and is not the last
+            (3000, 100, 1500, 1501, False, 2),  # the page is larger than the count limit
+            (2000, 2000, 2000, 2000, True, 0),  # the limit, the page and the directory end at the same entry
             (2000, 100, 2000, 2000, True, 0),
             (2001, 2000, 30, 2000, False, 2),
         ],
@@ -269,7 +269,7 @@ def start(entries_before: int, *, user: str = "ana", part: str = "", path: Stora
 
 
 class Clock:
-    """A clock that moves only when `now` is set."""
+    """A clock that shows `now`, which only the test changes."""
 
     now = 0.0
 

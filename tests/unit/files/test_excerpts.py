@@ -1,4 +1,4 @@
-"""File previews."""
+"""Previews of file contents."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ def pool(threads: ThreadPoolExecutor) -> FairThreads:
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """Provide threads; wait for their work at the end."""
+    """Provide a thread pool; at the end, wait for its tasks."""
     with ThreadPoolExecutor(2) as opened:
         yield opened
 

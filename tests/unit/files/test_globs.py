@@ -1,4 +1,4 @@
-"""Glob patterns: matches compared with DuckDB on the same files, and the directories they list."""
+"""Glob patterns: their matches, compared with DuckDB's on the same files, and the directories that are listed."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ FILES = (
 
 
 def memory(*, like_s3: bool = False) -> MemoryFileSystem:
-    """Return the files in the bucket `lake`, or below the directory `lake`."""
+    """Return a store that contains the test files below the directory or bucket `lake`."""
     traits = StorageTraits(container_levels=1, lists_in_order=True) if like_s3 else StorageTraits()
     powers = LIKE_S3 if like_s3 else LIKE_LOCAL
     file_system = MemoryFileSystem(Scheme.S3A if like_s3 else Scheme.FILE, traits, powers, containers=["lake"])
@@ -82,7 +82,7 @@ async def test_repeated_double_stars_match_like_one():
 
 
 class Listed(FaultyStorage):
-    """Records the listed directories."""
+    """A storage that records which directories are listed."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Names and paths of stored files (Contract storage 2)."""
+"""The names and paths of stored files (Contract storage 2)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Files in statements: caller permissions, audit events, and atomic writes (Contract editor 4.7)."""
+"""File access by statements: user permissions, audit events and atomic writes (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALL = frozenset(Scope) - {Scope.ADMIN}
 
 
 def lake(*files: str) -> MemoryFileSystem:
-    """Return S3 with the bucket `lake`."""
+    """Return an S3 store with the bucket `lake`, which contains the given files."""
     traits = StorageTraits(container_levels=1, lists_in_order=True)
     file_system = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"])
     for file in files:
@@ -33,7 +33,7 @@ def lake(*files: str) -> MemoryFileSystem:
 
 
 def hdfs() -> MemoryFileSystem:
-    """Return private homes of ana and bob, each with a file."""
+    """Return an HDFS with the private home directories of ana and bob, each of which contains a file."""
     private = {"user/ana": "ana", "user/bob": "bob"}
     file_system = MemoryFileSystem(Scheme.HDFS, StorageTraits(acts_as_user=True), LIKE_HDFS, private=private)
     for name in ("ana", "bob"):

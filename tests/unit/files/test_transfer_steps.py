@@ -1,4 +1,4 @@
-"""Walking trees, and running work concurrently."""
+"""Walking directory trees, and running operations concurrently."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Upload content, part plans, and joining of parts."""
+"""Uploads: their content, their division into parts, and joining the parts."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ PLACE = StoragePath(Scheme.FILE, "d")
 
 
 class Source:
-    """Upload chunks, and a count of the chunks read."""
+    """The chunks of an upload, with a count of the chunks read."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.asked = 0
@@ -112,7 +112,7 @@ def test_adjacent_ranges_are_merged() -> None:
 
 
 class Records:
-    """Upload records whose database is unavailable for the first calls."""
+    """Upload records whose database is unavailable during the first `outages` calls."""
 
     def __init__(self, outages: int, *, is_ours: bool = True) -> None:
         self.outages = outages

@@ -1,4 +1,4 @@
-"""Contract editor 6.3: the raw and Hue forms of Arrow values, and page ends."""
+"""The raw and Hue forms of Arrow values, and the ends of pages (Contract editor 6.3)."""
 
 import math
 from datetime import UTC, date, datetime
@@ -178,7 +178,7 @@ def test_infinite_dates_and_timestamps():
 @pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
 @pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
 def test_years_beyond_arrow_limits(day: date, eras: int):
-    """The calendar repeats every 400 years, that is, every 146,097 days."""
+    """The calendar repeats every 400 years, which are 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097
     expected = f"{day.year + 400 * eras:04d}{day:-%m-%d}"
     assert raw(pa.array([days], pa.int32()).view(pa.date32())) == [expected]
@@ -412,7 +412,7 @@ def test_slices_and_chunks_render_their_own_rows(shape: str):
 
 
 class TestBigNumbers:
-    """Numbers beyond 2**53 are text if the caller requests it (Contract editor 6.3)."""
+    """Numbers beyond 2**53 become strings if the client requests it (Contract editor 6.3)."""
 
     LARGE = 2**63 - 1
 

@@ -1,4 +1,4 @@
-"""Conversion of rows, columns and cells to table values (Contract importer 13.2)."""
+"""Conversion of rows, columns and cells to values of table columns (Contract importer 13.2)."""
 
 import math
 from datetime import date, datetime, time, timedelta

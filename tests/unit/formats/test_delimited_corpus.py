@@ -1,9 +1,9 @@
-"""Detection on the data files of vega-datasets, scikit-learn and statsmodels: at least 98 % are correct.
+"""Format detection is correct for at least 98 % of the data files in vega-datasets, scikit-learn and statsmodels.
 
-`delimited/corpus_labels.tsv` gives separator, quote and header of each file as a person sees them. Files with one
-column count as comma-separated. Files other than delimited tables are marked with a reason: prose (readme, license,
-notes, reports), fixed width (columns aligned by blanks), or svmlight (a separate format). The folder JMulTi_results,
-which holds printed reports only, is omitted.
+The labels in `delimited/corpus_labels.tsv` are the separator, quote and header that a person sees in each file. Files
+with one column count as comma-separated. Files that are not delimited tables are marked with a reason: prose (readme,
+license, notes, reports), fixed width (columns aligned by blanks), or svmlight (a format of its own). The folder
+JMulTi_results is omitted, because it contains only printed reports.
 """
 
 import csv
@@ -28,7 +28,7 @@ MISSED = {
     "statsmodels/datasets/scotland/src/scotvote.csv": "the first column has no name, and blanks must fit everywhere",
     "statsmodels/discrete/tests/results/poisson_resid.csv": "one record of more columns than a table may have",
 }
-"""Files whose detection differs from their labels. The rules are not adapted to them."""
+"""Files for which detection and labels differ. The detection rules are not adapted to these files."""
 
 
 def folder(package: str) -> Path:
@@ -53,7 +53,7 @@ def labels() -> list[dict[str, str]]:
 
 
 def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
-    """Return separator, quote, and header presence, which is None for an unreadable file."""
+    """Return the detected separator, quote and header; the header is None if the file cannot be read."""
     with file.open("rb") as content:
         sample = content.read(SAMPLE_BYTES)
     is_whole = file.stat().st_size == len(sample)

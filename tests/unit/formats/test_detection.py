@@ -1,4 +1,4 @@
-"""File types and delimiters (Contract importer 9, 10), and separators as sent by clients (7.2)."""
+"""Detection of file types and delimiters (Contract importer 9, 10), and separators as clients send them (7.2)."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ from queryserver.formats.detection import (
 from queryserver.formats.table_files import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
-"""The sample size that guess_header reads first."""
+"""The size of the sample that guess_header reads first."""
 
 CSV, TSV, DELIMITED = FileType.CSV, FileType.TSV, FileType.DELIMITED
 D1 = "id,name\n1,a\n2,b\n3,c\n"
@@ -178,7 +178,9 @@ def test_single_column_gets_a_separator_absent_from_the_text():
     ("pairs", "others", "field", "confidence"), [(4, 1, ",", 0.8), (16, 4, ",", 0.8), (19, 5, "\t", 0.5)]
 )
 def test_separator_fits_if_four_of_five_records_have_the_same_width(pairs, others, field, confidence):
-    """(19, 5) is a share of 0.79, so the text is a single column with a separator it does not contain."""
+    """For (19, 5), the share is only 0.79, so the file is read as one column, with a separator that does not occur in
+    it.
+    """
     found = seen("a,b\n" + "1,2\n" * (pairs - 1) + "x\n" * others)
     assert (found.delimiters.field, found.confidence) == (field, confidence)
 

@@ -1,4 +1,4 @@
-"""Download streams: errors, cancellation, memory (Contract editor 8.2)."""
+"""Download streams: errors, cancellation and memory use (Contract editor 8.2)."""
 
 import asyncio
 import gzip
@@ -142,7 +142,7 @@ async def test_small_result_is_a_single_chunk(threads, wanted):
 
 
 class Endless(StoredTables):
-    """Repeats the same table `times` times."""
+    """A result that repeats the same table `times` times."""
 
     def __init__(self, times: int) -> None:
         self._part = table(5000)
@@ -180,7 +180,7 @@ async def test_encoding_rows_does_not_block_the_event_loop(threads):
         async def watch() -> None:
             nonlocal longest
             while running:
-                # Processor time of the event loop thread excludes other load on the machine.
+                # The CPU time of the event loop's thread does not depend on other load on the machine.
                 before = time.thread_time()
                 await asyncio.sleep(0.001)
                 longest = max(longest, time.thread_time() - before)

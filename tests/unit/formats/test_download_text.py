@@ -1,4 +1,4 @@
-"""Downloads as csv, tsv and JSON Lines (Contract editor 8.2)."""
+"""Downloads as CSV, TSV and JSON Lines (Contract editor 8.2)."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from queryserver.formats.download.encoder import DownloadFormat
 
 
 async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=False) -> list[str]:
-    """Download the array next to a boolean column; return the text of its values."""
+    """Download the array together with a boolean column, and return the encoded values of the array."""
     separator = "," if wanted is DownloadFormat.CSV else "\t"
     table = pa.table([pa.repeat(True, len(array)), array], names=["b", "c"])
     source = StoredTables([column("b", R.BOOLEAN), column("c", kind)], [table])
@@ -51,7 +51,7 @@ async def test_null_is_empty_and_empty_text_is_quoted():
     "array", [pa.array([1, None, 3, None]), pa.array(["1", "", "3", None])], ids=lambda array: str(array.type)
 )
 async def test_null_in_a_single_column_is_quoted(wanted, array):
-    """Readers skip empty lines (`tests/api/test_field_values.py`)."""
+    """An unquoted NULL would be an empty line, which readers skip (`tests/api/test_field_values.py`)."""
     assert await downloaded(one_column(array, R.BIGINT), wanted) == b'c\r\n1\r\n""\r\n3\r\n""\r\n'
 
 
@@ -304,5 +304,5 @@ BROKEN_TEXT = pa.Array.from_buffers(
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value.name,
 )
 async def test_download_values_equal_page_values(array, kind):
-    """Both write the raw form: a page value by value, a download column by column."""
+    """Pages and downloads both use the raw form, but a page encodes it by value and a download by column."""
     assert await values(array, kind) == cell_values(array, column("c", kind))

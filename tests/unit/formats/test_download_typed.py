@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: types, and one schema for parts of different types (Contract editor 8.2)."""
+"""Downloads as Parquet and Arrow: types, and a common schema for chunks of different types (Contract editor 8.2)."""
 
 import io
 from datetime import date, datetime
@@ -176,7 +176,7 @@ async def test_row_groups_have_a_useful_size():
 
 
 def of_duckdb(sql: str) -> pa.Array:
-    """Return a DuckDB column; pyarrow cannot create a map with null-typed keys."""
+    """Return a column of a DuckDB result, because pyarrow cannot create a map with keys of type null."""
     return duckdb.connect().sql(sql).to_arrow_table().column(0).combine_chunks()
 
 

@@ -1,4 +1,4 @@
-"""XLSX files, read by openpyxl and a plain XML parser (Contract editor 8.2)."""
+"""Downloads as XLSX, read back with openpyxl and with a plain XML parser (Contract editor 8.2)."""
 
 import io
 import itertools
@@ -253,7 +253,7 @@ async def test_dates_outside_the_sheet_calendar_stay_text():
         cell = await only_cell(array, kind)
         assert (cell.value, cell.data_type) == (expected, "s")
     words = pa.array(["infinity", "2024-01-31 10:20:30.5", None, "2024-02-30 10:20:30", "2024-01-31 24:00:00"])
-    # DuckDB returns a column with an infinity as a union of timestamps and text.
+    # If a column contains infinity, it arrives from DuckDB as a union of timestamps and strings.
     kinds, places = pa.array([1, 0, 1, 1, 1], pa.int8()), pa.array([0, 0, 2, 3, 4], pa.int32())
     at = pa.array([_at(2024, 1, 31, 10, 20, 30, 500000)], pa.timestamp("us"))
     union = pa.UnionArray.from_dense(kinds, places, [at, words])

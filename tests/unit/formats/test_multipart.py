@@ -1,4 +1,4 @@
-"""Multipart bodies with a file, read while they arrive."""
+"""Multipart bodies that contain a file, parsed while they arrive."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ async def read(body: bytes, *, sizes: Iterable[int] = (65536,), **more: object) 
 @pytest.mark.parametrize("seed", range(20))
 async def test_file_is_the_same_at_any_chunk_boundary(seed: int) -> None:
     chance = random.Random(seed)
-    # Many substrings resemble the start of a boundary.
+    # The content is full of strings that resemble the start of a boundary.
     likenesses = [b"\r\n--", b"\r\n", b"--", BOUNDARY.encode(), b"\r\n--" + BOUNDARY.encode()[:-1], b"x", b"\0"]
     content = b"".join(chance.choice(likenesses) for _ in range(300))
     while b"\r\n--" + BOUNDARY.encode() in content:

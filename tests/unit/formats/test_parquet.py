@@ -1,4 +1,4 @@
-"""Parquet as JSON Lines: every encoding, page version and codec."""
+"""Conversion of Parquet to JSON Lines, with every encoding, page version and codec."""
 
 import io
 import json
@@ -40,7 +40,7 @@ ENCODINGS = (
 )  # fmt: skip
 PATHS = {"list": "list.list.element", "struct": "struct.y"}
 POSSIBLE = 42
-"""The number of valid pairs of column and encoding."""
+"""The number of valid combinations of column type and encoding."""
 
 
 def lines_of(content: bytes) -> list[dict]:
@@ -61,7 +61,7 @@ def test_columns_are_read_in_every_valid_encoding(version):
         options = {"column_encoding": {PATHS.get(name, name): encoding}, "data_page_version": version}
         try:
             content = written(pa.table({name: values}), use_dictionary=False, data_page_size=64, **options)
-        except (OSError, pa.ArrowException):  # the format does not allow this pair
+        except (OSError, pa.ArrowException):  # the format does not allow this combination
             continue
         assert [line[name] for line in lines_of(content)] == expected, (name, encoding)
         read += 1
@@ -82,7 +82,9 @@ def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, di
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_categories_may_use_plain_value_encodings(encoding):
-    """The Arrow types noted in the file request dictionaries, which Arrow cannot build from these encodings."""
+    """The Arrow schema stored in the file asks for dictionary columns, which Arrow cannot build from these
+    encodings.
+    """
     values = pa.array(TEXTS)
     nested = pa.StructArray.from_arrays([values.dictionary_encode()], ["y"])
     table = pa.table({"x": values.dictionary_encode(), "s": nested, "n": range(SAME)})

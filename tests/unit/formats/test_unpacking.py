@@ -1,4 +1,4 @@
-"""Unpacking: streams, containers, and malicious files."""
+"""Decompression of streams, container files and malicious files."""
 
 import bz2
 import collections
@@ -35,7 +35,7 @@ LIMIT = 64 * 1024 * 1024
 
 
 def framed(content: bytes) -> bytes:
-    """Pack in the framing format: a plain chunk, a skippable chunk, and packed chunks."""
+    """Compress with Snappy's framing format: one uncompressed chunk, one skippable chunk, and compressed chunks."""
     start = b"\xff\x06\x00\x00sNaPpY"
     pieces = [content[place : place + 65536] for place in range(0, len(content), 65536)]
     chunks = [bytes(cramjam.snappy.compress(piece))[len(start) :] for piece in pieces]
@@ -49,7 +49,7 @@ def raw(content: bytes) -> bytes:
 
 
 def hadoop(content: bytes) -> bytes:
-    """Pack blocks of 256 KiB, each in parts of 64 KiB."""
+    """Compress with Hadoop's Snappy format: blocks of 256 KiB, each in chunks of 64 KiB."""
     made = b""
     for start in range(0, len(content), 256 * 1024):
         block = content[start : start + 256 * 1024]
@@ -103,7 +103,7 @@ def whole(value: int) -> bytes:
 
 
 def avro(schema: object, blocks: list[tuple[int, bytes]], *, codec: str = "null") -> bytes:
-    """Build a container file; each block has its claimed record count and its bytes."""
+    """Build an Avro container file; each block is given by its declared record count and its bytes."""
     text = schema if isinstance(schema, str) and schema not in {"long", "bytes"} else orjson.dumps(schema).decode()
     metadata = {b"avro.schema": text.encode(), b"avro.codec": codec.encode()}
     made = b"Obj\x01" + whole(len(metadata))
@@ -116,19 +116,21 @@ def avro(schema: object, blocks: list[tuple[int, bytes]], *, codec: str = "null"
 
 
 def record(name: str, fields: int, kind: object) -> dict[str, object]:
-    """Return a record schema with the given number of fields of one type."""
+    """Return a record schema with `fields` fields of the same type."""
     return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": kind} for n in range(fields)]}
 
 
 def again(name: str, kind: object, named: str) -> dict[str, object]:
-    """Return a record schema with ten fields of one type, declared in the first field and referenced in the others."""
+    """Return a record schema with ten fields of one type, which the first field declares and the others reference by
+    name.
+    """
     made = record(name, 10, named)
     made["fields"][0]["type"] = kind
     return made
 
 
 async def refused(workbooks: ProcessWorkbooks, packed: bytes, *errors: type[Exception]) -> None:
-    """Expect one of the errors, whether the worker rejects the file or dies of it."""
+    """Expect one of the errors, whether the worker refuses the file or crashes while reading it."""
 
     async def file() -> AsyncGenerator[bytes]:
         yield packed
@@ -173,7 +175,7 @@ class TestStreams:
         broken = bytearray(packed)
         place = 12 if codec is Codec.SNAPPY and "framed" not in name else len(packed) // 2
         if name == "a.snappy":
-            broken[0] ^= 0x40  # there is no checksum, so only lengths can reveal it
+            broken[0] ^= 0x40  # there is no checksum, so only the length can reveal the damage
         broken[place] ^= 0x10
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, bytes(broken)))
@@ -266,7 +268,7 @@ class TestAvro:
     @pytest.mark.storage(44)
     @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
     def test_files_of_another_writer_are_read_in_every_codec(self, codec: str):
-        """The files come from fastavro and contain every type and logical type."""
+        """The files were written by fastavro and contain every type and every logical type."""
         packed = (AVRO / f"{codec}.avro").read_bytes()
         assert detect_codec("a.avro", packed[: head_bytes("a.avro")], len(packed)) is Codec.AVRO
         lines = b"".join(pieces(Codec.AVRO, packed)).decode().splitlines()
@@ -439,7 +441,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.storage(44)
 def test_index_without_a_dictionary_is_broken_data() -> None:
-    """A dictionary page lost its values, which Arrow detects only when it uses them."""
+    """The file has lost the values of a dictionary page, which Arrow notices only when it uses the dictionary."""
     content = (HERE / "parquet" / "index_out_of_bounds.parquet").read_bytes()
     with pytest.raises(DecompressionFailed):
         list(parquet_lines(io.BytesIO(content)))

@@ -1,4 +1,4 @@
-"""Value sizes."""
+"""Sizes of values."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""API token limits of a user, and the throttle of rejected tokens (issue 20, section 2; ADR 62)."""
+"""The limit of API tokens per user, and the throttling of rejected tokens (issue 20, section 2; ADR 62)."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -114,7 +114,7 @@ class TestThrottle:
                         await bearers.user(PREFIX + text, "10.0.0.1")
             assert records.asked == expected
             clock.now += 10
-        for letter in "BCDE":  # other tokens of the network are still looked up
+        for letter in "BCDE":  # other tokens from the same network are still checked
             with pytest.raises(InvalidToken):
                 await bearers.user(PREFIX + letter * 43, "10.0.0.1")
 

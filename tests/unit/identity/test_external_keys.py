@@ -1,4 +1,4 @@
-"""Public keys of other issuers, and their caching (Contract platform 3.9)."""
+"""The public keys of external token issuers, and how they are cached (Contract platform 3.9)."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def test_all_keys_of_an_id_are_candidates() -> None:
 
 
 class Source:
-    """A key source that records fetches; `gate` blocks a fetch."""
+    """A key source that records its fetches; `gate` blocks them."""
 
     def __init__(self) -> None:
         self.kids = ["one"]

@@ -1,4 +1,4 @@
-"""The secret key, and secrets at rest (Contract platform 3.3, security T9, T13)."""
+"""The secret key, and the secrets encrypted with it (Contract platform 3.3, security T9, T13)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Directory logins: settings, escaping, login rules, and connections (Contract platform 4.1)."""
+"""Logins through an LDAP directory: settings, escaping, login rules and connections (Contract platform 4.1)."""
 
 import asyncio
 import re
@@ -133,7 +133,7 @@ def test_configured_filter_may_lack_parentheses(given: str) -> None:
 
 
 def _unescaped(value: str | bytes) -> str:
-    """Unescape as a server does: a pair of hexadecimal digits is one byte."""
+    """Unescape a value as a directory server does: each pair of hexadecimal digits stands for one byte."""
     raw = value if isinstance(value, bytes) else value.encode()
     return re.sub(rb"\\([0-9a-f]{2})", lambda pair: bytes([int(pair[1], 16)]), raw).decode()
 
@@ -238,7 +238,7 @@ async def test_name_with_two_entries_cannot_log_in() -> None:
 
 
 async def test_entry_determines_the_user_name() -> None:
-    # Directories ignore case and width in names, so the typed name only finds the entry.
+    # Directories ignore case and width in names, so the username comes from the entry and not from the login.
     rule = UsernameRule(ignore_case=False, force_lowercase=False)
     typed = {"uid=ANA)": [person("ana")]}
     accepted = await login(directory(**typed), "ANA", rule=rule, sync_groups_on_login=False)
@@ -337,7 +337,7 @@ async def listening(peer: Peer) -> AsyncIterator[int]:
 
 
 async def refused(url: str) -> tuple[float, None]:
-    """Return the seconds until the login failed; the error must not reveal the password."""
+    """Return how many seconds the login took to fail; check that the error does not reveal the password."""
     ldap, context = LdapSettings(base_dn="dc=test", timeout_s=1), ssl.create_default_context()
     began = time.monotonic()
     with closing(LdapLogin(lambda: closing(Ldap3Session(url, 1, context)), ldap, UsernameRule())) as backend:

@@ -1,4 +1,4 @@
-"""Call limits: requests per minute, and long calls (Contract editor 13)."""
+"""Limits on calls: requests per minute, and long calls (Contract editor 13)."""
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -32,10 +32,10 @@ class Clock:
 
 @dataclass
 class MemoryCounts:
-    """Implements `RequestCounts` in memory, with a clock."""
+    """Implements `RequestCounts` in memory, with a test clock."""
 
     clock: Clock = field(default_factory=Clock)
-    """The database clock."""
+    """The clock of the database."""
     sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
@@ -55,7 +55,7 @@ def clock() -> Clock:
 
 
 def allowed(limits: RequestLimits, calls: int, user_id: int = 1) -> int:
-    """Return how many of the calls pass."""
+    """Return how many of the calls are permitted."""
     passed = 0
     for _ in range(calls):
         try:
@@ -96,7 +96,7 @@ async def test_processes_share_one_limit(clock: Clock):
     await there.exchange()
     assert allowed(there, 9) == 3
     await there.exchange()
-    # A process without new calls learns of other processes with its next call.
+    # A process learns about the calls of other processes only after a new call of its own.
     assert allowed(here, 1) == 1
     await here.exchange()
     assert allowed(here, 5) == 0
@@ -161,7 +161,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Provides `owner` of `CallerRepository`, and a clock."""
+    """Implements the part of `CallerRepository` that returns the `owner`, and has a clock."""
 
     owner_now: TokenOwner | None
     is_down: bool = False

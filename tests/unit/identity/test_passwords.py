@@ -1,4 +1,4 @@
-"""Password hashes."""
+"""Hashing of passwords."""
 
 import asyncio
 import time

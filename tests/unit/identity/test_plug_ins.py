@@ -1,4 +1,4 @@
-"""Threads for blocking plug-in functions (Contract platform 4.1, 4.2)."""
+"""The threads that run blocking plug-in functions (Contract platform 4.1, 4.2)."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ CLIENT = RequestInfo("192.0.2.1")
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Provide an event that blocks its waiters; it is set at the end, so that no thread outlives its test."""
+    """Provide an event on which threads wait; it is set at the end, so that no thread outlives its test."""
     event = threading.Event()
     yield event
     event.set()
@@ -48,7 +48,7 @@ async def test_canceled_waiters_release_their_places(gate: threading.Event) -> N
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in ended} == {TimeoutError, TooManyWaiting}
     gate.set()
-    # All threads are free again: these calls end only if all of them run at the same time.
+    # All threads are free again: these calls can only end if they all run at the same time.
     together = threading.Barrier(THREADS, timeout=30)
     ended = await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS)))
     assert set(ended) == set(range(THREADS))

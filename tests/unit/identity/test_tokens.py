@@ -1,4 +1,4 @@
-"""Our own tokens as text (Contract platform 3.3, security T12)."""
+"""The encoding of the tokens that we issue (Contract platform 3.3, security T12)."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def codec(clock: Clock) -> JwtCodec:
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """Return valid claims with some changes; None omits a claim."""
+    """Return valid claims with `changes` applied; a value of None omits a claim."""
     good = {
         "token_type": "access",
         "exp": NOW + 60,

@@ -1,4 +1,4 @@
-"""Rights and groups in a real database (Contract platform 4.3, 12)."""
+"""Permissions and groups in a real database (Contract platform 4.3, 12)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ RULE = UsernameRule()
 
 @dataclass(frozen=True)
 class Ground:
-    """Groups, and the database below them."""
+    """The accounts under test and their database."""
 
     database: Database
     accounts: AccountRepository
@@ -36,7 +36,7 @@ class Ground:
 
 @pytest.fixture
 async def ground(database_dsn: str) -> AsyncIterator[Ground]:
-    """Provide the default group, and ana, who is the only administrator through the group admins."""
+    """Provide the default group and the user ana, who is the only administrator, through the group `admins`."""
     async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ["download"])
@@ -122,7 +122,7 @@ async def test_last_administrator_by_group_cannot_be_removed(ground: Ground, cha
     with raises_code("last_administrator"):
         await attempt()
     assert await ground.rights("admins") == (("admin",), 1)
-    # A disabled administrator does not count.
+    # A disabled user does not count as an administrator.
     await ground.user("cy", is_admin=True)
     await ground.accounts.change("cy", is_active=False)
     with raises_code("last_administrator"):

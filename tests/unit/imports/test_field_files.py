@@ -1,4 +1,4 @@
-"""Files from the field: detection, preview and conversion with the defaults."""
+"""Real-world files: detection, preview and conversion with the default settings."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,9 @@ FIELD = Path(__file__).parents[2] / "field" / "import"
 
 @dataclass(frozen=True)
 class Loaded:
-    """The results of guess_metadata, guess_header, preview and create_table for a file. `rows` holds text cells."""
+    """The results of guess_metadata, guess_header, preview and create_table for a file. `rows` contains the cells as
+    strings.
+    """
 
     metadata: Mapping[str, Any]
     has_header: bool
@@ -305,7 +307,9 @@ def labels() -> list[dict[str, str]]:
 
 
 class TestLayouts:
-    """Files modeled on exports of offices, banks, loggers and programs, with labels for what a person sees in them."""
+    """Files modeled on exports from offices, banks, data loggers and programs, labeled with what a person
+    sees in them.
+    """
 
     @pytest.mark.importer(69)
     @pytest.mark.parametrize("label", [*labels()])

@@ -1,4 +1,4 @@
-"""Column types in the dialects (Contract importer 12.4), and upload references."""
+"""The column types of each dialect (Contract importer 12.4), and references to uploads."""
 
 import hashlib
 import re

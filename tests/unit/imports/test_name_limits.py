@@ -1,4 +1,4 @@
-"""Column names valid for each engine (Contract importer 7.3.5)."""
+"""Column names adapted to the limits of each engine (Contract importer 7.3.5)."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS, engine_names, name_limit
 QUESTION = (
     "Consider the following hypothetical situations: in Lottery A, you have a 50% chance of success, in Lottery B"
 )
-"""Survey headers may be whole questions."""
+"""In surveys, a column header may be a complete question."""
 
 
 @pytest.mark.importer(67)
@@ -18,11 +18,11 @@ QUESTION = (
         ("postgresql", [f"{QUESTION} 1", f"{QUESTION} 2"], [QUESTION[:63], f"{QUESTION[:61]}_2"]),
         ("postgresql", [QUESTION.upper(), f"{QUESTION} 2"], [QUESTION.upper()[:63], f"{QUESTION[:61]}_2"]),
         ("postgresql", [f"{QUESTION} 1", QUESTION[:63]], [f"{QUESTION[:61]}_2", QUESTION[:63]]),
-        # 63 bytes: 31 two-byte letters or 21 three-byte letters; letters are never split
+        # 63 bytes hold 31 letters of two bytes or 21 letters of three bytes; a letter is never split
         ("postgresql", ["é" * 40], ["é" * 31]),
         ("postgresql", ["日" * 30, "日" * 29], ["日" * 21, "日" * 20 + "_2"]),
         ("postgresql", ["a" + "😀" * 16], ["a" + "😀" * 15]),
-        # a letter keeps its combining mark
+        # a letter is never separated from its combining mark
         ("postgresql", ["x" * 62 + "e\u0301" + "y"], ["x" * 62]),
         ("postgresql", ["x" * 62 + " " + "y" * 9], ["x" * 62]),
         ("mysql", ["é" * 64, "日" * 65], ["é" * 64, "日" * 64]),

@@ -1,4 +1,4 @@
-"""Import plans (Contract importer 13)."""
+"""Import plans, derived from the request (Contract importer 13)."""
 
 import json
 

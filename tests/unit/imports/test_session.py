@@ -1,4 +1,4 @@
-"""Imports: rows kept or read twice, file conversion, and the session that the runner follows."""
+"""Imports: rows that are stored or read a second time, file conversion, and the session that the runner uses."""
 
 import asyncio
 import io
@@ -46,7 +46,7 @@ CONTENT = b"n,text\n" + b"".join(b"%d,row %d\n" % (n, n) for n in range(ROWS))
 
 
 class NoDisk(io.BytesIO):
-    """A file on a full disk."""
+    """A file on a disk that is full."""
 
     def write(self, *_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -54,7 +54,7 @@ class NoDisk(io.BytesIO):
 
 @dataclass
 class OneFile:
-    """A file source with a single file, whose content becomes `later` from the second reading on."""
+    """A source with a single file. From the second read on, the file has the content `later`."""
 
     file: MemoryFile
     later: bytes | None = None

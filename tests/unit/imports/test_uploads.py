@@ -1,4 +1,4 @@
-"""Uploads, their cleanup, and store files."""
+"""Uploaded files, their cleanup, and files on the stores."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -127,7 +127,7 @@ CONTENT = bytes(range(256))
 
 
 class CopyingUploads:
-    """The part of the upload area that remote files need: temporary copies."""
+    """The part of the upload area that files on remote stores need: temporary copies."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""Permitted addresses for engine connections, and IPv4 addresses within IPv6 addresses (Contract platform 5.11)."""
+"""Addresses to which engines may connect, and IPv4 addresses embedded in IPv6 addresses (Contract platform 5.11)."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
@@ -98,4 +98,4 @@ def test_webhooks_reach_only_permitted_private_networks() -> None:
             rules.resolve_blocking(host, 443)
     for host in ("93.184.216.34", "2606:2800:220:1::1", "10.1.2.3", "100.64.0.1"):
         assert rules.resolve_blocking(host, 443) == [host]
-    assert address_rules(settings).refusal("10.2.3.4", 443) is None  # connectors have their own rules
+    assert address_rules(settings).refusal("10.2.3.4", 443) is None  # other rules apply to connectors

@@ -1,4 +1,4 @@
-"""Private parts of asyncpg that `asyncpg_internals.py` uses. Each test covers some of them."""
+"""The private parts of asyncpg on which `asyncpg_internals.py` relies."""
 
 import asyncio
 import inspect
@@ -26,7 +26,7 @@ ARRAYS = {
 
 
 class Tap(asyncio.Protocol):
-    """Counts the bytes that it forwards."""
+    """A protocol that counts the bytes it forwards."""
 
     def __init__(self, receiver: asyncio.Protocol) -> None:
         self._receiver = receiver

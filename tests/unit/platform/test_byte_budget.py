@@ -1,4 +1,4 @@
-"""A memory budget that concurrent calls share."""
+"""A memory budget shared by concurrent calls."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Computations in worker processes: results, errors and worker lifetime."""
+"""Computations in worker processes: results, errors, and the lifetime of workers."""
 
 import asyncio
 import os
@@ -111,7 +111,7 @@ async def test_process_that_cannot_start_means_service_unavailable(program: str,
 
 
 async def test_computation_interrupted_by_shutdown_is_service_unavailable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # never replies
+    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # a worker that never replies
     async with ComputationPool(processes=1) as computations:
         options = {"dialect": "mysql", "previous": None, "full_form": True}
         work = [

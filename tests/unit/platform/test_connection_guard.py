@@ -1,4 +1,4 @@
-"""Address rules apply to connections that third-party code opens (Contract platform 5.11: Hosts)."""
+"""Address rules also apply to connections opened by third-party code (Contract platform 5.11: Hosts)."""
 
 import socket
 import sys
@@ -25,7 +25,7 @@ def installed() -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Listen on all IPv4 addresses of this machine; return the port."""
+    """Listen on all IPv4 addresses of this machine and return the port."""
     with socket.create_server(("0.0.0.0", 0)) as server:
         yield server.getsockname()[1]
 
@@ -89,14 +89,14 @@ def test_error_after_permitted_connection_is_not_a_refusal(port: int) -> None:
 
 
 def refused(port: int) -> OSError:
-    """Connect to a refused address; return the error that the driver receives."""
+    """Connect to an address that the rules refuse; return the error that the driver receives."""
     with pytest.raises(ConnectionRefusedError) as raised:
         connect("127.0.0.9", port)
     return raised.value
 
 
 class DriverError(Exception):
-    """A driver's error that keeps the original error in an attribute."""
+    """A driver error that stores the original error in an attribute."""
 
     def __init__(self, text: str, inner: Exception | None = None) -> None:
         super().__init__(text)
@@ -128,7 +128,7 @@ def test_error_that_contains_the_refusal_is_a_refusal(port, made, host_after) ->
     def log_in() -> None:
         error = made(refused(port))
         if host_after is not None:
-            connect(host_after, port)  # like a driver that cancels a started request
+            connect(host_after, port)  # like a driver that cancels the request it has started
         raise error
 
     with pytest.raises(HostRefused), guarded(_NOT_HERE):
@@ -157,7 +157,7 @@ def test_hidden_refusal_is_reported_unless_another_connection_followed(port, tex
 
 
 def test_refusal_text_alone_is_not_a_refusal(port: int) -> None:
-    """A server can send the same text."""
+    """The same text could also come from a server."""
 
     def log_in() -> None:
         connect("127.0.0.2", port)

@@ -1,4 +1,4 @@
-"""The service database's connection pool, and coalesced reads."""
+"""The connection pool of the service database, and coalesced reads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -76,7 +76,7 @@ async def test_canceled_query_does_not_affect_next_query(database_dsn: str) -> N
     try:
         async with open_database(database_dsn, ONE) as database:
             abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(60)"))
-            # The server ignores a cancellation that arrives before the statement has started.
+            # PostgreSQL ignores a cancel request that arrives before the statement has started.
             await until(lambda: watcher.fetchval(SLEEPING))
             abandoned.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -97,7 +97,7 @@ async def test_open_transaction_is_rolled_back_on_release(database_dsn: str) -> 
 
 async def test_exhausted_pool_refuses_after_timeout(database_dsn) -> None:
     async with open_database(database_dsn, ONE) as database:
-        # This limit also applies to the first connection, which may take long on a busy machine.
+        # The acquire timeout also covers opening the first connection, which may be slow on a busy machine.
         assert database._acquire_timeout_s == ONE.connect_timeout_s
         database._acquire_timeout_s = 0.5
         async with database.connection():
@@ -108,7 +108,7 @@ async def test_exhausted_pool_refuses_after_timeout(database_dsn) -> None:
 
 
 async def ended(database: Database, dsn: str) -> int:
-    """Terminate the pool's connection on the server; return its backend's PID."""
+    """Terminate the backend of the pool's connection; return the backend's PID."""
     pid = await database.value(PID)
     other = await asyncpg.connect(dsn)
     try:
@@ -136,7 +136,9 @@ async def test_retained_connection_periodically_returns_to_pool(database_dsn, mo
 
 
 class Store:
-    """Returns the square of each key, and records the queries. Negative keys have no row."""
+    """A database query that returns the square of each key and records its calls; there are no rows for
+    negative keys.
+    """
 
     def __init__(self) -> None:
         self.queries: list[list[int]] = []
@@ -166,7 +168,7 @@ _OPENED: list[CoalescingReader] = []
 
 @pytest.fixture(autouse=True)
 async def closed_readers() -> AsyncIterator[None]:
-    """Close all readers after the test, so that none is destroyed (and logged) during another test."""
+    """Close all readers after the test; otherwise, they would be garbage-collected, and logged, during another test."""
     yield
     while _OPENED:
         await _OPENED.pop().aclose()
@@ -223,7 +225,9 @@ async def test_caller_never_gets_result_of_earlier_query():
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_caller_never_waits_for_a_reader_that_has_just_ended(turns: int):
-    """The second caller may start in any loop iteration, including the iteration of the reader's last step."""
+    """The second caller starts in each loop iteration in turn, including the one in which the reader takes its last
+    step.
+    """
     reader = Squares(Store(), max_queries=1)
 
     async def ask_later() -> int | None:

@@ -1,4 +1,4 @@
-"""The disk floor: space that must stay free on each file system."""
+"""The disk floor: the space that must remain free on each file system."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Fair semaphores and connector slots that users share."""
+"""Fair semaphores, and connector slots shared by users."""
 
 import asyncio
 import gc
@@ -17,7 +17,9 @@ ANA, BOB, EVE = 1, 2, 3
 
 
 async def calls_in_order(slots: FairSemaphore, users: list[int]) -> list[int]:
-    """Let one call per entry of `users` wait for an occupied slot; return the users in the order served."""
+    """Let one call per entry of `users` wait for an occupied slot; return the users in the order in which
+    they got it.
+    """
     served: list[int] = []
 
     async def call(user_id: int) -> None:
@@ -137,12 +139,12 @@ class TestFairSemaphore:
     async def test_handover_cost_does_not_grow_with_waiting_users(self):
         few = [await calls_of_a_turn(waiting=10) for _ in range(TRIES)]
         many = [await calls_of_a_turn(waiting=1000) for _ in range(TRIES)]
-        assert min(many) <= min(few) < 100  # other cleanup in the process may add calls
+        assert min(many) <= min(few) < 100  # unrelated cleanup in the process may add calls
 
 
 async def calls_of_a_turn(*, waiting: int) -> int:
-    """Return the number of function calls while one user releases a slot and another starts waiting."""
-    slots = FairSemaphore(1, wait_s=None)  # avoids the loop's timer heap
+    """Return how many functions are called while one user releases a slot and another user starts to wait."""
+    slots = FairSemaphore(1, wait_s=None)  # without a timeout, which would use the loop's timer heap
     await slots.acquire(EVE)
     tasks = [asyncio.create_task(slots.acquire(user_id)) for user_id in range(10, 10 + waiting)]
     await settle()
@@ -170,7 +172,7 @@ async def calls_of_a_turn(*, waiting: int) -> int:
 
 
 class Crowd:
-    """Statements that hold their slots until `go` is set."""
+    """Statements that keep their slots until `go` is set."""
 
     def __init__(self, slots: ConnectorSlots) -> None:
         self.slots, self.inside, self.go = slots, list[int](), asyncio.Event()
@@ -202,7 +204,7 @@ async def test_connector_limit_applies_per_connector() -> None:
 
 
 async def test_free_slot_goes_to_user_with_fewest_slots() -> None:
-    """First come, first served would give every free slot to the user with the longest queue."""
+    """First come, first served would give every free slot to the user with the most waiting statements."""
     slots = ConnectorSlots(per_connector=2, per_user=2)
     inside, go = list[int](), [asyncio.Event() for _ in range(6)]
 

@@ -23,7 +23,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
 
 
 class Log:
-    """A log configuration and the log file's lines."""
+    """A log configuration, and the lines that it writes to the log file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

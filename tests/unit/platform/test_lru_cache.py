@@ -1,4 +1,4 @@
-"""Caches that evict their least recently used values."""
+"""Caches that evict the least recently used values."""
 
 from queryserver.platform.lru_cache import LruCache
 

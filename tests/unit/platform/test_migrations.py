@@ -1,4 +1,4 @@
-"""Database schema versions, migrations, and older programs running on a newer schema."""
+"""Versions of the database schema, migrations, and older programs on a newer schema."""
 
 import asyncio
 import shutil
@@ -26,7 +26,10 @@ CONTRACTS = "alter table users drop column nickname"
 
 
 def scripts_with(directory: Path, *added: tuple[str, str | None, str]) -> Path:
-    """Return migration scripts of a later program. Each added migration has revision, oldest program and DDL."""
+    """Return the migration scripts of a later program.
+
+    Each added migration is given by its revision, the oldest program that can use the result (or None), and its DDL.
+    """
     scripts = Path(tempfile.mkdtemp(dir=directory)) / "alembic"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     before = newest_revision()
@@ -97,7 +100,7 @@ async def test_former_program_continues_on_expanded_schema(database_dsn, tmp_pat
     later = scripts_with(tmp_path, ("9001", newest_revision(), EXPANDS))
     assert await migrate(database_dsn, later) == Schema("9001", newest_revision())
     await require_usable(database_dsn)
-    # The former program's own migration, which auto_migrate runs at startup, leaves the newer schema unchanged.
+    # The migration of the former program, which auto_migrate runs at startup, does not change the newer schema.
     assert await migrate(database_dsn) == Schema("9001", newest_revision())
 
 
@@ -111,7 +114,7 @@ async def test_former_program_is_refused_on_contracted_schema(database_dsn, tmp_
         await require_usable(database_dsn)
     with pytest.raises(SchemaMismatch, match="9002, which this program does not know"):
         await migrate(database_dsn)
-    # The intermediate program continues.
+    # The program between the two can still use the schema.
     assert refusal(await read_schema(database_dsn), scripts_with(tmp_path, added)) is None
 
 

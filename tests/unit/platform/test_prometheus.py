@@ -1,4 +1,4 @@
-"""Metrics, and their aggregation across worker processes."""
+"""Metrics, and how they are aggregated over worker processes."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def test_open_sessions_and_uploads_are_counted():
 
 @pytest.mark.platform(100)
 def test_worker_metrics_are_aggregated(tmp_path):
-    """An ended worker's counters remain, but its gauges do not."""
+    """The counters of a worker outlive it, but its gauges do not."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
 
     def worker(statements: int) -> subprocess.Popen[str]:
@@ -80,6 +80,6 @@ def test_worker_metrics_are_aggregated(tmp_path):
         second.kill()
     assert 'queryserver_statements_total{dialect="hive",outcome="available"} 9.0' in text
     assert 'queryserver_db_pool_connections{state="used"} 5.0' in text
-    # No login has been counted yet.
+    # The metric is exported even before the first login.
     assert "# TYPE queryserver_logins_total counter" in text
     assert "# HELP queryserver_statement_seconds Time from" in text

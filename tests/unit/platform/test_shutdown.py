@@ -1,4 +1,4 @@
-"""A stopping process ends in time, regardless of what still runs in it."""
+"""A process that is stopping ends in time, even if calls or tasks are still running."""
 
 import asyncio
 import subprocess
@@ -40,7 +40,7 @@ class _Clock:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
-    """Return a function that makes a server with a shutdown delay and a clock that the test controls."""
+    """Return a function that builds a server with the given shutdown delay and a clock controlled by the test."""
 
     def made(delay_s: float) -> Any:
         monkeypatch.setattr(main, "guard_connections", lambda *_: None)
@@ -71,7 +71,7 @@ async def test_server_keeps_serving_during_shutdown_delay(told: Callable[[float]
     one = told(0.5)
     one.server.handle_exit(SIGTERM, None)
     one.times.now += 0.4
-    one.server.handle_exit(SIGTERM, None)  # the parent forwards the same signal
+    one.server.handle_exit(SIGTERM, None)  # the parent process forwards the same signal
     assert one.readiness.stopping
     assert not await one.server.on_tick(1)
     assert one.clock.bounds == [0.5 + 30 + 15]

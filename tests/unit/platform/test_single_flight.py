@@ -1,4 +1,4 @@
-"""Work that callers share: it runs once for all callers, and is canceled when no caller waits."""
+"""Shared operations: each runs once for all its callers and is canceled when no caller is waiting."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,14 +15,14 @@ LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 
 @pytest.fixture
 async def single_flight() -> AsyncIterator[SingleFlight]:
-    """Run a `SingleFlight` during the test."""
+    """Provide a running `SingleFlight`."""
     opened = SingleFlight()
     async with opened.running():
         yield opened
 
 
 class Work:
-    """Counts its starts and cancellations, and completes once `go_on` is set."""
+    """An operation that counts its starts and cancellations and completes once `go_on` is set."""
 
     def __init__(self) -> None:
         self.begun = self.canceled = 0

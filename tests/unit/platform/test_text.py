@@ -1,4 +1,4 @@
-"""Parsing of JSON that clients send (Contract platform 1.2)."""
+"""Parsing of the JSON that clients send (Contract platform 1.2)."""
 
 import json
 

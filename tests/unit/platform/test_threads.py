@@ -1,4 +1,4 @@
-"""A thread pool that users share fairly."""
+"""A thread pool shared fairly by users."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Segment blocks, decoded one by one and compared with the whole segment."""
+"""Blocks of result segments: decoded one by one, they yield the same rows as the whole segment."""
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,7 @@ from queryserver.results import blocks
 
 
 def rows_of(stored: bytes, start: int, rows: int) -> list[dict]:
-    """Decode the blocks that hold the rows."""
+    """Return the rows, decoding only the blocks that contain them."""
     index = blocks.locate_blocks(stored)
     wanted = index.blocks_with(start, rows)
     parts = [index.decode(n, stored[index.blocks[n].start : index.blocks[n].end]) for n in wanted]
@@ -21,7 +21,7 @@ def rows_of(stored: bytes, start: int, rows: int) -> list[dict]:
 
 
 def stream(table: pa.Table, chunk_rows: int | None = None) -> bytes:
-    """Encode a table in chunks, as another version may have written it."""
+    """Encode a table in chunks of `chunk_rows` rows, as other versions of the program may do."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=chunk_rows)

@@ -1,4 +1,4 @@
-"""The disk cache of remote segments: bounded, private, cleaned up, and never wrong."""
+"""The disk cache of remote segments: limited in size, private, cleaned up, and never outdated."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ NAME = "1-0.arrow"
 
 
 def kept(parent: Path) -> list[Path]:
-    # `rglob` would fail if a directory vanished meanwhile.
+    # `rglob` would fail if a directory disappeared during the walk.
     return sorted(Path(at, name) for at, _, names in os.walk(parent) for name in names if name != "lock")
 
 
@@ -151,7 +151,7 @@ async def test_expired_copy_is_removed_when_read(tmp_path):
 
 
 async def test_copy_expires_at_its_age_even_if_read_often(tmp_path):
-    """Another process may have deleted the result long ago."""
+    """The result may have been deleted long ago by another process."""
     now = 1000.0
     old, new = uuid4(), uuid4()
     async with DiskCache(tmp_path, 1000, life_s=600, sweep_every_s=0.01, clock=lambda: now) as cache:
@@ -170,7 +170,7 @@ def _run(command: list[str]) -> None:
 
 
 class Setting:
-    """An in-memory store with a disk cache and no decoded rows."""
+    """A result store in memory with a disk cache, but without a cache of decoded rows."""
 
     def __init__(self, directory: Path) -> None:
         self.storage = FaultyStorage(MemoryStorage())

@@ -1,4 +1,4 @@
-"""Stores built from the setting `result_file_storage`, without a connection."""
+"""The result stores that the setting `result_file_storage` describes; building them opens no connection."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.stores import build_result_files, is_remote
 
-_KEY = "a2V5IG9mIGFuIGFjY291bnQ="  # valid base64, but not a secret
+_KEY = "a2V5IG9mIGFuIGFjY291bnQ="  # valid base64, but no real key
 
 
 def settings(backend: str | None, tables: dict[str, Any] | None = None, **properties: str) -> Settings:
@@ -27,7 +27,7 @@ def settings(backend: str | None, tables: dict[str, Any] | None = None, **proper
 
 @pytest.fixture
 async def built():
-    """Provide a function that builds the store of the settings; close the stores at the end."""
+    """Provide a function that builds the store that the settings describe; close these stores at the end."""
     opened = []
 
     def build(*arguments: Any, **properties: str):

@@ -1,6 +1,6 @@
-"""An Atlas server that sends correct but late responses.
+"""An Atlas server whose responses are correct but late.
 
-A client that gives up earlier does so by its own limit, so no test has to measure time.
+If a client gives up early, its own timeout is the cause, so the tests need not measure time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tests.engines.scripted_atlas import Fault, ScriptedAtlas, listening
 
 @dataclass
 class LateAtlas(ScriptedAtlas):
-    """Sends each response `after_s` seconds after its request."""
+    """Sends each response `after_s` seconds after the request."""
 
     after_s: float = 0.0
 
@@ -25,6 +25,6 @@ class LateAtlas(ScriptedAtlas):
 
 @asynccontextmanager
 async def late_atlas(entities: Sequence[dict[str, Any]], after_s: float) -> AsyncGenerator[LateAtlas]:
-    """Run a late Atlas on a free loopback port."""
+    """Run a late Atlas server on a free port of the loopback interface."""
     async with listening(LateAtlas(list(entities), after_s=after_s)) as atlas:
         yield atlas

@@ -1,4 +1,4 @@
-"""The Atlas adapter against a scripted Atlas on loopback (Contract platform 8.5)."""
+"""The Atlas adapter against a scripted Atlas on the loopback interface (Contract platform 8.5)."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -44,7 +44,9 @@ async def atlas() -> AsyncIterator[ScriptedAtlas]:
 
 
 def server(atlas: ScriptedAtlas, **changes) -> CatalogSettings:
-    """Return settings without validation, so that seconds may have a fraction."""
+    """Return the settings for the scripted Atlas. Validation is skipped, so that timeouts may be fractions
+    of a second.
+    """
     given = {"url": atlas.url, "password": PASSWORD, "cluster": "cm", "timeout_s": 5.0, **changes}
     return CatalogSettings.model_construct(
         api_url=given["url"],
@@ -226,7 +228,7 @@ class TestFailures:
         assert len(atlas.asked) == 1
 
     async def test_late_response_times_out(self):
-        """The setting decides: half a second exceeds 0.2 s, but not 30 s."""
+        """The timeout setting decides: a response after half a second is too late for 0.2 s, but not for 30 s."""
         async with late_atlas(ENTITIES, after_s=0.5) as atlas:
             with pytest.raises(CatalogUnavailable, match="in time"):
                 await found(atlas, "sample", timeout_s=0.2)

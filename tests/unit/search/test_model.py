@@ -1,4 +1,4 @@
-"""Metadata rules: name order and storage paths."""
+"""The order of metadata names, and the paths of storage entries."""
 
 import pytest
 

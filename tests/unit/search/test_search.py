@@ -1,4 +1,4 @@
-"""Search over sources, and addresses of index scopes."""
+"""Search over several sources, and the addresses that identify index scopes."""
 
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 class Failing:
-    """A source that raises."""
+    """A source whose searches fail."""
 
     def __init__(self, error: QueryServerError) -> None:
         self._error = error
@@ -33,7 +33,9 @@ class Failing:
 
 
 class Holding:
-    """A source with `names`, all ranked at `position`; each is a day older than the previous."""
+    """A source that matches every one of `names`, with the rank `position`; each is a day older than the
+    one before it.
+    """
 
     def __init__(self, *names: str, position: int = 1) -> None:
         self._matches = [
@@ -105,7 +107,7 @@ FEEDER = User(4, "ana")
 
 
 async def address(dialect: str, settings: dict[str, Any], **options: Any) -> bytes:
-    """Return the scope address of a `hiveserver2` connector."""
+    """Return the address in the index scope of a `hiveserver2` connector."""
     builder = EngineBuilder(Settings.model_validate(settings))
     connector = Connector(dialect, dialect, "hiveserver2", dialect, LIMITS, options=MappingProxyType(options))
     connectors = Connectors([connector], build=builder.build)
@@ -126,7 +128,7 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
     ],
 )
 async def test_host_of_the_settings_section_is_part_of_the_address(dialect, section, host, port) -> None:
-    """A connector without options has its host in a settings section."""
+    """A connector without options takes its host from a section of the settings."""
     one = await address(dialect, {section: {host: "one.example"}})
     assert one == await address(dialect, {section: {host: "one.example"}})
     assert one != await address(dialect, {section: {host: "two.example"}})

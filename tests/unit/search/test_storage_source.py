@@ -1,4 +1,4 @@
-"""The sources hdfs and s3: what a walk finds, and its time limit (Contract platform 8.4)."""
+"""The search sources `hdfs` and `s3`: the entries that a walk finds, and its time limit (Contract platform 8.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +26,7 @@ ANA = User(4, "ana", rights=frozenset({"filebrowser.s3_access", "metadata"}))
 
 
 def bounds(max_entries: int, max_dirs: int, max_seconds: float) -> SearchSettings:
-    """Return settings without validation, so that seconds may have a fraction."""
+    """Return search settings. Validation is skipped, so that limits may be fractions of a second."""
     return SearchSettings.model_construct(max_entries=max_entries, max_dirs=max_dirs, max_seconds=max_seconds)
 
 
@@ -232,7 +232,7 @@ class TestRights:
 
 
 class Plain:
-    """A source without its own time limit."""
+    """A source without a time limit of its own."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         del user, search
@@ -245,7 +245,7 @@ def walk(max_seconds: float) -> StorageSource:
 
 
 def test_walk_ends_before_it_counts_as_failed() -> None:
-    """Matches found within the walk's own limit are returned, however long that limit is."""
+    """The source's timeout exceeds the walk's own time limit, so that the matches found until then are returned."""
     for seconds in (3, 25, 30, 31, 600):
         assert limit_s(walk(seconds)) >= seconds + 5
 

@@ -1,4 +1,4 @@
-"""Parameter values as literals, read back by real parsers (ADR 61)."""
+"""Parameter values written as literals, and read back by real parsers (ADR 61)."""
 
 import datetime as dt
 import re
@@ -62,7 +62,7 @@ def test_times_and_bytes_round_trip_through_duckdb(
 
 @given(TEXTS)
 def test_quoted_literals_contain_no_escape_characters(text: str):
-    """Text that Hive, Impala or Spark could misread is written as the hexadecimal digits of its UTF-8 bytes."""
+    """A string that Hive, Impala or Spark could misread is written as the hexadecimal digits of its UTF-8 bytes."""
     for literals in (HIVE, SPARKSQL, IMPALA):
         written = literals.write(0, one(text))
         if "unhex" in written:

@@ -14,7 +14,7 @@ from queryserver.sql.splitter import Script, choose
 
 
 def marks(statement: str, dialect: str) -> str:
-    """Return the statement with `{}` in place of its `?` markers."""
+    """Return the statement with each `?` marker replaced with `{}`."""
     places = [place for place in find_markers(statement, dialect, named=False) if not place.is_literal]
     for place in reversed(places):
         statement = f"{statement[: place.start]}{{}}{statement[place.stop :]}"
@@ -111,7 +111,7 @@ def test_blanks_separate_a_value_from_its_neighbors():
 
 
 def test_bound_value_never_forms_a_comment():
-    """In MySQL, `--` starts a comment only before a blank."""
+    """In MySQL, `--` starts a comment only if a blank follows."""
     assert bound("a-?AND b", [-5]).render(lambda _n, _one: "-5") == "a-(-5) AND b"
     text = "a = 5--? AND tenant = ?"
     values = bound(text, [3, 1], "mysql")
@@ -144,7 +144,7 @@ def test_position_refers_to_the_text_with_markers():
 
 @given(st.lists(st.sampled_from(["?", "x", "\n", "\r\n", "'?'", " ", "é", "??"]), max_size=12), st.data())
 def test_positions_outside_values_map_to_their_origin(parts: list[str], data: st.DataObject):
-    """An unchanged character maps to its own position."""
+    """A character outside the inserted values maps to its position in the original statement."""
     statement = "".join(parts) + "@"
     values = bound(statement, ["v"] * marks(statement, "duckdb").count("{}"))
     width = data.draw(st.integers(1, 9))

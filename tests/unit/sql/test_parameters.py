@@ -1,4 +1,4 @@
-"""Parameter values accepted by each engine (docs/clients.md)."""
+"""The parameter values that each engine accepts (docs/clients.md)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lines and columns of errors, as engines count them (Contract editor 3.4)."""
+"""Lines and columns of errors, converted from each engine's way of counting (Contract editor 3.4)."""
 
 import pytest
 from tests.timing import TRIES, processor_s
@@ -17,29 +17,29 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
         (Character(0), (1, 1)),
         (Character(8), (1, 9)),
         (Character(14), (2, 1)),  # after \r\n
-        (Character(21), (3, 1)),  # after \r alone
+        (Character(21), (3, 1)),  # after a lone \r
         (Character(len(TEXT)), (4, 1)),
         (Character(len(TEXT) + 1), None),
         (Character(-1), None),
         (Octet(8), (1, 9)),
-        (Octet(10), (1, 10)),  # é has two bytes
-        (Octet(14), (1, 11)),  # and 😀 has four
+        (Octet(10), (1, 10)),  # é takes two bytes
+        (Octet(14), (1, 11)),  # 😀 takes four bytes
         (Octet(999), None),
         (LineColumn(1, 9), (1, 9)),
         (LineColumn(2, 3), (2, 3)),
-        (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
+        (LineColumn(2, 8), (3, 1)),  # for engines, only \n ends a line
         (LineColumn(2), (2, None)),
         (LineColumn(2, 99), (2, None)),
         (LineColumn(2, 0), (2, None)),
         (LineColumn(4, 1), None),
         (LineColumn(0, 1), None),
-        (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
+        (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 takes two UTF-16 code units
         (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
         (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
         (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
         (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
         (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
-        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # lines of surrounding text count too
+        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # lines of surrounding text are counted as well
         (ErrorExcerpt(9, "\n", 0, SCREEN), None),
         (Rest(1, "nope\rFROM t\n"), (2, 3)),
         (Rest(1, "FROM"), (3, 1)),
@@ -91,5 +91,5 @@ def test_position_lookup_is_linear_in_the_text():
         assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
         assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
 
-    # The lookup happens between calls; a loop over the characters took four seconds or more.
+    # The lookup blocks the event loop; a loop over the characters took at least four seconds.
     assert any(processor_s(look) < 2 for _ in range(TRIES))

@@ -1,4 +1,4 @@
-"""Statements that certainly only read and may run once more (Contract editor 3.3 rule 3)."""
+"""Statements that certainly only read, so that they can be run a second time (Contract editor 3.3 rule 3)."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Contract editor 5: statements, positions, hashes, and the choice of the next statement."""
+"""Splitting scripts into statements, with positions, hashes and the choice of the next statement (Contract
+editor 5).
+"""
 
 import time
 from pathlib import Path
@@ -245,8 +247,8 @@ def test_postgresql_statement_is_not_split_within_parentheses(statement: str):
 
 
 def test_unbalanced_parentheses_are_tolerated():
-    """A stray closing parenthesis is ignored and an open one extends to the end, as in psql; the server reports the
-    error.
+    """As in psql, a stray closing parenthesis is ignored, and an unclosed one extends to the end of the script; the
+    database server reports the error.
     """
     assert texts("SELECT 1); SELECT (2; SELECT 3", "postgresql") == ["SELECT 1)", "SELECT (2; SELECT 3"]
     assert texts("SELECT (2; SELECT 3", "mysql") == ["SELECT (2", "SELECT 3"]

@@ -1,4 +1,4 @@
-"""Statement kinds: reading or changing, literal limits, and explainable statements."""
+"""Classification of statements: reading or changing, literal LIMIT clauses, and whether EXPLAIN can be applied."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Parsing of all engines' type texts into trees."""
+"""Parsing the type names of all engines into trees."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.item(60)
 
 
 def shape(found: SqlType) -> object:
-    """Return the tree in a readable form: words, [item], {key: value}, ((name, type), …)."""
+    """Return the tree in a readable form: name, [item], {key: value}, ((field, type), …)."""
     if found.item is not None:
         return [shape(found.item)]
     if found.key is not None and found.value is not None:

@@ -1,4 +1,4 @@
-"""Test setups for statement services: a run, or runners, over fakes."""
+"""Setups for tests of the statement services: a single run or several runners, over fakes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
 ANA = User(1, "ana")
-# Not validated, since the values are below the permitted minimum.
+# Built without validation, because the values are below the permitted minimum.
 FAST = EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=1.5)
 
 QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelta(seconds=0.2))
@@ -34,7 +34,7 @@ QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelt
 
 @dataclass
 class Run:
-    """A single execution over fakes."""
+    """Runs single statements over fakes."""
 
     leases: MemoryLeases = field(default_factory=MemoryLeases)
     engine: FakeEngine = field(default_factory=FakeEngine)
@@ -43,7 +43,7 @@ class Run:
     before_end: Callable[[], Awaitable[None]] | None = None
 
     def execution(self, assignment: Assignment) -> Execution:
-        """Return an execution that opens its own session."""
+        """Return an execution that opens a session of its own."""
 
         @asynccontextmanager
         async def session(_: Assignment) -> AsyncIterator[EngineSession]:
@@ -71,7 +71,7 @@ class Run:
         )
 
     async def to_end(self, statement: str, **more: object) -> Entry:
-        """Run the statement; return its final record."""
+        """Run the statement to its end and return its final record."""
         assignment = self.leases.add(statement, **more)
         await asyncio.wait_for(self.execution(assignment).run(), 60)
         return self.leases.of(assignment)
@@ -79,7 +79,7 @@ class Run:
 
 @dataclass
 class Fleet:
-    """Runners over the same records, each acting as a separate process."""
+    """Runners that share the same records; each one acts as a separate process."""
 
     leases: MemoryLeases = field(default_factory=MemoryLeases)
     sessions: MemorySessions = field(default_factory=MemorySessions)
@@ -91,12 +91,12 @@ class Fleet:
     read_only: bool = False
     retries_reads: bool = False
     changes: list[tuple[int, str]] = field(default_factory=list)
-    """Users reported to have changed objects, and the connector."""
+    """A (user id, connector) pair for each report that a statement changed objects."""
 
     def runner(
         self, owner: str = OWNER, *, intake: Intake = Intake.OWN, broker: Broker | None = None, **limits: Any
     ) -> Runner:
-        """Return a runner; start it with `running()`."""
+        """Create a runner; the caller starts it with `running()`."""
         connector = replace(CONNECTOR, read_only=self.read_only, retries_reads=self.retries_reads)
         connectors = Connectors([connector], build=lambda _: self.engine)
         return Runner(
@@ -116,7 +116,7 @@ class Fleet:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Runner, Assignment]]:
-        """Provide a runner, and a long statement that runs in its engine."""
+        """Provide a runner and the assignment of a long statement that is running on its engine."""
         runner, assignment = self.runner(), self.leases.add("sleep 30")
         async with runner.running():
             runner.statements.start(assignment, ANA)
@@ -142,7 +142,7 @@ CONNECTOR = Connector(
 
 
 class PausingEngine(FakeEngine):
-    """Yields batches after `go_on` is set; the first batch comes immediately unless `first_waits`."""
+    """Returns batches only after `go_on` is set. The first batch does not wait, unless `first_waits` is set."""
 
     def __init__(self, *, first_waits: bool = False) -> None:
         super().__init__()
@@ -173,24 +173,24 @@ class _PausingSession(FakeSession):
 
 
 async def until(holds: Callable[[], bool], within_s: float = 60) -> None:
-    """Return once the condition holds; fail after `within_s`."""
+    """Wait until the condition holds; fail after `within_s`."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event
             await asyncio.sleep(0.01)
 
 
 async def stopped(task: "asyncio.Task[None]") -> None:
-    """Cancel a test's task and wait for it."""
+    """Cancel a task of the test and wait until it has ended."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
 def terminal(entry: Entry) -> bool:
-    """Return whether the record is in a terminal state."""
+    """Return whether the statement is in a terminal state."""
     return entry.state.is_terminal
 
 
 def state_of(entry: Entry) -> tuple[StatementState, str | None]:
-    """Return state and error code."""
+    """Return the statement's state and error code."""
     return entry.state, entry.outcome.error_code if entry.outcome else None

@@ -1,4 +1,4 @@
-"""Caller-provided credentials are used for one address only (Contract platform 5.11)."""
+"""Credentials that a caller provides are used for one address only (Contract platform 5.11)."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,7 +18,7 @@ GIVEN = Credentials("ana", "planted-secret")
 
 
 class Sessions:
-    """Holds sealed credentials."""
+    """Stores sealed credentials of sessions."""
 
     def __init__(self, sealed: bytes) -> None:
         self.sealed = sealed
@@ -28,7 +28,7 @@ class Sessions:
 
 
 class Placed(FakeEngine):
-    """Requires a login and connects to `places`."""
+    """An engine that requires credentials and whose endpoints are `places`."""
 
     places: tuple[tuple[str, int], ...] = ()
 

@@ -1,4 +1,4 @@
-"""Cursors moved concurrently by many readers, in a real database."""
+"""Result cursors that many readers move concurrently, in a real database."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -100,7 +100,7 @@ async def test_canceled_waiting_move_changes_nothing(database, moves):
     [one, other] = await statements(database, 2)
     leaving = asyncio.create_task(moves.move(one, expected=0, to=1))
     staying = asyncio.create_task(moves.move(other, expected=0, to=1))
-    await asyncio.sleep(0)  # both wait now
+    await asyncio.sleep(0)  # now both are waiting
     leaving.cancel()
     assert await staying
     assert await cursor(database, one) == 0
@@ -120,7 +120,7 @@ async def test_lost_database_is_reported_to_each_caller_and_the_next_move_succee
 
 
 async def test_two_servers_never_deadlock(database, database_dsn):
-    """Rows are locked in one order; PostgreSQL would abort one of two transactions that lock in opposite orders."""
+    """All transactions lock the rows in the same order; otherwise, PostgreSQL would abort one of them as a deadlock."""
     ids = await statements(database, 50)
     both = CursorMoves(database), CursorMoves(database)
 

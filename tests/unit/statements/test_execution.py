@@ -1,4 +1,4 @@
-"""A statement from its claim to its end, including all failures."""
+"""The execution of a statement from its claim to its end, including every kind of failure."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS
 
 
 class OddEngine(FakeEngine):
-    """Rejects the first submissions, or fails when a session closes."""
+    """An engine that rejects the first submissions or fails when a session closes."""
 
     def __init__(
         self, *, refuse: Callable[[str], QueryServerError] | None = None, times: int = 0, leave_fails: bool = False
@@ -67,12 +67,12 @@ class _OddSession(FakeSession):
 
 
 class _UnopenedEngine(FakeEngine):
-    """Rejects its own setup statement when a session opens."""
+    """An engine that rejects its own setup statement while a session opens."""
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
         raise StatementRejected("line 1:1: Schema 'x' does not exist").at(LineColumn(1, 1))
-        yield  # unreachable, but makes this a generator
+        yield  # never reached; makes this function a generator
 
 
 async def test_only_statement_errors_have_a_position() -> None:
@@ -148,7 +148,7 @@ async def test_statement_rejected_before_its_start_is_retried_once(refusal: type
 
 
 class _FailingSession(FakeSession):
-    """Reports at the first poll of its first statement that it never started; provides no log."""
+    """A session that reports at the first poll that its first statement never started; it provides no log."""
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         if len(self._engine.executions) == 1:
@@ -183,7 +183,7 @@ async def test_missing_engine_log_does_not_change_the_outcome() -> None:
 
 
 class _CountingSession(FakeSession):
-    """Returns 3,000 rows for any statement, and counts the rows read."""
+    """A session that returns 3,000 rows for any statement and counts the rows read."""
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:
         return await super().submit("rows 3000")
@@ -201,7 +201,7 @@ class _CountingEngine(_FailingEngine):
 
 @pytest.mark.parametrize(("statement", "rows_read"), [("SELECT n FROM t", 1000), ("INSERT INTO t RETURNING n", 3000)])
 async def test_rows_beyond_the_limit_are_read_only_for_changes(statement: str, rows_read: int) -> None:
-    """Some engines change the rows while the result is read."""
+    """Some engines apply a change only while its result rows are read."""
     run = Run(engine=_CountingEngine())
     entry = await run.to_end(statement, row_limit=10)
     assert entry.outcome is not None
@@ -294,10 +294,10 @@ async def test_timeout_is_reported_even_if_the_engine_does_not_stop() -> None:
 
 
 async def test_changes_are_reported_again_if_the_engine_continues_after_the_reported_end() -> None:
-    """The engine may have changed objects after the first report, which came with the end."""
+    """After the first report, made when the statement ended, the engine may have changed further objects."""
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # the engine has started by then
+    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # long enough for the engine to start
     told: list[tuple[bool, int]] = []
 
     async def tell() -> None:

@@ -1,4 +1,4 @@
-"""The files and results that engine sessions can read outside their data source (Contract editor 4.7)."""
+"""Files and results that engine sessions can read in addition to their own database (Contract editor 4.7)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -22,7 +22,7 @@ ALL_CAPABILITIES = EngineCapabilities(reads_files=True, writes_files=True, reads
 
 
 class Stores:
-    """A store with a file, and results that record who opens them."""
+    """A store that contains one file, and results that record which users open them."""
 
     def __init__(self) -> None:
         file_system = MemoryFileSystem(Scheme.FILE)

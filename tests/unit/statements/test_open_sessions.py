@@ -1,4 +1,4 @@
-"""Open sessions of a process: turns, closing, and user shares."""
+"""The open sessions of a process: one statement at a time, closing, and shares per user."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from queryserver.statements.open_sessions import OpenSession, OpenSessions, Sess
 
 @dataclass
 class Setting:
-    """Sessions over a fake engine, and the forgotten session ids."""
+    """Sessions on a fake engine, and the ids of the sessions that were forgotten."""
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     forgotten: list[int] = field(default_factory=list)
@@ -136,7 +136,7 @@ async def test_canceled_opening_leaves_no_session() -> None:
             try:
                 await asyncio.sleep(5)
             except asyncio.CancelledError:
-                await asyncio.sleep(0.1)  # a half-open connection takes time to close
+                await asyncio.sleep(0.1)  # closing a half-open connection takes some time
                 raise
             async with super().session(user, options) as session:
                 yield session
@@ -212,7 +212,7 @@ ANAS_ID, BOB, EVE = 1, 2, 3
 
 
 class Openings:
-    """Sessions that keep opening until the test ends; `open_ones` are already open."""
+    """Sessions that are still opening when the test ends; `open_ones` counts the sessions that are already open."""
 
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack
@@ -224,7 +224,7 @@ class Openings:
         self._stack.enter_context(self._shares.opening(connector, user_id, max_open=max_open))
 
     def count(self, user_id: int, *, max_open: int = 50) -> int:
-        """Return how many more sessions the user can open."""
+        """Return how many more sessions the user may open."""
         for count in range(1000):
             try:
                 self.begin(user_id, max_open=max_open)

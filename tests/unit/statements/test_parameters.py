@@ -1,4 +1,4 @@
-"""Parameter values accepted by a script, checked before anything is recorded (docs/clients.md)."""
+"""Parameter values of a script, which are validated before anything is recorded (docs/clients.md)."""
 
 import pytest
 from pydantic import SecretStr
@@ -65,7 +65,7 @@ def test_extreme_valid_values_are_accepted():
     (MAX_VALUES + 1, 1, f"{MAX_VALUES + 1} places"),
 ])  # fmt: skip
 def test_expanded_size_of_repeated_values_is_limited(times: int, value: object, says: str):
-    """Engines without value binding receive the value once per marker."""
+    """For engines that cannot bind values, the value is written at every marker."""
     with pytest.raises(InvalidParameter, match=says) as refused:
         check("select :b," + ",".join([":a"] * (times - 1)), {"a": value, "b": value})
     assert LONG[:20] not in str(refused.value)

@@ -1,4 +1,6 @@
-"""Result pages: what is read, what is held, and where the work runs (Contract editor 6)."""
+"""Result pages: which segments are read, how much memory is reserved, and in which thread the work runs (Contract
+editor 6).
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -53,7 +55,7 @@ def status(state: StatementState, rows: int) -> StatementStatus:
 
 @dataclass
 class Recorded:
-    """Successive records of one statement; the last one repeats."""
+    """The successive records of one statement; the last one is returned repeatedly."""
 
     looks: list[StoredResult]
 
@@ -62,14 +64,14 @@ class Recorded:
 
 
 class Unmoved:
-    """Cursors of pages that specify their first row."""
+    """Cursors that must not move, because every page request specifies its first row."""
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
         raise AssertionError
 
 
 class Everybody:
-    """Allows everyone to read everything."""
+    """Access rules that allow every user to read every result."""
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
         pass
@@ -77,7 +79,7 @@ class Everybody:
 
 @dataclass
 class CountedResults(MemoryResults):
-    """Counts the segments read."""
+    """A result store that records which segments are read."""
 
     reads: list[int] = field(default_factory=list)
 
@@ -90,7 +92,7 @@ class CountedResults(MemoryResults):
 
 
 class CountedThreads(ThreadPoolExecutor):
-    """Counts submitted calls."""
+    """A thread pool that counts the submitted calls."""
 
     calls = 0
 
@@ -188,7 +190,8 @@ async def test_page_waits_for_memory_without_holding_any(threads: CountedThreads
     look = await stored(results, [["x" * 1000] * 4000])
     waiting = asyncio.ensure_future(page([look], results, threads, max_bytes=1 << 24, budget=budget))
     async with asyncio.timeout(30):
-        # The first rows are read with a smaller reservation than their rendering needs; that reservation is released.
+        # The page first reserves less memory than rendering its rows needs. It releases that reservation while it
+        # waits.
         while not results.reads or not budget.waiting:  # noqa: ASYNC110 a test of what others have done by then
             await asyncio.sleep(0)
     assert budget.used_bytes == other.size_bytes + third.size_bytes

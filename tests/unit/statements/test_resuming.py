@@ -1,4 +1,4 @@
-"""Statements that continue in the engine after their runner has ended (Contract editor 3.3 rule 4)."""
+"""Statements that continue on the engine after their runner has ended (Contract editor 3.3 rule 4)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True])
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:
-    """Return the first row and row count of each segment."""
+    """Return the first row and the number of rows of each segment."""
     return [(one.start_row, one.rows) for one in entry.segments]
 
 
 def assert_whole(entry: Entry, rows: int) -> None:
-    """Assert that every row is present once."""
+    """Assert that the segments contain every row exactly once."""
     assert entry.state is AVAILABLE
     assert entry.outcome is not None
     assert entry.outcome.rows == rows
@@ -40,7 +40,7 @@ def assert_whole(entry: Entry, rows: int) -> None:
 
 
 def assert_whole_result(entry: Entry, rows: int) -> None:
-    """Assert that all rows are in the record or in segments."""
+    """Assert that all rows are stored, either in the record or in segments."""
     assert entry.outcome is not None
     assert (entry.state, entry.outcome.rows) == (AVAILABLE, rows)
     if entry.outcome.inline_result is None:
@@ -108,7 +108,9 @@ async def test_rows_resume_after_the_stored_ones(pages_once: bool) -> None:
 
 
 async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
-    """After a statement has run for a while, any server that takes over finds the next page."""
+    """Once a statement has run for a while, each page is stored at once, so that any other server can continue after
+    it.
+    """
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
     assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
@@ -185,7 +187,7 @@ async def test_end_of_a_resumed_statement_closes_its_session() -> None:
 
 
 class ShowingSession(ResumableFakeSession):
-    """A session whose log shows the statement with its values, as in Hive."""
+    """A session whose log contains the statement with its values, as in Hive."""
 
     sent = "SELECT * FROM people WHERE name = 'xyzzy-17' AND n = (-55555)"
 
@@ -214,7 +216,7 @@ async def test_log_of_a_resumed_statement_shows_no_values() -> None:
 
 
 async def test_statement_with_an_unreadable_checkpoint_has_an_unknown_outcome() -> None:
-    """For example, the key that sealed the checkpoint may be lost."""
+    """For example, the key that encrypted the checkpoint may have been lost."""
     fleet = Fleet(engine=ResumableFakeEngine())
     entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
     async with fleet.runner("first").running():

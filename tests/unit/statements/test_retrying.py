@@ -1,4 +1,4 @@
-"""Read-only statements whose process died: run once more if the connector permits it (Contract editor 3.3)."""
+"""Read-only statements whose process died run a second time if the connector permits it (Contract editor 3.3)."""
 
 import pytest
 from tests.unit.statements.driving import Fleet, state_of, terminal, until

@@ -1,4 +1,4 @@
-"""The record of a run: rows on their way into the result store."""
+"""The record of a run, which writes rows to the result store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ LEASE = Lease(uuid4(), "me", 1)
 
 
 class Shown:
-    """Collects visible segments."""
+    """Collects the segments that have become visible."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -190,7 +190,7 @@ async def test_rows_before_a_checkpoint_are_stored_together() -> None:
 
 
 class Source:
-    """Yields numbers, all but the first after `delay_s`; counts the requests."""
+    """Yields numbers, each but the first after `delay_s`; counts how many were requested."""
 
     def __init__(self, numbers: int, delay_s: float = 0, *, fail: bool = False) -> None:
         self.numbers, self.delay_s, self.fail = numbers, delay_s, fail
@@ -247,7 +247,7 @@ EDITOR = EditorSettings(lease_timeout_s=5)
 
 
 class SlowReports(MemoryLeases):
-    """Leases whose reports are delayed until `arrive` is set."""
+    """Leases on which each report waits until `arrive` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class SlowReports(MemoryLeases):
 
 
 async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
-    """Return the record of a statement whose engine delivers its first page."""
+    """Return the record of a running statement whose engine is about to return its first page."""
     assignment = leases.add("SELECT 1")
     record = RunRecord(assignment, leases, editor=EDITOR, notify=lambda: None)
     await record.mark_running(0, "page 1")

@@ -1,4 +1,4 @@
-"""Leases, takeover, heartbeat, shutdown (Contract platform 10.2)."""
+"""Runners: leases, takeover, heartbeats and shutdown (Contract platform 10.2)."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ async def test_script_statements_run_in_order_in_one_session_with_one_log() -> N
     assert [one.assignment.needs_session for one in parts()] == [False, True, True]
     assert [one.assignment.keeps_session for one in parts()] == [True, True, False]
     assert (fleet.engine.executions, fleet.engine.sessions_opened) == (["set x 5", "get x", "change 2"], 1)
-    # Line numbers continue from one statement to the next.
+    # The line numbers of each statement continue those of the previous one.
     numbers = [
         number for one in parts() for start, lines in one.log.items() for number in range(start, start + len(lines))
     ]
@@ -181,13 +181,13 @@ async def test_running_statement_is_not_orphaned_by_a_database_outage() -> None:
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
-        fleet.leases.of(assignment).lease_until = 0  # an outage of any length
+        fleet.leases.of(assignment).lease_until = 0  # after an outage, however long
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (StatementState.AVAILABLE, None)
 
 
 async def test_owners_renew_before_takeover_after_an_outage() -> None:
-    # After an outage, owners have lease/3 = 3 s before any takeover.
+    # After an outage, owners have a third of the lease (3 s) to renew it before another process may take over.
     fleet = Fleet(editor=EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=9))
     runner = fleet.runner()
     async with runner.running():
@@ -195,7 +195,7 @@ async def test_owners_renew_before_takeover_after_an_outage() -> None:
         fleet.leases.down = fleet.sessions.down = True
         await until(lambda: runner._no_sweep_until > time.monotonic())
         fleet.leases.down = fleet.sessions.down = False
-        await asyncio.sleep(1.5)  # several sweeps: the owner has not had time for its heartbeat yet
+        await asyncio.sleep(1.5)  # during these sweeps, the owner has not yet had time for its heartbeat
         assert fleet.leases.of(assignment).owner == OTHER
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
@@ -213,7 +213,7 @@ async def test_heartbeat_survives_unexpected_errors() -> None:
             fleet.leases.before["renew"] = fail
             raise ZeroDivisionError
 
-    # Captured, since printing a traceback with all frame values takes longer than a heartbeat.
+    # The logs are captured, because printing a traceback with the values of all frames takes longer than a heartbeat.
     with capture_logs() as logs:
         async with runner.running():
             runner.statements.start(assignment, ANA)
@@ -277,7 +277,7 @@ async def test_statement_sent_during_shutdown_ends_with_a_reason() -> None:
     assignment = fleet.leases.add("sleep 30")
     async with runner.running():
         runner.statements.start(assignment, ANA)
-        # Recorded as sent after the shutdown checked it and before its release.
+        # Marked as sent between the shutdown's check and the release.
         fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
     assert fleet.leases.of(assignment).state is CANCELED
 
@@ -288,7 +288,7 @@ async def test_drained_process_releases_its_engines_immediately() -> None:
     async with runner.running():
         assert fleet.sessions.engines == {"fake": OWNER}
         await runner.shutdown.drain()
-        await asyncio.sleep(0.8)  # more than one heartbeat: calls still get responses
+        await asyncio.sleep(0.8)  # longer than the heartbeat interval; calls are still answered
         assert fleet.sessions.engines == {}
         assert not await runner.data.can_run(CONNECTOR)
 
@@ -396,7 +396,7 @@ async def test_last_slot_of_a_worker_is_reserved_for_users_without_running_state
         await until(lambda: fleet.engine.running == 2)
         assert worker.queue.unreserved_slots == 0
         assert await worker.queue.take(10) == 0
-        # No wake-up arrives: messages go to workers with other free places.
+        # No notification arrives, because the broker sends it to workers with other free slots.
         late = fleet.leases.add("sleep 30", owner=None, user_id=2)
         await until(lambda: fleet.engine.running == 3)
         assert fleet.leases.of(late).sent
@@ -406,7 +406,7 @@ async def test_last_slot_of_a_worker_is_reserved_for_users_without_running_state
 
 
 class Awake:
-    """A broker that counts the wake-ups."""
+    """A broker that records the statements for which it wakes a worker."""
 
     is_reachable = True
 
@@ -431,7 +431,7 @@ async def test_another_worker_is_woken_if_only_a_reserved_slot_became_free() -> 
         assert broker.woken == []
         worker.statements.cancel(running[0].lease.statement_id)
         await until(lambda: len(broker.woken) == 1)
-        # With an unreserved place the worker takes the waiting statement itself.
+        # Once an unreserved slot is free, the worker itself takes the waiting statement.
         worker.statements.cancel(running[1].lease.statement_id)
         await until(lambda: fleet.engine.sessions_opened == 3)
         assert len(broker.woken) == 1
@@ -540,7 +540,7 @@ async def test_record_of_a_dropped_session_is_closed_by_the_heartbeat() -> None:
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: terminal(fleet.leases.of(assignment)))
-        # Down until reset, since a failure of a single call might hit the heartbeat instead.
+        # The database stays down until the test resets it, because a single failure might affect the heartbeat instead.
         fleet.sessions.down = True
         await runner.sessions.drop(assignment.session_id)
         assert assignment.session_id in fleet.sessions.open_records

@@ -1,4 +1,4 @@
-"""Calls waiting for statements of other processes, in a real database (Contract editor 7.1, platform 10.2)."""
+"""Calls that wait for statements of other processes, in a real database (Contract editor 7.1, platform 10.2)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,21 +32,21 @@ FAR_S = 3600.0
 
 @dataclass
 class Waiting:
-    """A server whose calls wait for statements that a worker runs."""
+    """A server on which calls wait for statements that a worker is running."""
 
     dsn: str
     database: Database
     records: StatementRecords
     queries: list[float]
-    """One entry per query."""
+    """The duration of each database query."""
     signals: StateSignals = field(default_factory=StateSignals)
     looks: list[int] = field(default_factory=list)
-    """The number of states compared by each search for changes."""
+    """For each poll, the number of statements whose states were compared."""
     begun: int = 0
-    """The number of calls that have read their status."""
+    """The number of calls that have already read the status of their statement."""
 
     async def running(self, count: int = 1) -> list[UUID]:
-        """Insert statements that the worker runs; return their ids."""
+        """Insert statements that the worker is running; return their ids."""
         user_id = await self.database.value(
             """insert into users (username, username_key) values ('ana', 'ana')
             on conflict (username_key) do update set username = 'ana' returning id"""
@@ -70,7 +70,7 @@ class Waiting:
         await self.database.execute("update statements set state = 'success' where id = any($1::uuid[])", ids)
 
     async def state_after(self, statement_id: UUID) -> StatementState:
-        """Wait for the statement; return its state at the end of the call."""
+        """Wait for the statement; return the state in which the wait ended."""
         unused: Any = None
         reader = StatementReader(self.records, unused, self.signals, unused)
         with self.signals.watch(statement_id, ends_only=True) as watch:
@@ -81,7 +81,7 @@ class Waiting:
 
     @asynccontextmanager
     async def calls(self, *ids: UUID) -> AsyncIterator[list[asyncio.Task[StatementState]]]:
-        """Provide waiting calls, each past its first read."""
+        """Provide calls that have read the status of their statements and are now waiting."""
         calls = [asyncio.create_task(self.state_after(one)) for one in ids]
         try:
             await until(lambda: self.begun == len(ids))
@@ -115,7 +115,7 @@ async def waiting(database_dsn: str) -> AsyncIterator[Waiting]:
 
 
 async def finish(waiting: Waiting, statement_id: UUID, *, is_claimed: bool, notifies_ends: bool = True) -> None:
-    """Finish the statement as the worker that runs it."""
+    """Finish the statement as its worker does."""
     leases = StatementLeases(waiting.database, PlainSealer(), notifies_ends=lambda: notifies_ends)
     lease = Lease(statement_id, OWNER, 1, is_claimed=is_claimed)
     outcome = Outcome(StatementState.SUCCESS)
@@ -155,7 +155,7 @@ async def test_own_statements_are_compared_less_often(waiting: Waiting) -> None:
 
 
 async def test_notification_ends_the_wait(waiting: Waiting) -> None:
-    """Nothing else reads the record here; without the notification the call would wait for an hour."""
+    """Only the notification can end this wait; otherwise, the call would wait for an hour."""
     (statement_id,) = await waiting.running()
     runner: Any = SimpleNamespace(signals=waiting.signals, owner="server", start=None)
     dispatcher, listens = StatementDispatcher(runner, Notices(waiting.database)), asyncio.Event()

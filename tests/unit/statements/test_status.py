@@ -1,4 +1,6 @@
-"""Waits for statements end when the server stops, even if another server runs them (Contract platform 9.5)."""
+"""A wait for a statement ends when the server stops, even if another server runs the statement (Contract
+platform 9.5).
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from queryserver.statements.status import StatementReader
 
 
 class _Running:
-    """The record of a statement that another server runs."""
+    """The records of a statement that another server is running."""
 
     status_now: Any = SimpleNamespace(id=uuid4(), state=StatementState.RUNNING)
 

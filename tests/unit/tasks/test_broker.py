@@ -1,4 +1,4 @@
-"""The queue in a real Valkey: wake-ups, and the effects of a lost broker (Contract platform 10.2)."""
+"""The queue in a real Valkey: waking workers, and the effects of losing the broker (Contract platform 10.2)."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ async def broker(task_server: TaskServerSettings) -> AsyncIterator[RedisBroker]:
 
 
 class Taker:
-    """A worker that records its jobs."""
+    """A worker that records the jobs it takes."""
 
     def __init__(self) -> None:
         self.jobs: list[str] = []
@@ -56,7 +56,7 @@ class Taker:
 
 
 class BusyTaker(Taker):
-    """A worker whose jobs last until it is stopped."""
+    """A worker whose jobs last until the worker is stopped."""
 
     async def take(self, job: str) -> None:
         await super().take(job)
@@ -64,7 +64,7 @@ class BusyTaker(Taker):
 
 
 async def queued(settings: TaskServerSettings) -> int:
-    """Return the number of jobs no worker has taken."""
+    """Return the number of jobs that no worker has taken yet."""
     async with Redis.from_url(settings.broker_url.get_secret_value()) as redis:
         return await redis.zcard(settings.queue)
 
@@ -87,7 +87,7 @@ async def test_repeated_announcement_is_one_job(broker: RedisBroker, task_server
     async with taker.at_work(task_server):
         await until(lambda: len(taker.jobs) == 2)
         assert sorted(taker.jobs) == sorted([f"stmt:{STATEMENT}:0", f"stmt:{other}:0"])
-        # A finished job may be announced again; the record states what remains to be done.
+        # A job may be announced again after it has finished; the statement's record determines what remains to be done.
         await until_queued(task_server, 0)
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: len(taker.jobs) == 3)
@@ -133,7 +133,7 @@ async def test_worker_takes_at_most_as_many_jobs_as_it_has_free_slots(
 async def test_job_is_taken_immediately_by_a_worker_with_a_free_slot(
     task_server: TaskServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers' own polling starts only after the end of this test."""
+    """The workers' own polling interval is longer than this test."""
     monkeypatch.setattr("queryserver.tasks.broker._POLL_S", 300)
     monkeypatch.setattr("queryserver.tasks.broker._CALL_WITHIN_S", 600)
     full, free, broker = Taker(), Taker(), RedisBroker(task_server)
@@ -183,7 +183,7 @@ async def test_sender_worker_and_listener_resume_after_a_broker_outage(
         await repeated(lambda: broker.statement_waits(STATEMENT, fence=0), lambda: bool(taker.jobs))
         await repeated(lambda: broker.statement_changed(STATEMENT), lambda: STATEMENT in changed)
         await valkey.stop()
-        # Nothing waits and nothing is raised. The first message is lost on its way, and the others are then dropped.
+        # The calls neither wait nor fail. The first message is lost in transit; later ones are dropped immediately.
         missed = uuid4()
         for fence in (1, 2):
             broker.statement_waits(STATEMENT, fence=fence)
@@ -225,14 +225,14 @@ async def test_job_is_due_regardless_of_clock_differences(broker: RedisBroker, t
 
 
 async def until_queued(settings: TaskServerSettings, number: int) -> None:
-    """Return once the queue holds that many jobs."""
+    """Wait until the queue contains exactly `number` jobs."""
     async with asyncio.timeout(60):
         while await queued(settings) != number:  # noqa: ASYNC110 what is waited for is a fact, not an event
             await asyncio.sleep(0.01)
 
 
 async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
-    """Repeat the call until the condition holds, since a listener that is not ready yet misses messages."""
+    """Repeat the call until the condition holds, since messages sent before the listener is ready are lost."""
     async with asyncio.timeout(60):
         while not holds():
             call()
@@ -240,9 +240,9 @@ async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
 
 
 async def test_unresponsive_broker_leaves_no_open_connection() -> None:
-    """After the first cancel, redis-py would open another connection to tell the broker that it watches nothing.
+    """After the first cancel, redis-py would open another connection to send UNWATCH to the broker.
 
-    An unreleased connection warns when it is collected.
+    If a connection is not released, its garbage collection issues a warning.
     """
     asked, ended, opened = asyncio.Event(), asyncio.Event(), 0
 
@@ -255,7 +255,7 @@ async def test_unresponsive_broker_leaves_no_open_connection() -> None:
                     asked.set()
                 if asked.is_set():
                     await ended.wait()
-                # Each command in a packet gets its own response.
+                # Send one response for each command in the packet.
                 writer.write((b"+PONG\r\n" if b"PING" in command else b"+OK\r\n") * command.count(b"*"))
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:

@@ -1,4 +1,4 @@
-"""Tasks in a real database: claims, leases, cancellation and completion, with scripted work."""
+"""Tasks in a real database: claims, leases, cancellation and completion; the tests script the tasks' work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -40,7 +40,7 @@ def records(database: Database) -> TaskRecords:
 
 
 class Work:
-    """Work that lasts until the test sets `may_end`."""
+    """A task's work, which lasts until the test sets `may_end`."""
 
     def __init__(self, end: TaskEnd | Exception = DONE) -> None:
         self.end = end
@@ -85,7 +85,7 @@ async def shown(records: TaskRecords, task_id: UUID) -> Task:
 
 @asynccontextmanager
 async def running(runner: TaskRunner, work: Work) -> AsyncIterator["asyncio.Task[bool]"]:
-    """Provide a task in progress."""
+    """Provide a running task."""
     run = asyncio.create_task(runner.run_next())
     try:
         await asyncio.wait_for(work.begun.wait(), 30)
@@ -140,7 +140,7 @@ async def test_progress_is_written_during_the_run_and_never_decreases(records: T
 
 
 class NotedRecords(TaskRecords):
-    """Records the progress of each heartbeat; the database itself keeps the highest value."""
+    """Records the progress that each heartbeat sends, since the database stores only the highest value."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, keep=timedelta(days=30))
@@ -201,7 +201,7 @@ async def test_requested_cancel_takes_effect_with_the_heartbeat(records: TaskRec
 async def test_cancel_notification_takes_effect_immediately(
     records: TaskRecords, database: Database, database_dsn: str
 ):
-    """This runner's heartbeat comes after the end of the test."""
+    """The runner's first heartbeat would come only after the end of this test."""
     work = Work()
     task_id = await submitted(records)
     runner = runner_of(records, work, heartbeat_s=600)
@@ -229,17 +229,17 @@ async def test_queued_task_is_canceled_immediately_and_never_runs(records: TaskR
 
 
 async def expired(database: Database) -> None:
-    """Let the lease expire, as if the worker had died some time ago."""
+    """Let the lease expire, as if its worker had died a while ago."""
     await database.execute("update tasks set lease_until = now() - interval '1 s'")
 
 
 async def test_task_of_a_dead_worker_runs_again_and_the_dead_worker_writes_nothing(records, database):
     first, second = Work(TaskEnd(TaskState.FAILED, "of the first")), Work()
     task_id = await submitted(records)
-    # A stopped process: its heartbeat comes after the end of the test.
+    # This runner acts as a stopped process: its next heartbeat would come only after the end of the test.
     async with running(runner_of(records, first, "one", heartbeat_s=600), first) as stopped:
 
-        async def is_renewed() -> bool:  # the immediate first heartbeat would renew the lease
+        async def is_renewed() -> bool:  # the initial heartbeat must not renew the lease after it has expired
             return await database.value("select lease_until - started_at > $1 from tasks", LEASE)
 
         await until(is_renewed)
@@ -335,7 +335,7 @@ async def test_task_may_finish_in_the_shutdown_grace_period(records: TaskRecords
 
 
 class Failing(TaskRecords):
-    """Loses the database while `fails` returns true."""
+    """Task records whose database is unavailable while `fails` returns True."""
 
     fails: Callable[[], bool] = staticmethod(lambda: False)
 

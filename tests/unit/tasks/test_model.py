@@ -1,4 +1,4 @@
-"""Task names and parameters (Contract platform 10.6)."""
+"""The names and parameters of tasks (Contract platform 10.6)."""
 
 from uuid import UUID
 
@@ -42,7 +42,7 @@ REFUSED = [
 def test_parameters_have_defaults_and_a_canonical_form(name: str, given: dict[str, object], params: dict[str, object]):
     task, found = validate_task(name, given)
     assert (task, found.model_dump()) == (name, params)
-    # The stored form can be read again.
+    # The stored parameters can be read back.
     assert validate_task(name, found.model_dump())[1] == found
 
 

@@ -1,4 +1,4 @@
-"""Number formats that show dates, and the dates that numbers represent (Contract importer 12.2)."""
+"""Number formats that display dates, and the dates that numbers represent (Contract importer 12.2)."""
 
 import pytest
 

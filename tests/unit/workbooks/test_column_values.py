@@ -1,4 +1,4 @@
-"""Values in record files that violate their own types (Contract importer 8a.6)."""
+"""Values in record files that are invalid for the type of their column (Contract importer 8a.6)."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ DAY_MS = 86_400_000
 
 
 def ticks(kind: pa.DataType, values: list[int | None]) -> pa.Array:
-    """Return values as a file holds them, valid for the type or not."""
+    """Return the numbers as values of the type, as a file stores them, even if they are out of its range."""
     return pa.array(values, {32: pa.int32(), 64: pa.int64()}[kind.bit_width]).view(kind)
 
 

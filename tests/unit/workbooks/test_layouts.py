@@ -1,4 +1,4 @@
-"""Workbook layouts of other programs: part names, damage in unused parts, and encryption."""
+"""Workbooks as other programs write them: part names, damage in unused parts, and encryption."""
 
 import io
 import struct
@@ -41,7 +41,7 @@ def packed(parts: Mapping[str, str | bytes]) -> bytes:
 
 
 def rows_of(content: bytes) -> list[list[str]]:
-    """Return the cells of the first sheet."""
+    """Return the cells of the first sheet as strings."""
     file = io.BytesIO(content)
     kind = recognise_workbook(file)
     assert kind is not None
@@ -50,7 +50,7 @@ def rows_of(content: bytes) -> list[list[str]]:
 
 
 def ods(table: str = ODS_TABLE, *, spaces: str = SPACES) -> Parts:
-    """Return the parts of a file as written by LibreOffice."""
+    """Return the parts of an ODS file, as LibreOffice writes them."""
     space = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
     entry = '<manifest:file-entry manifest:full-path="/"/>'
     body = f"<office:body><office:spreadsheet>{table}</office:spreadsheet></office:body>"
@@ -67,7 +67,7 @@ def ods(table: str = ODS_TABLE, *, spaces: str = SPACES) -> Parts:
 
 
 def xlsx() -> Parts:
-    """Return a workbook with shared strings and a date."""
+    """Return the parts of a workbook that contains shared strings and a date."""
     sheet = sheet_xml('<row r="1"><c r="A1" t="s"><v>0</v></c><c r="B1" s="0"><v>45306</v></c></row>')
     return dict(workbook_parts({"S": sheet}, strings=["<t>id</t>"], formats=[14]))
 
@@ -237,7 +237,7 @@ ENTRY = '<manifest:file-entry manifest:full-path="content.xml"><manifest:encrypt
 
 @pytest.mark.importer(15)
 def test_encrypted_ods_is_reported():
-    """LibreOffice encrypts each part or, since 24.8, the whole package."""
+    """LibreOffice encrypts each part or, since version 24.8, the whole package."""
     parts = ods()
     manifest = str(parts["META-INF/manifest.xml"]).replace("</manifest:manifest>", f"{ENTRY}</manifest:manifest>")
     noise = dict.fromkeys(("content.xml", "settings.xml", "styles.xml", "meta.xml"), b"\x8f\x01\xfe" * 50)
@@ -248,7 +248,7 @@ def test_encrypted_ods_is_reported():
 
 
 def moved(parts: Parts, names: Mapping[str, str], *, target: Callable[[str], str] = lambda name: f"/{name}") -> Parts:
-    """Return the parts under other names, with relationships adjusted."""
+    """Rename parts, and adjust the relationships that refer to them."""
     found = {names.get(name, name): content for name, content in parts.items()}
     for name, content in found.items():
         if name.endswith(".rels"):
@@ -343,7 +343,7 @@ def xls(texts: list[str]) -> bytes:
 
 
 def with_record(content: bytes, kind: int, body: bytes, *, instead_of: int) -> bytes:
-    """Return an xls file in which the first record of a kind is replaced."""
+    """Return the xls file with the first record of type `instead_of` replaced with a record of type `kind`."""
     compound = CompoundFile(io.BytesIO(content))
     stream = compound.stream("WORKBOOK")
     assert stream is not None
@@ -366,7 +366,9 @@ TEXTS = ["plain", "é and ü", "Ελληνικά", "日本", "x" * 9000, "日本
 
 @pytest.mark.parametrize("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
 def test_xls_text_is_independent_of_the_code_page(page):
-    """BIFF8 has only UTF-16 and Latin-1; calamine finds NUL between the letters if the code page differs."""
+    """BIFF8 strings are always UTF-16 or Latin-1, but with another code page calamine finds NULs between
+    the letters.
+    """
     content = with_record(xls(TEXTS), CODE_PAGE, struct.pack("<H", page), instead_of=CODE_PAGE)
     workbook = OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)
     assert workbook.sheet_names() == ["Blätter"]
@@ -376,7 +378,7 @@ def test_xls_text_is_independent_of_the_code_page(page):
 @pytest.mark.importer(15)
 @pytest.mark.parametrize("method", [b"\0\0\x12\x34\x56\x78", b"\1\0\1\0\1\0", b"\1\0\2\0\2\0"])
 def test_encrypted_xls_is_reported(method):
-    """Encryption by XOR, by RC4, and by RC4 with the system's CryptoAPI (MS-XLS 2.4.117)."""
+    """Covers encryption by XOR, RC4, and RC4 with CryptoAPI (MS-XLS 2.4.117)."""
     content = with_record(xls(["a"]), FILE_PASS, method, instead_of=0x005C)
     with raises_code("file_encrypted"):
         OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)

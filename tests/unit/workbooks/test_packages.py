@@ -1,4 +1,4 @@
-"""Workbook kinds and container limits (Contract importer 14.4)."""
+"""Recognition of workbook formats, and limits on their containers (Contract importer 14.4)."""
 
 import io
 import struct
@@ -70,7 +70,7 @@ def test_compound_file_with_a_broken_chain_is_corrupt(table):
 
 def test_compound_file_with_a_cyclic_sector_table_is_corrupt():
     whole = bytearray(compound_file(["Workbook"]))
-    # The sector table continues in sector 0, whose last entry points to sector 0 again.
+    # The sector table continues in sector 0, and the last entry of sector 0 refers to sector 0 again.
     struct.pack_into("<L", whole, 68, 0)
     struct.pack_into("<L", whole, 512 + 508, 0)
     with pytest.raises(FileCorrupt):
@@ -79,7 +79,7 @@ def test_compound_file_with_a_cyclic_sector_table_is_corrupt():
 
 def test_directory_with_cyclic_entries_is_read_once():
     whole = bytearray(compound_file(["Workbook", "a"]))
-    # The right sibling of the second entry is the first entry.
+    # The right sibling of the second directory entry is the first entry.
     struct.pack_into("<L", whole, 1024 + 2 * 128 + 72, 1)
     assert recognise_workbook(io.BytesIO(bytes(whole))) is WorkbookKind.XLS
 
@@ -139,7 +139,7 @@ def test_more_than_512_mib_is_too_complex_before_unpacking():
     whole = bytearray(zipped("xl/workbook.xml", "a", "b").getvalue())
     directory = whole.index(b"PK\x01\x02")
     for _ in range(3):
-        # 200 MiB each, declared as packed into 2 MiB that do not even exist.
+        # Each declares 200 MiB, compressed to 2 MiB; the file does not even contain that many bytes.
         struct.pack_into("<2L", whole, directory + 20, 2 * 1024**2, 200 * 1024**2)
         directory = whole.find(b"PK\x01\x02", directory + 4)
     with raises_code("file_too_complex", match="512 MiB"):

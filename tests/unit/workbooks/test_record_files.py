@@ -1,4 +1,4 @@
-"""Record files as batches and previews (Contract importer 8a)."""
+"""Record files, read as batches and as previews (Contract importer 8a)."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def test_json_lines_columns_are_typed_by_the_records_that_have_them() -> None:
 
 
 def test_json_lines_fractions_keep_their_digits() -> None:
-    """For columns that the caller turns into decimals or text; the preview shows doubles."""
+    """The digits matter if the user converts the column to decimals or strings; the preview suggests doubles."""
     digits = "0.12345678901234567890123"
     lines = f'{{"a": 1.10, "b": {digits}, "c": 1E+5, "d": [1.5]}}'.encode()
     shown = preview_frame(io.BytesIO(lines), FileType.NDJSON)
@@ -95,8 +95,8 @@ def avro(*types: object) -> io.BytesIO:
 
 
 def test_avro_logical_types_apply_where_permitted() -> None:
-    """The specification requires readers to ignore a logical type on another base type, so the values
-    are plain numbers.
+    """For a logical type on the wrong base type, the specification requires that readers ignore it and return plain
+    numbers.
     """
     file = avro(
         {"type": "int", "logicalType": "date"},

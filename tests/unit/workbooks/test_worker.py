@@ -1,4 +1,4 @@
-"""Cells of xlsx files as returned by the reader (Contract importer 12.2)."""
+"""Cells of xlsx files, as the reader returns them (Contract importer 12.2)."""
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
@@ -14,7 +14,7 @@ from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a function that reads the first sheet twice, completely and its head only; both must agree."""
+    """Return a function that reads the first sheet, checks that its head yields the same rows, and returns all rows."""
 
     def rows_of(parts):
         with write_package(tmp_path / "a.xlsx", parts).open("rb") as file:
@@ -193,7 +193,7 @@ def test_sheet_may_be_written_in_many_ways(read, change):
 
 @pytest.mark.importer(15)
 def test_unusual_encodings_and_cell_types_are_corrupt(read):
-    """calamine reads only UTF-8 and the standard's cell types."""
+    """calamine supports only UTF-8 and the cell types of the standard."""
     xml = column_xml(['<c t="inlineStr"><is><t>é</t></is></c>'])
     for changed in (
         f'<?xml version="1.0" encoding="UTF-16"?>{xml}'.encode("utf-16"),
@@ -215,7 +215,7 @@ def test_unusual_encodings_and_cell_types_are_corrupt(read):
         (lambda xml: xml.replace("<v>", '<f t="shared" si="0"/><v>'), "2024-01-15 00:00:00"),
         (lambda xml: xml.replace("<v>", "<f>A1 &lt; 2</f><v>"), "2024-01-15 00:00:00"),
         (lambda xml: xml.replace('<c r="A3"', '<c r="A3" s="0"/><c r="B3"'), "2024-01-15 00:00:00"),
-        # Only the second reading could distinguish these; calamine treats midnight as a date.
+        # In these files, only the second reading could distinguish the types; calamine reads midnight as a date.
         (lambda xml: xml.replace('r="A3" ', ""), "2024-01-15"),
         (lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), "2024-01-15"),
     ],
