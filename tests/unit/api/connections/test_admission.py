@@ -1,4 +1,4 @@
-"""Connection limits of a process: the settings, capped by the open-file limit."""
+"""Connection limits of a process: the configured limits, reduced to fit the open-file limit."""
 
 import subprocess
 import sys
@@ -20,7 +20,9 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits.in_all, limits.per_a
 
 
 def limits(soft: int, hard: int) -> tuple[list[int], bool]:
-    """Return the soft file limit, the total and per-address connection limits, and whether a warning was logged."""
+    """Return the soft open-file limit, the total and per-address connection limits, and whether a warning
+    was logged.
+    """
     program = _PROGRAM.format(soft=soft, hard=hard)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     *logged, numbers = ended.stdout.splitlines()
@@ -38,7 +40,7 @@ def test_low_hard_limit_reduces_connections():
     (soft, connections, of_one), warned = limits(512, 1024)
     assert soft == 1024
     assert connections < 1024 - 200
-    # One address still cannot take all connections.
+    # A single address still cannot use all connections.
     assert of_one == connections // 2
     assert warned
 

@@ -1,4 +1,4 @@
-"""A response's headers and body reach the socket in one write."""
+"""The headers and the body of a response are written to the socket in one call."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 class Socket(asyncio.Transport):
-    """Records the data of each write."""
+    """A transport that records the bytes of each write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""TLS between a transport and a protocol, without a network: each side's output is fed to the other."""
+"""TLS between a transport and a protocol, without a network: the output of each side is passed to the other side."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Socket(asyncio.Transport):
-    """A transport below TLS that records written data."""
+    """The transport below TLS; it records the bytes written."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 5000)})
@@ -44,7 +44,7 @@ class Socket(asyncio.Transport):
 
 
 class Http(asyncio.Protocol):
-    """A protocol that records received data."""
+    """A protocol that records the bytes received."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -81,7 +81,7 @@ class Server:
 
 
 class Client:
-    """The client side; `exchange` repeats a call until it needs no more data from the server."""
+    """The client side; `exchange` repeats a call, passing bytes between both sides, until the call succeeds."""
 
     def __init__(self, context: ssl.SSLContext, server: Server) -> None:
         self._server = server

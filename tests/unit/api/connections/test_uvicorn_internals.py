@@ -1,4 +1,4 @@
-"""The undocumented uvicorn internals that `uvicorn_internals.py` relies on; each test covers one of them."""
+"""The undocumented parts of uvicorn on which `uvicorn_internals.py` relies; each test covers one of them."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 class Socket(asyncio.Transport):
-    """A transport that records written data."""
+    """A transport that records the bytes written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Socket(asyncio.Transport):
 
 
 class Recorded(UvicornHttp):
-    """Records adapter events, and httptools callbacks in `parsed`."""
+    """Records the events of the adapter, and in `parsed` the callbacks of httptools."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config, ServerState(), {})

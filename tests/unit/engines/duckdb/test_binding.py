@@ -1,4 +1,4 @@
-"""DuckDB parameter binding: only the statement that the guard checked runs, and it runs once (ADR 61)."""
+"""Parameter binding in DuckDB: only the statement that the guard has checked runs, and it runs once (ADR 61)."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -107,7 +107,7 @@ def test_literals_are_kept_where_duckdb_cannot_bind_parameters(
     native: duckdb.DuckDBPyConnection, statement: str
 ) -> None:
     values = bound(statement, *["2024"] * statement.count("?"))
-    with suppress(duckdb.ParserException):  # `DECIMAL('2024')` is invalid with a literal, too
+    with suppress(duckdb.ParserException):  # `DECIMAL('2024')` is invalid even as a literal
         assert what_runs(native, values) is None
     assert "'2024'" in values.render(DUCKDB.write)
 
@@ -119,7 +119,7 @@ def test_literals_are_kept_where_duckdb_cannot_bind_parameters(
 def test_placeholder_that_duckdb_parses_differently_is_refused(
     native: duckdb.DuckDBPyConnection, dialect: str, statement: str
 ) -> None:
-    """Another dialect's rules found the placeholders."""
+    """The placeholders were located by the rules of another dialect."""
     with pytest.raises(StatementRejected, match="certainty"):
         what_runs(native, bound(statement, 7, dialect=dialect))
 
@@ -194,7 +194,7 @@ async def test_bound_statement_runs_only_once(session: EngineSession) -> None:
 
 
 async def test_failed_query_has_run_only_once(session: EngineSession, subtests: pytest.Subtests) -> None:
-    """DuckDB runs a query that calls nextval(), even within a macro, while it plans the query."""
+    """DuckDB evaluates nextval() while it plans a query, even if the call is in a macro."""
     for statement, value, expected in [
         ("SELECT nextval('s'), CAST(? AS INT)", "abc", 2),
         ("SELECT CASE WHEN range >= 3000 THEN error(?) ELSE nextval('s')::VARCHAR END FROM range(4000)", "boom", None),
@@ -235,7 +235,9 @@ async def test_bound_row_changes_work_wherever_literals_do(session: EngineSessio
 
 
 async def test_bound_number_in_order_by_is_a_column_position(session: EngineSession) -> None:
-    """DuckDB accepts no parameter in ORDER BY. The query is planned again with literals, since it has not run yet."""
+    """DuckDB does not accept parameters in ORDER BY, so the query, which has not run yet, is planned again with
+    literals.
+    """
     answer = await run(session, bound("SELECT n FROM (VALUES (2), (1)) v(n) ORDER BY ?", 1))
     assert answer.cell == 1
 

@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 async def exit_code(program: str, argument: Path) -> int | None:
-    """Run a Python program in a separate process; return its exit code."""
+    """Run a Python program in a new process; return its exit code."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(argument))
     async with asyncio.timeout(60):
         return await process.wait()
@@ -157,7 +157,7 @@ async def test_canceled_waiting_statement_never_runs(engine: DuckdbEngine, sessi
 async def test_progress_increases_while_query_runs(session: EngineSession) -> None:
     async with operation(session, "SELECT sum(a.range * b.range) FROM range(200000) a, range(20000) b") as handle:
         seen = list[int]()
-        async with asyncio.timeout(60):  # a busy machine takes seconds per percent
+        async with asyncio.timeout(60):  # on a busy machine, each percent may take seconds
             while not seen or seen[-1] <= seen[0]:
                 status = await session.poll(handle, wait_s=0.3)
                 assert status.state in {OperationState.PENDING, OperationState.RUNNING}
@@ -179,9 +179,9 @@ async def test_error_location_refers_to_the_submitted_statement(session: EngineS
         ("INSERT INTO t SELECT n, nope FROM t", (1, 25)),
         ("EXPLAIN SELECT nope FROM t", (1, 16)),
         ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
-        # While rows are read, DuckDB counts lines within the expressions around text columns.
+        # For errors while rows are read, DuckDB counts the lines in the expressions around text columns.
         ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
-        # For these statements, DuckDB reports a position in a different text.
+        # For these statements, the position that DuckDB reports refers to another text.
         ("SELECT 1,  2, 3, 4 FROM v", None),
         ("SHOW nowhere", None),
     ):
@@ -221,7 +221,7 @@ async def test_non_database_file_is_reported_without_its_path(tmp_path: Path) ->
     await engine.close()
 
 
-# Not a constant, since the planner would evaluate a constant.
+# Not a constant, which the planner would evaluate.
 DEEP = "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"
 
 
@@ -335,7 +335,9 @@ def test_error_in_later_batch_omits_excerpt_of_bound_statement() -> None:
     text = "SELECT CAST(CASE WHEN range < 500000 THEN '1' ELSE ? END AS INT) AS a FROM range(500100)"
 
     def read() -> None:
-        """Run the statement and read all rows. DuckDB runs ahead of its reader, so either call may raise the error."""
+        """Run the statement and read all rows. Either call may raise the error, because DuckDB computes rows in
+        advance.
+        """
         answer = connection.run(BoundStatement(text, "duckdb", values))
         try:
             rows_of_all(answer)

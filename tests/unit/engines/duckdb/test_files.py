@@ -1,4 +1,4 @@
-"""DuckDB statements that read and write store files, for sessions with different permissions."""
+"""DuckDB statements that read and write files on a store, in sessions with different permissions."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ GIB = 1024**3
 
 @dataclass
 class Setting:
-    """A store, a database, and sessions that use both. `files` holds each session's view of the store."""
+    """A store, a database, and sessions that use both. `files` holds the view that each session has of the store."""
 
     store: Path
     database: DuckdbDatabase
@@ -87,7 +87,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Setting]:
-    """Ana may read files in `ana` and `both`, Bob files in `bob` and `both`. Both may list every directory."""
+    """Ana may read the files in `ana` and `both`, and Bob those in `bob` and `both`. Both may list every directory."""
     found = opened(
         tmp_path,
         may_read={
@@ -244,7 +244,9 @@ def test_unpermitted_file_access_is_refused(setting: Setting, tmp_path: Path, su
 
 
 def test_every_function_with_path_parameter_is_known() -> None:
-    """A function that a DuckDB update adds must list its files while it is bound or later, or be refused."""
+    """If a DuckDB update adds such a function, it must be classified: lists its files during binding, lists later, or
+    refused.
+    """
     listing = {"glob", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json", "read_json_auto",
                "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto", "read_ndjson_objects",
                "read_parquet", "parquet_scan", "read_text"}  # fmt: skip
@@ -254,7 +256,7 @@ def test_every_function_with_path_parameter_is_known() -> None:
     pathless = {
         "import_database",
         "which_secret",
-    }  # The first belongs to a refused statement; the second looks up secrets, and there are none.
+    }  # the first is part of a refused statement; the second lists secrets, of which there are none
     with duckdb.connect() as plain:
         found = plain.execute(
             "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'pragma', 'scalar')"
@@ -270,7 +272,7 @@ def test_every_function_with_path_parameter_is_known() -> None:
 def test_scheme_in_different_case_never_reaches_local_disk(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """DuckDB permits a scheme in any case, but matches file systems by the exact scheme."""
+    """DuckDB accepts a scheme in upper or lower case, but looks up file systems by the exact spelling."""
     directory = tmp_path / "here"
     (directory / "S3a:").mkdir(parents=True)
     (directory / "S3a:" / "secret.txt").write_text("secret")
@@ -280,7 +282,7 @@ def test_scheme_in_different_case_never_reaches_local_disk(
 
 
 def test_local_store_files_have_their_own_scheme(tmp_path: Path) -> None:
-    """DuckDB would read `file://` from the local disk of its process."""
+    """DuckDB would read `file://` URLs from the disk of its own process."""
     setting = opened(tmp_path, scheme="file")
     tree(setting.store)
     connection = setting.connect()
@@ -321,7 +323,7 @@ def test_file_changed_while_read_is_a_conflict(setting: Setting) -> None:
     ],
 )
 def test_large_files_are_read_completely(setting: Setting, name: str, statement: str) -> None:
-    """DuckDB reads one open file in several threads concurrently; each calls `seek` and `read`."""
+    """DuckDB reads one open file from several threads at once; each thread calls `seek` and then `read`."""
     with duckdb.connect() as plain:
         plain.execute(f"COPY (SELECT range a, range % 7 b FROM range(1_000_000)) TO '{setting.store / name}'")
     connection = setting.connect()
@@ -332,7 +334,7 @@ def test_large_files_are_read_completely(setting: Setting, name: str, statement:
 
 
 def test_statement_never_reads_with_permissions_of_another_session(shared: Setting) -> None:
-    """Ana and Bob query one database in concurrent sessions, with thousands of reads."""
+    """Ana and Bob query the same database in concurrent sessions, with thousands of reads."""
     asked = {ANA: 0, BOB: 0}
     shared.channel.close()
     files = {ANA: shared.files[ANA], BOB: shared.files[BOB]}
@@ -488,7 +490,7 @@ def test_failed_or_interrupted_copy_leaves_no_files(setting: Setting, options: s
     failing = "SELECT *, CASE WHEN a = 299_999 THEN error('boom') END d FROM big"
     error = refusal(connection, f"COPY ({failing}) TO 's3a://failed' {options}")
     assert "boom" in error.message
-    assert setting.written in ([], ["failed"])  # the directory remains if the store has directories
+    assert setting.written in ([], ["failed"])  # a store with directories keeps the empty directory
 
     def stop() -> None:
         while ("begin_write" if options != "(FORMAT csv, PARTITION_BY (c))" else "status") not in [
@@ -538,7 +540,7 @@ def test_statement_closed_early_releases_its_claims(setting: Setting) -> None:
 
 
 def test_unpermitted_listing_fails_when_another_session_reads_the_file(shared: Setting) -> None:
-    """Bob may list Ana's file without permission to read it, but DuckDB could open it for him at any time."""
+    """Bob may list Ana's file but not read it; however, DuckDB could open the file for his statement at any time."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     listed = bob.run("SELECT * FROM glob('s3a://ana/0.csv'), range(10_000_000)")
     assert listed.next_batches()
@@ -571,11 +573,11 @@ def test_two_permitted_sessions_read_the_same_file_concurrently(shared: Setting)
     assert reading.next_batches()
     reading.close()
     assert rows(bob, "SELECT count(*) FROM 's3a://both/*.csv'") == [(2_000,)]
-    assert len(shared.files[BOB].proofs) == 4  # when it runs alone, each read checks its permissions
+    assert len(shared.files[BOB].proofs) == 4  # if the statement runs alone, each read checks its own permissions
 
 
 def test_late_listing_requires_that_no_other_statement_runs(shared: Setting) -> None:
-    """Any DuckDB thread may list the path of sniff_csv."""
+    """DuckDB may list the path of sniff_csv in any of its threads."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     for _ in range(20):
         assert rows(ana, "SELECT delimiter FROM sniff_csv('s3a://ana/0.csv')") == [(",",)]
@@ -621,7 +623,7 @@ def test_unresponsive_store_does_not_delay_interruption(setting: Setting) -> Non
 
 
 def test_preexisting_macro_cannot_open_files_that_no_statement_names(tmp_path: Path) -> None:
-    """A macro in a database file from another program may call functions that the guard refuses."""
+    """A database file from another program may contain a macro that calls functions which the guard refuses."""
     with duckdb.connect(tmp_path / "own.duckdb") as earlier:
         earlier.execute(
             "CREATE MACRO hidden(p) AS TABLE"

@@ -1,4 +1,4 @@
-"""Files, settings and functions that DuckDB statements may access."""
+"""The files, settings and functions that DuckDB statements may use."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -176,7 +176,7 @@ async def test_session_option_for_server_setting_is_refused(root: Path) -> None:
     "blank", [chr(code) for code in (0xA0, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF)]
 )
 async def test_non_ascii_blank_does_not_hide_refused_name(tmp_path: Path, blank: str) -> None:
-    """DuckDB's parser treats these characters as blanks, its scanner as parts of names."""
+    """DuckDB's parser treats these characters as blanks, but its tokenizer treats them as parts of names."""
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
         for statement in (

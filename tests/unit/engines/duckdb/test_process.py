@@ -1,4 +1,4 @@
-"""DuckDB in its own process: process loss, confinement and limits."""
+"""DuckDB in a process of its own: loss of the process, sandboxing and limits."""
 
 import asyncio
 import os
@@ -44,13 +44,13 @@ def all_processes() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def earlier() -> set[int]:
-    """Return the PIDs of DuckDB processes that were running before the test, such as those of module-wide servers."""
+    """Return the PIDs of DuckDB processes that were started before the test, such as those of module-scoped servers."""
     return {one.pid for one in all_processes()}
 
 
 @pytest.fixture
 def processes(earlier: set[int]) -> Callable[[], list[psutil.Process]]:
-    """Return a function that lists the DuckDB processes this test has started."""
+    """Return a function that lists the DuckDB processes started during this test."""
     return lambda: [one for one in all_processes() if one.pid not in earlier]
 
 
@@ -190,7 +190,7 @@ async def test_in_memory_database_temporary_files_have_a_quota(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
 async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
-    """Landlock does not confine threads that already run (`ConfinementResult.threads_outside`)."""
+    """Landlock does not restrict threads that are already running (`ConfinementResult.threads_outside`)."""
     process = await EngineProcess.started(f"from queryserver.engines.{engine}.database import main; main()")
     try:
         assert psutil.Process(process.pid).num_threads() == 1
@@ -199,7 +199,7 @@ async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
 
 
 async def test_syntax_error_does_not_discard_in_memory_tables_of_sessions() -> None:
-    """The tables fill most of the process's memory. A failed statement must not end the process because of that."""
+    """The tables fill most of the memory of the process; nevertheless, a failed statement must not end the process."""
     engine = DuckdbEngine(memory_limit="1GB", max_statements=8)
     keep = "CREATE TABLE kept AS SELECT range AS n, range * 2 AS m, random() AS r FROM range(32000000)"
     async with AsyncExitStack() as stack:

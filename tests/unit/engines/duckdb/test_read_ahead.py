@@ -1,4 +1,4 @@
-"""Reading ahead in files: the number of calls to the store, and the bytes held."""
+"""Reading ahead in files: how often the store is called, and how many bytes are held."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ FILE = random.Random(7).randbytes(24 * MIB + 1234)
 
 
 class Store:
-    """A file that records the calls that fetch its bytes."""
+    """A file that records the calls which fetch its bytes."""
 
     def __init__(self, reads: ReadBuffers) -> None:
         self.calls = list[tuple[int, int]]()

@@ -1,4 +1,6 @@
-"""Statements with several parameter rows: which ones the guard checks only once, and which rows run together."""
+"""Statements that run for several rows of parameters: which of them the guard checks only once, and which rows run
+together.
+"""
 
 from collections.abc import Generator
 from typing import Any

@@ -1,4 +1,4 @@
-"""DuckDB scans of stored result chunks: column types, column names and bytes (Contract editor 6.5)."""
+"""DuckDB scans of stored result chunks: column types, column names and sizes (Contract editor 6.5)."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ from queryserver.results import blocks
 
 
 class StoredPieces:
-    """Stands in for `RemoteResult`, with chunks in memory or in files of a directory."""
+    """Replaces `RemoteResult`, with chunks in memory or in files of a directory."""
 
     def __init__(self, tables: Sequence[pa.Table], kinds: Sequence[ResultType], directory: Path | None = None) -> None:
         names = tables[0].column_names
@@ -186,7 +186,9 @@ def test_special_values_are_preserved() -> None:
 
 
 def test_chunks_of_different_types_share_a_common_type() -> None:
-    """A column may start with NULLs, and its integers may widen. Only differing columns are converted."""
+    """A column may start with NULLs, and its integers may become wider. Only columns whose types differ are
+    converted.
+    """
     tables = [
         pa.table({"a": pa.nulls(2), "b": pa.array([1, 2], pa.int32())}),
         pa.table({"a": pa.array(["x", "y"]), "b": pa.array([3, 2**40], pa.int64())}),

@@ -1,4 +1,4 @@
-"""Size limit for DuckDB's temporary files."""
+"""The size limit of DuckDB's temporary files."""
 
 from pathlib import Path
 from typing import NamedTuple

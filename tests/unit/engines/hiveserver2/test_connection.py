@@ -1,4 +1,4 @@
-"""Logins and messages over real sockets, overlong replies, and retried session calls."""
+"""Logins and messages over real sockets, replies that are too long, and repeated session calls."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ PATIENT = Limits(connect_s=30)
 
 @asynccontextmanager
 async def serving(serve: Serve) -> AsyncGenerator[Member]:
-    """Run a loopback server that handles each connection with `serve`."""
+    """Run a server on the loopback interface that handles each connection with `serve`."""
 
     async def treat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -261,7 +261,7 @@ async def call_over_http(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.parametrize("kind", ["framed", "bare", "http"])
 async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
-    """The reply limit is 24 MiB here (`Hs2Address.reply_max_bytes`)."""
+    """In this test, the limit is 24 MiB (`Hs2Address.reply_max_bytes`)."""
     long = one_row(30 * 1024 * 1024)
 
     async def serve(reader, writer):
@@ -293,7 +293,7 @@ async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
 
 
 async def test_compressed_replies_are_neither_requested_nor_decompressed():
-    """A thousand compressed bytes would become a million before their size is known."""
+    """A thousand compressed bytes could expand to a million before their size is known."""
     heads = []
 
     async def serve(reader, writer):
@@ -329,7 +329,7 @@ async def test_connection_does_not_retain_reply():
 
 
 async def test_other_tasks_run_while_small_values_are_skipped():
-    """Each step skips at most a few thousand values."""
+    """Each step skips at most a few thousand values and then yields to the event loop."""
     column = TColumn(string_val=TStringColumn(values=[b""] * 100_000, nulls=b""))
     rows = TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
     raw = encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, sequence=1)), rows)
@@ -362,7 +362,7 @@ def texts(*values: bytes) -> TColumn:
 
 
 class FullProgress(Struct):
-    """TProgressUpdateResp with fields that the client never reads."""
+    """A TProgressUpdateResp that includes the fields which the client never reads."""
 
     header_names: list[str] = wire(1, list_of(TEXT))
     rows: list[list[str]] = wire(2, list_of(list_of(TEXT)))
@@ -428,7 +428,7 @@ def test_invalid_bytes_are_malformed(raw: bytes) -> None:
 
 
 class _Broken(Hs2Connection):
-    """The session's own connection after it was lost."""
+    """The session's connection after it has been lost."""
 
     def __init__(self) -> None:
         pass
@@ -442,7 +442,7 @@ class _Broken(Hs2Connection):
 
 
 class _Group:
-    """Fails every connection attempt with the given error."""
+    """A group of servers on which every connection attempt raises the given error."""
 
     def __init__(self, error: EngineError) -> None:
         self.error = error
@@ -462,7 +462,7 @@ async def _asked(wire: Wire) -> None:
 
 @pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
 async def test_refused_login_is_not_retried(error: EngineError) -> None:
-    """An attempt per second for a minute would lock the user's directory account."""
+    """One attempt per second for a minute would lock the user's directory account."""
     group = _Group(error)
     with pytest.raises(ConnectionLost):
         await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))

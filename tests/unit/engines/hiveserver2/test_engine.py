@@ -1,4 +1,4 @@
-"""HiveServer2 session configuration, resume tokens, and failed EXPLAIN statements."""
+"""HiveServer2: session configuration, resume tokens, and failed EXPLAIN statements."""
 
 import pytest
 

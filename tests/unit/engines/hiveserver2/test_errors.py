@@ -1,4 +1,4 @@
-"""Server messages and logs without internals, and server failures as domain errors."""
+"""Server messages and logs without internal details, and the domain errors of server failures."""
 
 import pytest
 from tests.timing import processor_s
@@ -102,7 +102,7 @@ def test_invalid_operation_handle_means_expired_results():
 @pytest.mark.parametrize("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
 def test_message_cleaning_takes_linear_time(unit: str) -> None:
     message = "org.apache.ParseException: bad\n" + unit * (500_000 // len(unit)) + "q"
-    # A quadratic pattern would take minutes.
+    # A pattern with quadratic run time would take minutes.
     assert processor_s(lambda: clean_message(message)) < 5
 
 
@@ -246,7 +246,7 @@ UNITS = (
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_log_line_cleaning_takes_linear_time(unit: str) -> None:
-    """A quadratic pattern would exceed the test's time limit."""
+    """A pattern with quadratic run time would exceed the time limit of the test."""
     without_internals(unit * (100_000 // len(unit)))
     for line in cleaned([unit * (100_000 // len(unit))]):
         assert len(line) <= MAX_LINE_CHARACTERS + 1

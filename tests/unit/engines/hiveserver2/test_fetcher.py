@@ -1,4 +1,4 @@
-"""Result types, values and rows, including after lost connections."""
+"""Result types, values and rows, including rows that are fetched after a connection was lost."""
 
 import asyncio
 import datetime as dt
@@ -160,9 +160,9 @@ Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
 
 @dataclass
 class RowServer:
-    """Replies to FetchResults like a server, with a cursor that each call advances. Also stands in for `Wire`.
+    """Replies to FetchResults from a cursor that every call advances, as a server does. Also replaces `Wire`.
 
-    `happens` maps call numbers to functions that change the response.
+    `happens` maps the number of a call to a function that changes its response.
     """
 
     values: list[bytes]
@@ -287,7 +287,7 @@ async def test_timed_out_fetch_is_not_repeated() -> None:
 
 
 async def test_fetch_is_repeated_only_after_lost_call_has_settled() -> None:
-    """Concurrent fetches would mix their rows."""
+    """Two concurrent fetches would distribute the rows among their responses."""
     loop = asyncio.get_running_loop()
     lost_at = list[float]()
 
@@ -358,7 +358,9 @@ async def test_fetch_is_not_repeated_for_released_session() -> None:
     ],
 )
 async def test_rows_that_cannot_be_fetched_are_an_error(happens, error, words) -> None:
-    """If rows that were already read cannot be fetched again, the results have expired; the statement did not fail."""
+    """If rows that were read before cannot be fetched again, the error says that the results have expired, not that the
+    statement failed.
+    """
     with pytest.raises(error, match=words):
         await read(fetcher(RowServer(numbers(3_000), happens)))
 

@@ -1,6 +1,6 @@
-r"""Text constants for Hive and Spark: correctly terminated, free of variable substitution, read back unchanged.
+r"""String literals for Hive and Spark: correctly terminated, free of variable substitution, and read back unchanged.
 
-Both engines read `\` and `u` with four hexadecimal digits as one UTF-16 code unit.
+Both engines read `\u` followed by four hexadecimal digits as one UTF-16 code unit.
 """
 
 import re
@@ -24,7 +24,7 @@ from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import BaseType, ColumnType
 
 PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
-"""A constant that only its last quote can end, without a `$` that could start a variable."""
+"""A literal that ends only at its last quote, and contains no `$` that could start a variable."""
 HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
 
 BOTH = pytest.mark.parametrize("write", [string_literal, spark_string_literal])
@@ -33,7 +33,7 @@ STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
 
 
 def read(written: str) -> str:
-    """Return the text that an engine reads from a constant."""
+    """Return the string that an engine reads from a literal."""
     if as_hex := HEX.fullmatch(written):
         return bytes.fromhex(as_hex[1]).decode()
     plain = PLAIN.fullmatch(written)
@@ -42,7 +42,7 @@ def read(written: str) -> str:
 
 
 def loader_of(dialect: LoaderDialect) -> Hs2Loader:
-    """Return a loader for tests that need no engine."""
+    """Return a loader for tests that use no engine."""
     return Hs2Loader(None, None, dialect, "default", read_only=False)  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_very_long_text_round_trips_as_constant(write, letter) -> None:
 
 
 def test_spark_gets_long_text_with_many_escapes_as_hex() -> None:
-    """Spark's parser scans the remaining text at each escape."""
+    """At each escape, Spark's parser scans all of the remaining text."""
     assert HEX.fullmatch(spark_string_literal("'" * 100_000))
     assert PLAIN.fullmatch(spark_string_literal("a" * 100_000))
     assert PLAIN.fullmatch(spark_string_literal("it's"))

@@ -1,4 +1,4 @@
-"""Encoding and decoding of calls and replies; malformed messages are distinguished from incomplete ones."""
+"""Encoding and decoding of calls and replies, with different errors for malformed and for incomplete messages."""
 
 import dataclasses
 

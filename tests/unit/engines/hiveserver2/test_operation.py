@@ -1,4 +1,4 @@
-"""Statement status, statement log, and whether rows can be fetched again."""
+"""The status and the log of a statement, and whether its rows can be fetched a second time."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +42,7 @@ from queryserver.engines.sessions import MAX_LOG_LINES
 
 
 class _FaultyConnection(Hs2Connection):
-    """Raises a programming error in every call."""
+    """A connection on which every call raises a programming error."""
 
     def __init__(self) -> None:
         self.opened_session = True
@@ -77,7 +77,7 @@ HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s")
 
 @dataclass
 class LogServer:
-    """Serves a log: new lines through FetchResults, all lines through GetLog. Also stands in for `Wire`."""
+    """Serves a log: new lines through FetchResults, all lines through GetLog. Also replaces `Wire`."""
 
     values: list[str]
     limits: Limits = field(default_factory=Limits)
@@ -160,7 +160,9 @@ SESSION = TSessionHandle(session_id=IDENTIFIER)
 
 @dataclass
 class SettingServer:
-    """Replies to SET with `cells`; an empty tuple refuses, `None` loses the reply. Also stands in for `Wire`."""
+    """Replies to SET with `cells`; an empty tuple refuses the statement, and None loses the reply. Also replaces
+    `Wire`.
+    """
 
     cells: tuple[bytes, ...] | None
     limits: Limits = field(default_factory=Limits)

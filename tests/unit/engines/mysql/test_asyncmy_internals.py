@@ -1,4 +1,6 @@
-"""Private parts of asyncmy that `asyncmy_internals.py` uses. `make test-engines` tests them against a server."""
+"""The private parts of asyncmy on which `asyncmy_internals.py` relies. `make test-engines` also tests them
+on a server.
+"""
 
 import inspect
 import struct

@@ -1,4 +1,4 @@
-"""Values that Phoenix accepts as parameters, and the SQL written at their positions (ADR 61)."""
+"""The parameter values that Phoenix accepts, and the SQL that is written for them (ADR 61)."""
 
 import pytest
 

@@ -47,7 +47,7 @@ from queryserver.errors.statements import (
 
 
 def test_encoding_matches_protobuf_reference() -> None:
-    """The examples come from the protobuf encoding guide."""
+    """The examples are from the Protocol Buffers encoding guide."""
     assert number(1, 150) == bytes.fromhex("089601")
     assert text(2, "testing") == bytes.fromhex("120774657374696e67")
     assert octets(3, number(1, 150)) == bytes.fromhex("1a03089601")
@@ -105,7 +105,7 @@ GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:
-    """Return the encoded parameters of each row."""
+    """Return the encoded parameters of each row of the columns."""
     batch = pa.RecordBatch.from_arrays(list(values), names=[f"c{place}" for place in range(len(values))])
     return [list(Message(row).each(1)) for row in parameter_rows(batch.schema.names, batch)]
 
@@ -157,12 +157,12 @@ def test_integers_use_zigzag_encoding(numbers: list[int]) -> None:
 
 
 def test_small_decimals_are_sent_without_exponent() -> None:
-    """Java would accept an exponent, but Phoenix writes none."""
+    """Java would accept an exponent, but Phoenix itself never writes one."""
     assert Message(parameter(Decimal("1E-10"), pa.decimal128(38, 10))).text(STRING_VALUE) == "0.0000000001"
 
 
 def test_timestamps_before_gregorian_calendar_are_sent_as_milliseconds() -> None:
-    """Java parses text of earlier dates with the Julian calendar."""
+    """Java would parse the text of earlier dates according to the Julian calendar."""
     late = dt.datetime.fromisoformat("2024-02-29 10:20:30.000005")
     assert Message(parameter(late, pa.timestamp("us"))).text(STRING_VALUE) == "2024-02-29 10:20:30.000005"
     assert Message(parameter(GREGORIAN, pa.timestamp("us"))).text(STRING_VALUE) == "1582-10-15 00:00:00"

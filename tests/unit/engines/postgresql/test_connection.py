@@ -1,4 +1,4 @@
-"""PostgreSQL values, text forms of nested values, dates of any year, and errors."""
+"""PostgreSQL values, the text form of nested values, dates of any year, and errors."""
 
 import datetime as dt
 import inspect
@@ -88,7 +88,7 @@ def test_arrays_with_mixed_dimensions_are_text() -> None:
 
 
 def record(*fields: tuple[int, bytes | None]) -> bytes:
-    """Encode a record like PostgreSQL's `record_send`."""
+    """Encode a record in the format of PostgreSQL's `record_send`."""
     written = b"".join(struct.pack("!Ii", oid, -1 if raw is None else len(raw)) + (raw or b"") for oid, raw in fields)
     return struct.pack("!i", len(fields)) + written
 

@@ -1,4 +1,4 @@
-"""Recognition of the service's own database, even if a server only partly identifies its database."""
+"""How the engine recognizes the service's own database, even if a server reports only part of its identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.security("T8")
 
 
 class Server:
-    """Replies with scripted rows or errors, like a PostgreSQL-compatible product or a server with fewer privileges."""
+    """Replies with scripted rows or errors, as a PostgreSQL-compatible product or a server with fewer
+    privileges might.
+    """
 
     def __init__(self, *answers: Mapping[str, Any] | Exception) -> None:
         self.answers = list(answers)
@@ -42,13 +44,13 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def own(database_dsn: str, tasks: Tasks) -> OwnDatabase:
-    """Protect this test's service database."""
+    """Return the protection of this test's service database."""
     return OwnDatabase(database_dsn, tasks)
 
 
 @pytest.fixture
 async def inside(database_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Connect to the service's database."""
+    """Connect to the service database."""
     connection = await asyncpg.connect(database_dsn)
     yield connection
     await connection.close()
@@ -99,7 +101,10 @@ async def test_unavailable_service_database_blocks_all_connections(sample_dsn: s
 
 
 class Outage:
-    """Replaces the driver. It connects only if `is_over`; `attempts` counts the attempts that failed or hung."""
+    """Replaces the driver's connect function.
+
+    It connects only if `is_over` is set; `attempts` counts the attempts that failed or hung.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_over, self.hangs, self.attempts, self.now = True, False, 0, 0.0
@@ -127,7 +132,9 @@ _ELSEWHERE = {"name": "other", "number": 1, "cluster": 1}
 async def test_other_servers_are_permitted_during_service_database_outage(
     database_dsn: str, tasks: Tasks, inside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Canceling a statement needs a new connection, which must not depend on the service's database."""
+    """Canceling a statement needs a new connection, which must not depend on the availability of the
+    service database.
+    """
     outage = Outage(monkeypatch)
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
@@ -155,7 +162,7 @@ async def test_connections_waiting_for_service_database_share_one_attempt(databa
 
 
 async def test_canceled_waiter_does_not_abort_shared_attempt(database_dsn, tasks, monkeypatch) -> None:
-    """A worker that lost a statement cancels it, and may run other statements at the same time."""
+    """A worker that has lost a statement cancels it; at the same time, it may run other statements."""
     outage = Outage(monkeypatch)
     outage.is_over, outage.hangs = False, True
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)

@@ -1,4 +1,4 @@
-"""An engine process under an attacker's control: the server trusts nothing that the process sends."""
+"""An engine process that an attacker controls: the server trusts no message from the process."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -84,7 +84,7 @@ _STATEMENTS = {
 
 
 def rogues() -> list[psutil.Process]:
-    """Return the running rogue processes, without engine processes that other tests have started."""
+    """Return the running rogue processes, but not the engine processes of other tests."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -95,7 +95,7 @@ def rogues() -> list[psutil.Process]:
 
 @asynccontextmanager
 async def rogue(then: str, before: str = "") -> AsyncGenerator[ProcessConnections]:
-    """Run an engine whose process executes `before` when a session opens, and `then` at its first statement."""
+    """Run an engine whose process executes `before` when a session opens, and `then` when the first statement runs."""
     connections = ProcessConnections(
         EngineProcesses(_PROGRAM.format(then=then, before=before)),
         "place",
@@ -123,7 +123,7 @@ async def test_invalid_message_ends_process_and_fails_its_statement(then: str, m
             error = await failure(session, "SELECT 1")
             assert error.code == "engine_process_lost"
             assert not await session.is_alive()
-        async with opened(connections) as session:  # in a new process
+        async with opened(connections) as session:  # runs in a new process
             assert await session.is_alive()
 
 
@@ -202,4 +202,4 @@ async def test_invalid_calls_are_refused(monkeypatch) -> None:
             while not (status := await session.poll(handle, wait_s=1)).state.is_terminal:
                 pass
         assert status.modified_rows == 5
-        monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 0.3)  # the process ignores the close
+        monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 0.3)  # the process ignores the close request

@@ -1,4 +1,4 @@
-"""SQLAlchemy driver packages that are outdated, broken, or open connections during import."""
+"""SQLAlchemy drivers that are outdated or broken, or that open connections while they are imported."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
 
 
 class Older(DefaultDialect):
-    """A dialect that names the import method like packages for SQLAlchemy 1."""
+    """A dialect with the name of the import method that SQLAlchemy 1 used."""
 
     name = "qs_older"
 
@@ -31,7 +31,7 @@ class Older(DefaultDialect):
 
 
 class Broken(DefaultDialect):
-    """A dialect whose module cannot be loaded on this machine."""
+    """A dialect whose driver module cannot be loaded on this machine."""
 
     name = "qs_broken"
 
@@ -42,7 +42,7 @@ class Broken(DefaultDialect):
 
 
 class Connecting(DefaultDialect):
-    """A dialect whose module runs `at_import` when it is imported."""
+    """A dialect whose driver module runs `at_import` during the import."""
 
     name = "qs_connecting"
     at_import: Callable[[], object]
@@ -54,7 +54,7 @@ class Connecting(DefaultDialect):
 
 
 class UsesLibpq(DefaultDialect):
-    """A dialect that uses libpq without showing it in its URLs."""
+    """A dialect that uses libpq, which its URLs do not reveal."""
 
     name = "qs_uses_libpq"
     driver = "psycopg2"
@@ -82,7 +82,7 @@ def test_driver_that_cannot_be_imported_is_not_installed(name: str) -> None:
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
-    """Listen on a blocked address."""
+    """Listen on an address that the rules forbid."""
     with socket.create_server((_BAD, 0)) as server:
         server.setblocking(False)
         yield server

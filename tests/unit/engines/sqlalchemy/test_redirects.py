@@ -1,4 +1,4 @@
-"""Address rules apply to redirects that third-party drivers follow (Contract platform 5.11: Hosts)."""
+"""Address rules also apply to redirects that third-party drivers follow (Contract platform 5.11: Hosts)."""
 
 import asyncio
 import json
@@ -31,7 +31,10 @@ _ANA = User(id=1, username="ana")
 
 @dataclass
 class World:
-    """Servers on two addresses. They reply with the path's entry in `answers`, or redirect as `redirects` specifies."""
+    """Servers on two addresses.
+
+    They reply with the entry in `answers` for the path, or redirect as `redirects` specifies.
+    """
 
     port: int = 0
     reached: Counter[str] = field(default_factory=Counter[str])
@@ -70,7 +73,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def rows(world: World, database: str = "d", rules: AddressRules = _RULES) -> list[str]:
-    """Run a statement; return the values of its first column."""
+    """Run a statement and return the values of its first column."""
     async with session_of(world, database, rules) as session:
         answer = await direct.run(session, "SELECT 1", max_rows=10)
         return [value for batch in answer.rows for value in batch.column(0).to_pylist()]
@@ -196,7 +199,7 @@ def test_url_endpoints_use_known_default_ports(url, places, host) -> None:
     [("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
     ("mysql+mysqldb://127.0.0.5/d", 3306)])  # fmt: skip
 def test_c_library_gets_the_checked_port(url: str, port: int) -> None:
-    """Otherwise the library would read the port from the server's environment, and the rules would not check it."""
+    """Otherwise, the library would read the port from the server's environment variables, where no rule checks it."""
     own = AddressRules(own=frozenset({("localhost", port)}))
     with pytest.raises(HostRefused):
         SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)

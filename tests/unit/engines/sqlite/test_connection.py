@@ -1,4 +1,4 @@
-"""SQLite errors, and the files and settings that statements may access."""
+"""SQLite errors, and the files and settings that statements may use."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

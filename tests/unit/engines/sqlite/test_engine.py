@@ -1,4 +1,4 @@
-"""SQLite behavior beyond the contract that all engines share."""
+"""SQLite behavior that the common engine contract does not cover."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -140,7 +140,7 @@ async def test_inserted_rows_are_stored_when_returned_rows_are_unread(session: E
 
 
 async def test_slow_query_returns_first_rows_early(session: EngineSession) -> None:
-    """The first rows arrive long before they fill a batch."""
+    """The first rows arrive long before there are enough rows for a batch."""
     sql = (
         "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 200000) "
         "SELECT n, (SELECT count(*) FROM c AS d WHERE d.n + c.n > 0) FROM c"

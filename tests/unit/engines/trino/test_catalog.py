@@ -1,4 +1,6 @@
-"""Database names (`catalog.schema`), SHOW CREATE output, and sample queries for nested values."""
+"""Trino metadata: database names (`catalog.schema`), the output of SHOW CREATE, and sample queries for
+nested values.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Loading tables through Trino: statement texts, and fallbacks for connectors with missing features."""
+"""Loading tables through Trino: the SQL statements, and fallbacks for connectors that lack features."""
 
 import datetime as dt
 import re
@@ -60,7 +60,9 @@ def steps(server: ScriptedTrino) -> list[str]:
 
 
 async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: Reply) -> tuple[list[str], object]:
-    """Run a load; return its steps, and the row count or the error. The ledger is empty afterwards."""
+    """Run a load and check that its ledger is empty afterwards; return its steps, and the number of rows or
+    the error.
+    """
     ledger = MemoryLedger()
     async with scripted_trino(*script) as server, loader_at(server) as loader:
         try:
@@ -72,7 +74,7 @@ async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: 
 
 
 def text_of(*rows: tuple[str | None, ...]) -> str:
-    """Return the statement that inserts rows of text."""
+    """Return the statement that inserts rows of strings."""
     columns = tuple(LoadColumn(f"c{qualified_name}", STRING, "VARCHAR") for qualified_name in range(len(rows[0])))
     load = TableLoad(TARGET, STAGING, columns)
     loader = TrinoLoader(None, None, catalog="c", schema="d")  # type: ignore[arg-type]
@@ -83,7 +85,7 @@ def text_of(*rows: tuple[str | None, ...]) -> str:
 
 
 def rows_of(statement: str) -> list[list[str | None]]:
-    """Return the rows that Trino reads. A constant ends at the first quote that is not doubled."""
+    """Return the rows as Trino reads them. A literal ends at the first quote that is not doubled."""
     (constant,) = CONSTANT.findall(statement)
     assert "'" not in CONSTANT.sub("", statement)
     return orjson.loads(constant.replace("''", "'"))
@@ -179,7 +181,7 @@ async def test_failed_append_drops_only_the_staging_table() -> None:
 
 
 def wishes(server: ScriptedTrino) -> list[str]:
-    """Return the column lists of all CREATE TABLE statements."""
+    """Return the column list of each CREATE TABLE statement."""
     return [sql.partition("(")[2][:-1] for sql in statements(server) if sql.startswith("CREATE")]
 
 
@@ -195,7 +197,7 @@ async def moments(microsecond: int) -> AsyncIterator[pa.RecordBatch]:
 
 
 async def test_table_definition_falls_back_to_supported_features() -> None:
-    """This catalog supports neither microseconds nor NOT NULL."""
+    """The catalog in this test supports neither microseconds nor NOT NULL."""
     script = (MISSING, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, DONE)
     async with scripted_trino(*script) as server, loader_at(server) as loader:
         assert await loader.load(STRICT, moments(5000), MemoryLedger()) == 1

@@ -34,7 +34,7 @@ from queryserver.errors.statements import (
 
 PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
 SHORT = replace(PATIENT, retry_s=1.5)
-# For responses that never arrive.
+# Short timeouts, for responses that never arrive.
 NEVER = replace(PATIENT, answer_s=3, stop_s=0.3)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
@@ -198,7 +198,10 @@ def patience(broken: str) -> TrinoTimeouts:
 
 
 async def side_by_side(attempt: Callable[[str], Awaitable[object]], kinds: Iterable[str]) -> dict[str, object]:
-    """Run an attempt per response kind; return results or errors. They run concurrently, since they mostly wait."""
+    """Run the attempt for each kind of response; return the results and errors by kind.
+
+    The attempts run concurrently, since they spend most of their time waiting.
+    """
     kinds = list(kinds)
     return dict(zip(kinds, await asyncio.gather(*map(attempt, kinds), return_exceptions=True), strict=True))
 
@@ -370,7 +373,7 @@ async def test_login_is_sent_as_configured() -> None:
         ({"username": "etl", "password": "pw", "authentication": TrinoAuthentication.BASIC, "has_impersonation": True},
          NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
         ({"username": None, "authentication": TrinoAuthentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
-        # Latin-1, which Trino expects, or UTF-8 if Latin-1 lacks a character.
+        # Encoded as Latin-1, which Trino expects, or as UTF-8 if Latin-1 lacks a character.
         ({"username": "etl", "password": "p\u00fc", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnD8"),
         ({"username": "etl", "password": "p\u20ac", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",

@@ -1,4 +1,4 @@
-"""Conversion of unusual Trino JSON values to Arrow."""
+"""Conversion of unusual values in Trino's JSON to Arrow."""
 
 import datetime as dt
 from decimal import Decimal
@@ -11,7 +11,10 @@ from queryserver.formats.columns import ResultType
 
 
 def _signature(raw_type: str, *arguments: object) -> dict[str, object]:
-    """Return a type signature. Its arguments are numbers, types, or pairs with a field's name and type."""
+    """Return a type signature.
+
+    Each argument is a number, a type, or a field as a pair of name and type.
+    """
     described = []
     for argument in arguments:
         if isinstance(argument, int):

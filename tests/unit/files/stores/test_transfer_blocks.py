@@ -1,4 +1,4 @@
-"""Read sizes shared by all stores, and times that the calendar cannot represent."""
+"""The read sizes that all stores share, and timestamps that the calendar cannot represent."""
 
 import os
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Cell classes and column types (Contract importer 12)."""
+"""The classes of cells, and the types of columns (Contract importer 12)."""
 
 import calendar
 import re
@@ -198,7 +198,7 @@ def test_patterns_are_disjoint_and_match_the_same_in_re2_and_python() -> None:
 
 Names = tuple[str, str, str]
 SPECIFIED_DIALECTS = ("hive", "impala", "trino", "phoenix", "sparksql")
-"""The dialects whose types the specification lists."""
+"""The dialects whose types are listed in the specification."""
 TEXT: Names = ("STRING", "VARCHAR", "VARCHAR")
 
 
@@ -248,7 +248,10 @@ def exact(cells: Sequence[str]) -> ColumnFacts:
 
 
 def vectorised(cells: Sequence[str], repeated: int = 1) -> ColumnFacts:
-    """Return the facts of a block column: cells are null if their class is null, unless they are quoted."""
+    """Return the facts about the column as computed from an Arrow array.
+
+    Unquoted cells of class NULL become nulls in that array.
+    """
     column = [None if classify(cell) is CellKind.NULL and type(cell) is str else str(cell) for cell in cells]
     return array_facts(pa.array(column * repeated, pa.string()))
 

@@ -1,4 +1,4 @@
-"""Headers, column names and previews (Contract importer 7, 11)."""
+"""Header detection, column names and previews (Contract importer 7, 11)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -100,12 +100,12 @@ def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool)
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    # only null cells; or a single typed cell
+    # no header: only NULL cells, or a cell of a type other than text
     [
         (',"",NULL\n1,2,3\n', False),
         ("a,b,true\n1,2,3\n", False),
         ("a,b,2024-01-01\n2024-01-02,2,2024-01-03\n", False),
-        # no data: names, all different, none null, at least two
+        # without data rows, a header needs at least two names, all different and none NULL
         ("id,", False),
         ("id,ID", False),
         ("first name,e-mail (%),_x/y.z#", True),
@@ -119,23 +119,23 @@ def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool)
         ("a," + "b" * 64, True),
         ("a," + "b" * 65, False),
         ("a,b\n,\nNULL,\\N\n", True),
-        # a column of another type than text decides, whatever the other columns suggest
+        # a column with a type other than text decides, whatever the other columns suggest
         ("x,x,n\nx,x,1\n", True),
-        # the header value recurs
+        # the value in the header occurs again in the column
         ("a\na\nbb\n", False),
         ("name,y\nname,foo\nbob,barbar\n", False),
-        # common words: in the header, and in at most half of the cells below
+        # common header words count if they occur in the header and in at most half of the cells below it
         ("userID\nfoo\nx\n", True),
         ("userid\nfoo\nx\n", False),
         ("unit_PRICE\nfoo\nx\n", True),
         ("first\nmy name\nthe key\nx\nfoo\n", True),
         ("first\nmy name\nthe key\nx\na city\n", False),
-        # lengths
+        # the length of the header, compared with the lengths of the cells below
         ("foo\nba\nxy\n", True),
         ("foo\nba\n", False),
         ("fo\nba\nxy\n", False),
         ("foo,ab\nba,cd\nxy,ef\n", False),
-        # cell form: upper and lower case, digits, signs, scripts, recurring values
+        # the form of the cells: upper and lower case, digits, signs, scripts, repeated values
         ("NOM\nAnna\nBert\nCarla\n", True),
         ("Nomen\nAnna\nBert\nCarla\n", False),
         ("zzz\nA1\nB22\nC333\n", True),
@@ -143,15 +143,15 @@ def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool)
         ("Zzz\nИван\nОльга\nПётр\n", True),
         ("Zzzz\nred\ngreen\nred\ngreen\nred\n", True),
         ("Carla\nAnna\nBert\nDora\nEmil\n", False),
-        # words of other languages
+        # common header words in other languages
         ("Prénom;Ville\nJean;Paris\nMarie;Lyon\n".replace(";", ","), True),
         ("Straße,Länder\nAllee,Ulm\nGasse,Bonn\n", True),
         ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
         ("Titel,Autor\nFaust,Goethe\nRäuber,Schiller\n", True),
         ("Faust,Goethe\nRäuber,Schiller\nEmilia Galotti,Lessing\n", False),
-        # a word among several, or one that also occurs in cells below, is weaker evidence
+        # a common word is weaker evidence if it is one of several words or also occurs in cells below
         ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
-        # dates and times are names above numbers, and above text if they rise or fall
+        # dates and times are names if the cells below are numbers, or if they are text and the dates rise or fall
         ("a,2024-01-01\nx,1\ny,2\n", True),
         ("a,2024-01-01,2024-02-01\nx,here,away\ny,away,here\n", True),
         ("a,2024-01-01\nx,here\ny,away\n", False),
@@ -159,7 +159,7 @@ def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool)
         ("a,10:00,11:00\nx,1.5,2\n", True),
         ("2024-01-01,2024-01-02\n1,2\n", True),
         (",2018,2019\nx,1,2\ny,3,4\n", True),
-        # integers in equal steps next to a name
+        # integers in equal steps count as names if another cell is a name
         ("Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", True),
         ("ann,10,20,30\nmax,5,6,7\n", False),
         ("Gender,10,20,35\nmale,5,6,7\nfemale,8,9,1\n", False),

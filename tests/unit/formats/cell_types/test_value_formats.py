@@ -1,4 +1,4 @@
-"""Date and number formats: which are certain, and how they are parsed (Contract importer 12.5)."""
+"""Date and number formats: which formats are unambiguous, and how values are parsed (Contract importer 12.5)."""
 
 import pyarrow as pa
 import pytest
@@ -37,7 +37,7 @@ UNCERTAIN = [
 
 
 def of(cells: list[str], given: ValueFormats = ValueFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
-    """Measure the cells as a list and as a long Arrow column; return the types and formats found."""
+    """Profile the cells as a list and as a long Arrow column; return the types and formats that were found."""
     ways = [profile_column(cells, given), profile_column(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
 

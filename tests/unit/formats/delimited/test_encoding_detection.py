@@ -1,4 +1,4 @@
-"""Encoding detection (Contract importer 9.2): long and short texts in many languages."""
+"""Detection of encodings (Contract importer 9.2), on long and short texts in many languages."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ FIELD = Path(__file__).parents[3] / "field" / "import"
 CUSTOMERS = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted((Path(__file__).parent / "customers").glob("*.csv"))
 }
-"""Customer tables by language."""
+"""Tables of customers, by language."""
 
 NAMES = {
     ("ja", "cp932"): {"shift_jis", "cp932"}, ("ja", "euc_jp"): {"euc-jp"}, ("zh_cn", "gbk"): {"gbk", "gb18030"},

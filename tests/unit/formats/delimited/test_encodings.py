@@ -1,4 +1,4 @@
-"""File encodings (Contract importer 8.1), and text windows."""
+"""The encodings of files (Contract importer 8.1), and reading a window of the text."""
 
 import pytest
 from tests.refusals import raises_code
@@ -126,7 +126,7 @@ def excerpt(content: bytes, offset: int, length: int) -> ByteExcerpt:
 
 
 def read_through(content: bytes, size: int, encoding: str) -> str:
-    """Return the text as read by a client that resumes at each `end`."""
+    """Return the text that a client reads if it continues at each `end`."""
     offset, text = 0, ""
     while offset < len(content):
         part = window(content, offset, size, encoding)
@@ -154,7 +154,7 @@ def test_consecutive_windows_give_the_whole_text_once(encoding: str, size: int):
 def test_window_at_any_offset_starts_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
-    # Character boundaries, and the text from each boundary on.
+    # The offsets at which characters start, each with the text from there on.
     mark = 2 if encoding == "utf-16" else 0
     plain = "utf-16-le" if mark else encoding
     borders = {mark + len(text[:place].encode(plain)): text[place:] for place in range(len(text) + 1)}

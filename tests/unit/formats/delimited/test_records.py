@@ -1,4 +1,4 @@
-"""Records of delimited text (Contract importer 8), one by one and in blocks."""
+"""Records of delimited text (Contract importer 8), read one by one and in blocks."""
 
 import tracemalloc
 from contextlib import suppress
@@ -166,7 +166,7 @@ def feed_all(reader: RecordReader, text: str, times: int) -> None:
     ['"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
     '"",\n'])  # fmt: skip
 def test_reading_time_is_linear_in_the_text(unit):
-    """Searching the rest of the text for each quote takes 7 seconds or more."""
+    """If the rest of the text were searched for each quote, this would take at least 7 seconds."""
     assert any(seconds_for(unit, MIB // 4) < 4 for _ in range(TRIES))
 
 
@@ -184,7 +184,7 @@ def seconds_for(unit: str, characters: int) -> float:
 
 
 MANY = 4000
-"""A record count at which Arrow is used."""
+"""A number of records for which the reader uses Arrow."""
 
 
 def blocks_of(content: bytes, width: int, delimiters: Delimiters | None = None, encoding: str = "utf-8") -> list[Block]:
@@ -273,7 +273,7 @@ def test_limits_apply_in_long_files():
 def test_memory_does_not_grow_with_the_file(line, pieces):
     reader = BlockReader(Delimiters(), "utf-8", 4)
     piece = line * (256 * 1024 // len(line))
-    list(BlockReader(Delimiters(), "utf-8", 4).feed(piece))  # the first cells trigger imports of 29 MB
+    list(BlockReader(Delimiters(), "utf-8", 4).feed(piece))  # the first cells import modules of 29 MB
     tracemalloc.start()
     try:
         rows = sum(block.columns.num_rows for _ in range(pieces) for block in reader.feed(piece))
@@ -287,7 +287,7 @@ def test_memory_does_not_grow_with_the_file(line, pieces):
 def in_two_pieces(
     text: str, cut: int, delimiters: Delimiters, skipped: SkippedLines
 ) -> tuple[list[list[str]], list[Any]]:
-    """Feed a text in two chunks to both readers; return their records and rows."""
+    """Feed a text in two chunks to both readers; return the records of one and the rows of the other."""
     reader = RecordReader(delimiters, skipped=skipped)
     records = reader.feed(text[:cut]) + reader.feed(text[cut:], final=True)
     blocks = BlockReader(delimiters, "utf-8", 2, skipped=skipped)
@@ -313,7 +313,7 @@ def test_escapes_are_read_at_any_chunk_boundary(field: str) -> None:
         ["6", "end\\"],
     ]  # fmt: skip
     if field == "||":
-        # An escape applies to a single character.
+        # Each escape applies only to the next character.
         text = text.replace("q\\||", "q\\|\\|")
     for cut in range(len(text)):
         records, rows = in_two_pieces(text, cut, Delimiters(field, escape="\\"), SkippedLines())

@@ -1,4 +1,4 @@
-"""Process confinement: refused actions, actions that still work, and process termination (rule T33)."""
+"""The process sandbox: actions it refuses, actions that still work, and how processes end (rule T33)."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ def called(function, *arguments):
 
 
 def child(code: str, directory: Path, *, expect: int = 0) -> str:
-    """Run `code` in a separate process without environment variables; return its output."""
+    """Run `code` in a new process without environment variables; return its output."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", BEGIN + code, str(directory)], env={}, capture_output=True, text=True, timeout=60
     )
@@ -233,7 +233,7 @@ def test_permitted_actions_still_work(attempts, what):
 
 
 def test_ended_process_can_be_detected(attempts):
-    """DuckDB removes temporary files of processes that have ended."""
+    """DuckDB removes the temporary files of processes that no longer exist."""
     assert attempts["find a process gone"] == errno.ESRCH
 
 
@@ -388,7 +388,7 @@ except FileNotFoundError:
 @needs_landlock
 @needs_seccomp
 def test_running_threads_get_seccomp_filter_and_are_counted(tmp_path):
-    """Landlock applies to running threads only since Linux 7.0."""
+    """Landlock can be applied to threads that are already running only since Linux 7.0."""
     code = """
 go, done, found = threading.Event(), threading.Event(), []
 
@@ -424,7 +424,7 @@ def test_network_access_can_be_permitted(tmp_path):
 
 @pytest.mark.skipif(SUPPORT.landlock_abi < 4, reason="Landlock of this kernel has no rules for TCP")
 def test_landlock_without_seccomp_refuses_tcp(tmp_path):
-    """Architectures without a system call list have no seccomp filter."""
+    """On architectures without a list of system calls, there is no seccomp filter."""
     alone = "from queryserver.platform.confinement import process; process.has_seccomp = lambda: False"
     code = LISTENING.format(f"{alone}; confine(Confinement())")
     assert child(code, tmp_path) == f"{errno.EACCES}\n"
@@ -445,7 +445,7 @@ print(held, resource.getrlimit(resource.RLIMIT_NOFILE), attempt(lambda: socket.s
 
 @needs_landlock
 def test_exceeding_landlock_ruleset_limit_is_not_an_error(tmp_path):
-    """A process can stack at most 16 rulesets, including the rulesets of its container."""
+    """A process can have at most 16 stacked rulesets, including those of its container."""
     code = """
 from queryserver.platform.confinement import linux, process
 linux.control_process(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -457,5 +457,5 @@ print(confine(Confinement()).landlock_abi)
 
 
 def test_child_limits_do_not_affect_the_test_process(tmp_path):
-    """The tests above limited only their child processes."""
+    """The tests above set limits only in their child processes."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] != 40

@@ -1,4 +1,4 @@
-"""The system call filter, interpreted like the kernel does for each architecture, and the system call numbers."""
+"""The system call filter, interpreted as the kernel of each architecture does, and the system call numbers."""
 
 import errno
 import re
@@ -14,7 +14,7 @@ HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-# Some systems' headers lack these calls. New calls have the same number on all architectures.
+# Some systems' headers do not define these calls. Recent calls have the same number on all architectures.
 NEWER = {"fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469}
 READ = {"x86_64": 0, "aarch64": 63}
 
@@ -22,7 +22,10 @@ both = pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 
 
 def decided(program, number: int, audit: int, *arguments: int) -> int:
-    """Run the filter for a call; return 0 or the error number. Raise if the program runs past its end."""
+    """Run the filter for a system call; return 0 or the error number.
+
+    Raises an exception if the program runs past its end.
+    """
     filled = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     words = {0: number, 4: audit} | {16 + 8 * at: one & 0xFFFFFFFF for at, one in enumerate(filled)}
     at, value = 0, 0
@@ -93,7 +96,7 @@ def test_filter_refuses_calls_for_other_architectures(machine):
         ("setpriority", (0, 0, 5), 0),
         ("setpriority", (0, PID, 5), 0),
         ("setpriority", (0, PID + 1, 5), errno.EPERM),
-        ("setpriority", (2, 0, 5), errno.EPERM),  # all of the user's processes
+        ("setpriority", (2, 0, 5), errno.EPERM),  # all processes of the user
         ("ioprio_set", (1, 0, 0), 0),
         ("ioprio_set", (3, 0, 0), errno.EPERM),
         ("prlimit64", (0, 9), 0),

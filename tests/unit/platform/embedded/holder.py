@@ -1,4 +1,4 @@
-"""Runs the embedded PostgreSQL in a state directory until the program reads a line or is killed."""
+"""Runs the embedded PostgreSQL in a state directory until this program reads a line from its input or is killed."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 
 async def main(state_dir: Path) -> None:
-    """Start the server, print the administrator's DSN, and wait for an input line."""
+    """Start the server, print the administrator's DSN, and wait for a line of input."""
     async with EmbeddedPostgres.start(state_dir) as server:
         print(server.admin_dsn(), flush=True)
         await asyncio.to_thread(sys.stdin.readline)

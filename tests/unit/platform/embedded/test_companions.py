@@ -1,4 +1,4 @@
-"""Settings of the worker and beat processes that `serve --embedded --with-workers` starts."""
+"""The settings of the worker and beat processes that `serve --embedded --with-workers` starts."""
 
 from pathlib import Path
 

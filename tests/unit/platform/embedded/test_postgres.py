@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL starts, keeps its data, and stops completely, however its owner ends."""
+"""The embedded PostgreSQL starts, keeps its data, and stops completely, no matter how its parent process ends."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ def cluster_of(state_dir: Path) -> PostgresCluster:
 
 @contextlib.contextmanager
 def holder(state_dir: Path):
-    """Run the directory's server in another process, which is killed at the end."""
+    """Run the server of the state directory in another process, which is killed at the end."""
     with subprocess.Popen(
         [sys.executable, str(HOLDER), str(state_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -69,7 +69,7 @@ def holder(state_dir: Path):
 
 
 def runs(pid: int) -> bool:
-    """Return whether the process still runs. A zombie process has ended."""
+    """Return whether the process is still running; a zombie process is not."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
@@ -165,7 +165,7 @@ async def test_next_start_stops_orphaned_server_and_keeps_committed_rows(tmp_pat
 
 
 async def test_orphaned_backends_without_postmaster_are_ended(tmp_path: Path):
-    """A busy backend does not immediately notice that its postmaster has ended."""
+    """A busy backend does not notice immediately that its postmaster has ended."""
     with holder(tmp_path) as process:
         dsn = (await asyncio.to_thread(process.stdout.readline)).strip()
         cluster = cluster_of(tmp_path)
@@ -270,7 +270,7 @@ async def test_incomplete_cluster_is_deleted(tmp_path: Path):
 
 
 def test_late_files_of_killed_start_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The killed start's initdb may keep writing for a moment."""
+    """The initdb process of the killed start may continue to write files for a moment."""
 
     def make(data: Path, *_: object, **__: object) -> None:
         (data.parent / "new-late" / "base").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The embedded sample: databases, files and login permissions."""
+"""The embedded sample: its databases, its files, and the permissions of its logins."""
 
 import asyncio
 import csv
@@ -52,7 +52,7 @@ REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientP
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory):
-    """Start a separate server, since other tests permit loopback logins on the shared server."""
+    """Start a server of its own, because other tests enable loopback logins on the shared server."""
     async with EmbeddedPostgres.start(tmp_path_factory.mktemp("access"), durable=False) as server:
         await ensure_databases(server, sample_tables)
         yield server
@@ -332,7 +332,7 @@ async def test_user_cannot_take_over_shared_tables(sample: PostgresqlEngine, sta
     for role in ("RESET ROLE", "SET ROLE none", "SET ROLE sample_owner"):
         async with sample.session(ANA, NO_OPTIONS) as session:
             await run(session, role)
-            with suppress(EngineError):  # PostgreSQL only warns about some ineffective statements
+            with suppress(EngineError):  # for some ineffective statements, PostgreSQL only issues a warning
                 await run(session, statement)
         assert await said(sample, BEN, OWNERS) == [(SAMPLE_OWNER, 4)]
         assert await said(sample, BEN, "SELECT count(*) FROM customers") == [(400,)]
@@ -350,7 +350,7 @@ async def test_login_outside_shared_role_cannot_create_tables(sample: Postgresql
 async def test_tables_taken_over_in_earlier_version_return_to_shared_owner(server: EmbeddedPostgres) -> None:
     admin = server.admin_dsn(SAMPLE_DATABASE)
     engine = sample_engine(server)
-    assert await said(engine, ANA, "SELECT 1") == [(1,)]  # creates the login
+    assert await said(engine, ANA, "SELECT 1") == [(1,)]  # this creates the login
     for statement in ("CREATE TABLE taken (n integer)", "ALTER TABLE taken OWNER TO sample_user_1"):
         await execute(admin, statement)
     await ensure_databases(server, sample_tables)

@@ -1,4 +1,4 @@
-"""The sample database's separate PostgreSQL cluster, which starts at first use."""
+"""The separate PostgreSQL cluster of the sample database, which starts when it is first used."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ async def started(state_dir: Path, limits: SampleLimits = NO_LIMITS) -> AsyncGen
 
 @asynccontextmanager
 async def engine_of(sample: SampleServer) -> AsyncGenerator[PostgresqlEngine]:
-    """Build the engine like a server does."""
+    """Build the engine as the application does."""
     settings = with_embedded_resources(Settings(), sample.defaults)
     builder = EngineBuilder(settings)
     [connector] = [one for one in configured_connectors(settings) if one.dialect == "postgresql"]
@@ -143,7 +143,7 @@ async def test_sample_from_earlier_version_is_migrated_with_user_objects(tmp_pat
 
 
 class Usage:
-    """Usage of a simulated disk with `total` bytes."""
+    """The usage of a simulated disk of `total` bytes."""
 
     def __init__(self, total: int, used: int) -> None:
         self.total, self.used, self.free = total, used, total - used

@@ -1,4 +1,4 @@
-"""The embedded Valkey ends with the process that started it, whenever that process is killed."""
+"""The embedded Valkey ends together with the process that started it, at whatever moment that process is killed."""
 
 import asyncio
 import signal
@@ -55,7 +55,7 @@ async def test_killed_owner_leaves_no_valkey_processes(starts: int, tmp_path_fac
 
 
 def runs(pid: int) -> bool:
-    """Return whether the process exists and has not ended."""
+    """Return whether the process exists and is not a zombie."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

@@ -1,4 +1,4 @@
-"""The service reads every settings key, or this module states why it does not."""
+"""The service reads every settings key, except those listed here with the reason."""
 
 import ast
 from collections.abc import Iterator
@@ -9,17 +9,19 @@ from queryserver.platform.settings.sections import Section, keys
 from queryserver.platform.settings.tree import Settings
 
 PACKAGE = Path(queryserver.__file__).parent
-# Modules that handle the settings tree as a whole. Keys that only they read do not count as used.
+# Modules that process the settings tree as a whole. A key that only these modules read counts as unused.
 ABOUT_SETTINGS = {"contradictions.py", "loading.py", "report.py", "section.py", "tree.py"}
 
 WITHOUT_EFFECT = {"beeswax.close_sessions", "beeswax.max_number_of_sessions", "hadoop.hdfs_clusters.temp_dir"}
-"""Keys accepted because older settings files contain them. The documentation says that they have no effect."""
+"""Keys that are accepted because older settings files contain them. The documentation states that they have
+no effect.
+"""
 
 CHECKED = {"desktop.ldap.use_start_tls"}
-"""Keys that are only validated: `false` is a problem, since passwords must never be sent unencrypted."""
+"""Keys that are only validated. `false` is reported as a problem, since passwords must never be sent unencrypted."""
 
 OTHER_NAMES = {"metastore.allow_sample_data_from_views"}
-"""Keys whose value is copied to another key, which the service reads."""
+"""Keys whose values are copied to other keys, which the service reads."""
 
 OF_THE_TASK_SERVER = {
     *(f"desktop.smtp.{key}" for key in ("default_from_email", "host", "password", "port", "tls", "user")),
@@ -37,7 +39,7 @@ OF_THE_TASK_SERVER = {
     ),
     "retention.tasks_days",
 }
-"""Keys that workers and the beat read."""
+"""Keys that only workers and the beat process read."""
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -52,7 +54,9 @@ def attributes(tree: ast.AST) -> set[str]:
 
 
 def names_read() -> set[str]:
-    """Return the attribute names that the service reads, including names within the section properties it reads."""
+    """Return the attribute names that the service reads, including those inside the section properties that
+    it reads.
+    """
     found, properties = set[str](), dict[str, set[str]]()
     for file in PACKAGE.rglob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Settings report, settings warnings, and secret sources."""
+"""The settings report, warnings about settings, and sources of secrets."""
 
 import tomllib
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> None
     ],
 )
 def test_report_masks_passwords_and_tokens_in_urls(tmp_path: Path, address: str, shown: str) -> None:
-    """The key's name does not mark the URL as secret, so only the URL's secret parts are masked."""
+    """The name of the key does not mark the URL as secret, so only the secret parts of the URL are masked."""
     file = tmp_path / "q.toml"
     file.write_text(f'[hadoop.yarn_clusters.a]\nresourcemanager_api_url = "{address}"\n')
     settings = load_settings(file, {})
@@ -85,7 +85,9 @@ def test_sample_file_changes_nothing_and_states_every_default(tmp_path: Path) ->
 
 
 def _uncommented(text: str) -> list[str]:
-    """Return the uncommented keys and table headers, without tables whose entries have user-defined names."""
+    """Return the keys and table headers that are not commented out, except tables whose entries have user-defined
+    names.
+    """
     lines, kept = [], True
     for line in text.splitlines():
         bare = line.removeprefix("# ")
@@ -124,7 +126,7 @@ _HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"
 
 
 def warned_of(**desktop: Any) -> set[str]:
-    """Return the keys that have warnings."""
+    """Return the keys for which there are warnings."""
     return {key for key, _ in exposure(Settings.model_validate({"desktop": desktop}))}
 
 
@@ -166,9 +168,9 @@ def test_external_allowed_host_implies_remote_clients() -> None:
     assert warned_of(allowed_hosts=("localhost", "127.0.0.1")) == set()
 
 
-# Further keys that table entries require.
+# Other keys that the entries of these tables require.
 _NEEDED = {"notebook.interpreters": {"interface": "sqlite"}, "desktop.connectors": {"dialect": "x", "interface": "y"}}
-# Valid values for these keys. Other secrets accept any text.
+# Valid values of these keys. All other secrets accept any string.
 _GOOD = {
     "desktop.secret_key": "Zr8#a-secret-key-of-more-than-32-letters",
     "desktop.secret_key_fallbacks": "Zr8#a-former-key-of-more-than-32-letters",
@@ -180,7 +182,7 @@ _GOOD = {
 
 
 def secrets(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Return each secret's path, with `one` as the name of table entries."""
+    """Yield the path of each secret, with `one` as the name of each table entry."""
     for name, key in keys(section).items():
         if key.section:
             yield from secrets(key.section, (*path, name))
@@ -206,7 +208,7 @@ def found(settings: Settings, path: list[str]) -> Any:
 
 
 def nested(path: list[str], value: Any) -> dict[str, Any]:
-    """Return a table with one value and the keys that its entries require."""
+    """Return a settings tree that contains the value and the other keys that its table entries require."""
     tree: dict[str, Any] = {}
     table = tree
     for place, name in enumerate(path[:-1]):
@@ -233,7 +235,7 @@ def test_every_secret_may_come_from_file_or_script(tmp_path: Path, kind: str, so
 
 
 def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsResult, str]:
-    """Read settings that give one secret that way; return them and the expected value."""
+    """Read settings whose secret `name` comes from a source of this kind; return the result and the expected value."""
     value = _GOOD.get(name, "planted")
     secret = directory / "secret"
     secret.write_text(f"{value}\n")

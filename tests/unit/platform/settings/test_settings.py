@@ -1,4 +1,4 @@
-"""Reading of settings (Contract platform 11)."""
+"""How settings are read (Contract platform 11)."""
 
 import json
 from collections.abc import Callable, Mapping

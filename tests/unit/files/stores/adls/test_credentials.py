@@ -1,4 +1,4 @@
-"""Azure credentials, from the settings to request headers."""
+"""Azure credentials: from the settings to the headers of requests."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.exa
 
 
 class Login:
-    """A login service and a clock in seconds."""
+    """A login service, and a clock in seconds."""
 
     def __init__(self, life: object = 3600) -> None:
         self.life = life
@@ -131,7 +131,7 @@ REFERENCE = (
 
 
 def test_reference_example_is_reproduced():
-    """The example is in "Authorize with Shared Key", section "Constructing the signature string"."""
+    """The example is from "Authorize with Shared Key", section "Constructing the signature string"."""
     query = [("restype", "container"), ("comp", "metadata"), ("timeout", "20")]
     assert string_to_sign("myaccount", "GET", "/mycontainer", query, COMMON) == REFERENCE
 
@@ -165,7 +165,7 @@ KEY = {"account_key": "a2V5"}
 
 @pytest.fixture
 def built(monkeypatch):
-    """Return a function that builds the file system and returns its account."""
+    """Return a function that builds the file system from settings and returns its account."""
     accounts: list[AzureAccount] = []
     made = AdlsFileSystem.__init__
 

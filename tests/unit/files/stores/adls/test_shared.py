@@ -1,4 +1,4 @@
-"""Locations, entries and block sizes of Azure accounts."""
+"""The locations, entries and block sizes of Azure accounts."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A local root in an empty directory, as seen by its users."""
+"""A local root in an empty directory, and its storages for several users."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def file_system(root: Path) -> AsyncIterator[LocalFileSystem]:
-    """Provide the file system; no descriptor below the root may remain open."""
+    """Provide the file system, and check at the end that no descriptor below the root is open."""
     async with file_system_of(root) as file_system:
         yield file_system
 
@@ -41,6 +41,6 @@ async def admin(file_system: LocalFileSystem) -> UserStorage:
 
 @pytest.fixture
 async def private(tmp_path: Path) -> AsyncIterator[PrivateStorage]:
-    """Provide the service's own files, below `own`."""
+    """Provide the storage of the service's own files, below `own`."""
     async with PrivateStorage(tmp_path / "own") as storage:
         yield storage

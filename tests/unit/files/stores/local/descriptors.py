@@ -1,4 +1,4 @@
-"""Open descriptors of this process."""
+"""The file descriptors that this process has open."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,7 +9,7 @@ from queryserver.files.stores.local.storage import LocalFileSystem
 
 
 def open_below(directory: Path) -> list[str]:
-    """Return this process's descriptors that point below a directory."""
+    """Return the open descriptors of this process that refer to entries below a directory."""
     links = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
@@ -21,7 +21,7 @@ def open_below(directory: Path) -> list[str]:
 
 @asynccontextmanager
 async def file_system_of(root: Path) -> AsyncGenerator[LocalFileSystem]:
-    """Provide a local root; no descriptor below it may remain open."""
+    """Provide a local root, and check at the end that no descriptor below the root is open."""
     file_system = LocalFileSystem(root)
     yield file_system
     await file_system.close()

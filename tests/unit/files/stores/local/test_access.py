@@ -1,4 +1,4 @@
-"""Access rules of the local root, one by one (Contract storage 10.5)."""
+"""The access rules of the local root, one test per rule (Contract storage 10.5)."""
 
 import stat
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ CHANGES = {
 
 @asynccontextmanager
 async def new_root(tmp_path):
-    """Create a root for one case, with storages of alice, bob and an administrator."""
+    """Create a root for each case, with storages for alice, bob and an administrator."""
     root = Path(mkdtemp(dir=tmp_path))
     async with file_system_of(root) as file_system:
         yield root, *(file_system.as_user(user) for user in (ALICE, BOB, ADMIN))
@@ -151,7 +151,7 @@ async def test_existence_of_another_home_is_not_revealed(alice, bob):
 @pytest.mark.security("S9")
 @pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
 async def test_names_resembling_the_home_parent_are_closed(name, alice, admin):
-    """Case-folding file systems treat such a name as the same directory."""
+    """On a file system that folds case, such a name refers to the same directory."""
     await put(admin, f"{name}/bob/file")
     for path in (f"{name}/bob", f"{name}/alice", f"{name}/bob/file"):
         with pytest.raises(PermissionDenied):
@@ -226,7 +226,7 @@ async def test_missing_root_is_an_unavailable_store(tmp_path):
 
 
 async def test_copying_from_another_home_creates_nothing(alice, bob):
-    """Calls such as copying reveal no more about an inaccessible path than reading does."""
+    """A call such as copying must reveal no more about an inaccessible path than reading does."""
     await put(alice, "user/alice/file")
     assert not await is_there(bob, "shared/file")
     with pytest.raises(PermissionDenied):

@@ -1,4 +1,4 @@
-"""The state of files after failures of the machine, the disk or the process."""
+"""The state of the files after a failure of the machine, the disk or the process."""
 
 import asyncio
 import errno
@@ -85,7 +85,7 @@ async def test_directory_filled_during_deletion_is_eventually_deleted(private, o
 
 
 async def test_very_deep_tree_is_deleted(private, own):
-    """Renaming makes trees deeper than any path or descriptor limit allows."""
+    """With renames, a tree can become deeper than any limit on paths or descriptors."""
 
     def dig() -> None:
         bottom = os.open(own, os.O_RDONLY)
@@ -257,7 +257,7 @@ FULL = """
 
 @pytest.mark.storage(59)
 async def test_full_disk_is_reported_and_nothing_remains(root):
-    """A file-size limit simulates the full disk, since setting it needs no privileges."""
+    """A file-size limit simulates the full disk, because setting this limit requires no privileges."""
     (root / "user" / "alice").mkdir(parents=True)
     (root / "user" / "alice" / "file").write_text("old")
     ran = await run_program(FULL, root)
@@ -306,7 +306,7 @@ READ_ONLY = """
 
 
 async def test_unwritable_directory_is_rejected(tmp_path):
-    """Runs as an unprivileged user if the tests run as root, since root may write everywhere."""
+    """If the tests run as root, this test runs as an unprivileged user, because root may write anywhere."""
     root = tmp_path / "root"
     for directory in ("docs", "shared", "closed"):
         (root / directory).mkdir(parents=True)
@@ -340,7 +340,7 @@ async def test_version_read_fails_if_the_file_changes(alice, root):
 
 
 async def test_replaced_file_is_read_to_its_end(alice):
-    """Without a version, the bytes still come from the file that was opened."""
+    """Even if no version is specified, all bytes come from the file that was opened first."""
     await put(alice, "shared/file", b"a" * 3_000_000)
     reading = alice.read("shared/file")
     pieces = [await anext(reading)]
@@ -378,7 +378,7 @@ def test_system_errors_map_to_storage_errors(number, kind):
 
 
 async def test_rename_never_replaces_without_system_support(root, monkeypatch):
-    """Some file systems lack the no-replace flag."""
+    """Some file systems do not support the no-replace flag."""
     monkeypatch.setattr("queryserver.files.stores.local.tree._renamed_at_once", lambda *_: False)
     file_system = LocalFileSystem(root)
     admin = file_system.as_user(StorageUser("root", is_admin=True))

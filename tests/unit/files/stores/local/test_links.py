@@ -30,7 +30,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(root: Path) -> Path:
-    """Provide the shared directory with a subdirectory and one regular file."""
+    """Provide the shared directory with a subdirectory and a regular file."""
     shared = root / "shared"
     (shared / "inside").mkdir(parents=True)
     (shared / "file").write_text("own")
@@ -39,7 +39,7 @@ def shared(root: Path) -> Path:
 
 @pytest.fixture(params=LINKS)
 def link(request: pytest.FixtureRequest, shared: Path, outside: Path) -> str:
-    """Create a link in `/shared`, named after its target; return its path."""
+    """Create a link in `/shared` that is named after its target; return its path."""
     name = request.param
     targets = {
         "to_directory": outside,
@@ -144,7 +144,7 @@ async def test_summary_excludes_link_targets(alice, shared, outside):
 
 @contextmanager
 def exchanging(directory: Path, link: Path) -> Iterator[None]:
-    """Swap the names of a directory and a link as fast as possible until the block ends."""
+    """Exchange the names of a directory and a link in a loop, as fast as possible, until the block ends."""
     stop = threading.Event()
     exchange = ctypes.CDLL(None, use_errno=True).renameat2
 
@@ -183,7 +183,7 @@ async def test_directory_swapped_with_a_link_leads_nowhere(alice, shared, outsid
             ):
                 try:
                     answer = await call
-                except (SymlinkNotFollowed, NotADirectory):  # a link, or already a directory again
+                except (SymlinkNotFollowed, NotADirectory):  # the entry is a link, or a directory again
                     refused += 1
                 except (PathNotFound, PathExists):
                     pass
@@ -200,7 +200,7 @@ async def test_directory_swapped_with_a_link_leads_nowhere(alice, shared, outsid
 
 @pytest.mark.security("S5")
 async def test_tree_swapped_with_a_link_is_deleted_without_the_link_target(alice, shared, outside):
-    """The swap also happens inside the tree under deletion."""
+    """The names are also exchanged inside the tree that is being deleted."""
     for number in range(60):
         (shared / "tree" / "door" / str(number)).mkdir(parents=True)
     (shared / "tree" / "link").symlink_to(outside)
@@ -219,7 +219,7 @@ async def test_tree_swapped_with_a_link_is_deleted_without_the_link_target(alice
 
 @pytest.fixture(params=["pipe", "socket", "device"])
 def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Create an entry other than a file, directory or link; yield its path."""
+    """Create an entry that is neither a file nor a directory nor a link; yield its path."""
     path = shared / "stranger"
     if request.param == "pipe":
         os.mkfifo(path)
@@ -230,7 +230,7 @@ def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.M
             pytest.skip("only an administrator of the machine makes devices")
     listening = socket.socket(socket.AF_UNIX)
     if request.param == "socket":
-        monkeypatch.chdir(shared)  # socket addresses must be short
+        monkeypatch.chdir(shared)  # the path of a socket must be short
         listening.bind("stranger")
     yield "shared/stranger"
     listening.close()
@@ -329,7 +329,7 @@ async def test_link_created_during_a_write_is_not_written_through(alice, shared,
 
 @pytest.mark.security("S5")
 async def test_directory_replaced_by_a_link_during_a_write_keeps_the_file(alice, shared, outside):
-    """The bytes stay in the directory that was opened."""
+    """The bytes are written to the directory that was opened first."""
 
     async def moved() -> AsyncIterator[bytes]:
         yield b"one"

@@ -1,4 +1,4 @@
-"""The local root: its settings and the upload area."""
+"""The settings and the upload area of the local root."""
 
 import os
 import stat

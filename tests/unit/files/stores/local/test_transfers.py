@@ -1,4 +1,4 @@
-"""Flushing in the local root, and large directories."""
+"""Flushing files to disk in the local root, and listing large directories."""
 
 import asyncio
 import time
@@ -128,9 +128,9 @@ async def test_abandoned_flush_does_not_use_the_time_of_the_next_one() -> None:
 
 
 async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> None:
-    """Run the scenario up to three times; one run must pass without a flush timeout.
+    """Run the scenario up to three times; one run must succeed without a flush timeout.
 
-    A busy machine may spoil the other runs.
+    On a busy machine, the other runs may time out.
     """
     for left in reversed(range(TRIES)):
         threads = FileThreads(max_threads=1, timeout_s=1)
@@ -159,7 +159,7 @@ async def test_listing_canceled_within_a_batch_is_closed_afterwards(
         finally:
             closed.set()
 
-    listed = batches()  # kept here, so that garbage collection does not close it
+    listed = batches()  # kept in a variable, so that garbage collection does not close it
 
     def listing(*_: Any) -> Generator[Batch]:
         return listed
@@ -239,11 +239,11 @@ async def test_listing_a_large_directory_does_not_block_the_event_loop(alice, la
         await watching
         return worst, found
 
-    assert await at_best(held_up_s, below_s=1) == ENTRIES  # a listing inside the event loop takes longer
+    assert await at_best(held_up_s, below_s=1) == ENTRIES  # listing inside the event loop would take longer
 
 
 async def test_listing_continues_while_entries_are_deleted(alice, large):
-    """Each entry that exists throughout is listed once."""
+    """An entry that exists during the whole listing is listed exactly once."""
     seen, cursor = [], None
     for _ in range(10):
         async with aclosing(alice.list_directory("shared", cursor=cursor, batch_size=100)) as listing:

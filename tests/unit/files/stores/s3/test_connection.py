@@ -1,4 +1,4 @@
-"""S3 account selection from the settings."""
+"""The S3 store that is built from the account in the settings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The HDFS gateway: settings, identities and calls."""
+"""The HDFS gateway: settings, user identities and calls."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from queryserver.platform.settings.tree import Settings
 
 ANA = StorageUser("ana")
 QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)
-"""For stores that do not respond."""
+"""Timeouts for stores that do not respond."""
 PATIENT = Timeouts(connect_s=30, silence_s=30, call_s=60)
 FILE = {
     "pathSuffix": "", "type": "FILE", "length": 5, "owner": "ana", "group": "g", "permission": "644",
@@ -35,7 +35,7 @@ STATUS = Answer(body=json.dumps({"FileStatus": FILE}).encode())
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
@@ -104,7 +104,7 @@ async def test_standby_or_unreachable_name_node_fails_over():
         store = file_system("http://127.0.0.1:1/webhdfs/v1", first.url, second.url)
         for _ in range(3):
             assert (await store.as_user(ANA).stat("f")).size_bytes == 5
-        # From then on, the node that responded is called first.
+        # From now on, the client first calls the node that responded.
         assert (len(first.asked), len(second.asked)) == (1, 3)
         await store.close()
         store = file_system(first.url)
@@ -167,9 +167,9 @@ async def test_huge_listing_response_uses_little_memory():
                 count += len(batch.entries)
                 largest = max(largest, len(batch.entries))
                 max_bytes = max(max_bytes, resident_bytes())
-        # The store ignored the start position, as HttpFS does.
+        # Like HttpFS, the store ignored the start position.
         assert (count, largest) == (100_000, 1000)
-        # All entries together take 80 MB or more.
+        # All entries together would take at least 80 MB.
         assert max_bytes - before_bytes < 24 * 1024 * 1024
         await store.close()
 
@@ -209,7 +209,7 @@ async def test_truncated_or_replaced_file_fails_the_read():
         answers = Answer(body=json.dumps({"FileStatus": FILE}).encode())
         node.script = _always(answers, Answer(body=b"bytes"))
         with pytest.raises(EntryChanged):
-            # The last chunk, here the only one, is held back until the file has been checked again.
+            # The last chunk, which here is the only one, is returned only after the file has been checked again.
             await anext(storage.read("f", version=version))
         FILE["fileId"] = 4
         await store.close()

@@ -1,4 +1,4 @@
-"""WebHDFS responses: listings and failures."""
+"""WebHDFS responses: directory listings and errors."""
 
 import json
 from datetime import UTC, datetime
