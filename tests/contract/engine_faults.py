@@ -153,7 +153,7 @@ class FaultsContract(EngineBasis):
             operation(session, self.facts.rows_sql(5_000_000)) as handle,
         ):
             await ended(session, handle)
-            with pytest.raises(_LOST):  # noqa: PT012 the first batch may come
+            with pytest.raises(_LOST):  # noqa: PT012 the first batch may still arrive
                 async for _ in session.batches(handle):
                     await proxy.die()
         await self.works_again(engine, proxy)

@@ -55,7 +55,7 @@ VALUES: tuple[tuple[Any, Any], ...] = (
     (typed("date", "2024-02-29"), dt.date(2024, 2, 29)),
     (typed("date", "0987-06-05"), dt.date(987, 6, 5)),
     (typed("time", "10:20:30"), dt.time(10, 20, 30)),
-    (typed("timestamp", "2024-01-31T10:20:30.125"), dt.datetime(2024, 1, 31, 10, 20, 30, 125000)),  # noqa: DTZ001 a value without zone
+    (typed("timestamp", "2024-01-31T10:20:30.125"), dt.datetime(2024, 1, 31, 10, 20, 30, 125000)),  # noqa: DTZ001 a naive timestamp
     (typed("timestamp_tz", "2024-01-31 10:20:30+02:00"), dt.datetime(2024, 1, 31, 8, 20, 30, tzinfo=dt.UTC)),
     (typed("binary", b64encode(BLOB).decode()), BLOB),
     ([1, 2, None], [1, 2, None]),

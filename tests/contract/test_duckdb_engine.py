@@ -49,7 +49,7 @@ TYPES = (
     typed("DATE '2024-01-31'", T.DATE, "DATE", dt.date(2024, 1, 31)),
     typed("DATE 'infinity'", T.DATE, "DATE", "infinity"),
     typed("DATE '0044-03-15 (BC)'", T.DATE, "DATE", "0044-03-15 (BC)"),
-    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "TIMESTAMP", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a value without zone
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "TIMESTAMP", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     typed("TIMESTAMP '-infinity'", T.TIMESTAMP, "TIMESTAMP", "-infinity"),
     typed("TIMESTAMP '12024-01-31 10:20:30.5'", T.TIMESTAMP, "TIMESTAMP", "12024-01-31 10:20:30.5"),
     typed("INTERVAL '1 day 02:03:04'", T.INTERVAL_DAY_TIME, "INTERVAL", "1 day 02:03:04"),

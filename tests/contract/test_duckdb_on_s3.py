@@ -71,7 +71,7 @@ async def test_stopped_write_leaves_no_object_or_upload(
     endless = f"COPY (SELECT range, hash(range) FROM range(1_000_000_000)) TO '{place}/big.csv'"
     client = await store._connection._open_client()  # only the driver, not the store, can list uploads
     async with operation(session, endless) as handle:
-        while not (await client.list_multipart_uploads(Bucket=place[6:])).get("Uploads"):  # noqa: ASYNC110 no event
+        while not (await client.list_multipart_uploads(Bucket=place[6:])).get("Uploads"):  # noqa: ASYNC110 the engine sends no event
             await asyncio.sleep(0.05)
         await session.cancel(handle)
         assert (await ended(session, handle, within_s=30)).state is OperationState.CANCELED

@@ -59,8 +59,8 @@ TYPES = (
     ),
     typed("unhex('00FF')", T.BINARY, "binary", b"\x00\xff"),
     typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
-    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
-    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
+    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 a naive timestamp
     typed("array(1, 2)", T.ARRAY, "array", "[1,2]"),
     typed("map('a', 1)", T.MAP, "map", '{"a":1}'),
     typed("named_struct('x', 1, 'y', 'z')", T.STRUCT, "struct", '{"x":1,"y":"z"}'),

@@ -156,7 +156,7 @@ async def test_store_failure_during_download_raises_error(file_system, behind_fa
 
 async def sizes(pieces: AsyncIterator[bytes], got: list[int]) -> None:
     async for piece in pieces:
-        got.append(len(piece))  # noqa: PERF401 what came before a failure counts
+        got.append(len(piece))  # noqa: PERF401 keeps the chunks received before a failure
 
 
 @pytest.mark.storage(9, 86)

@@ -41,9 +41,9 @@ TYPES = (
     _typed("decimal(38,0)", "99999999999999999999999999999999999999", ResultType.DECIMAL, Decimal("9" * 38)),
     _typed("string", "'Zoë 🐘'", ResultType.STRING, "Zoë 🐘"),
     _typed("varchar(20)", "'ab'", ResultType.VARCHAR, "ab"),
-    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     _typed("timestamp", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 a naive timestamp
     _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31)),
     _typed("binary", "'ab'", ResultType.BINARY, b"ab"),
 )  # fmt: skip

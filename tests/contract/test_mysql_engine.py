@@ -66,11 +66,11 @@ TYPES = (
     _typed("date", "'2024-01-00'", ResultType.DATE, "2024-01-00"),
     _typed("time", "'-838:59:59'", ResultType.STRING, "-838:59:59"),
     _typed("time(3)", "'10:20:30.5'", ResultType.STRING, "10:20:30.500"),
-    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     _typed("datetime(6)", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 a naive timestamp
     _typed("datetime", "'0000-00-00 00:00:00'", ResultType.TIMESTAMP, "0000-00-00 00:00:00"),
-    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     _typed("point", "point(1, 2)", ResultType.USER_DEFINED,
            bytes.fromhex("000000000101000000000000000000f03f0000000000000040"), "geometry"),
 )  # fmt: skip

@@ -51,11 +51,11 @@ _TYPED = (
     ("DATE", "TO_DATE('2024-01-31 10:20:30')", ResultType.DATE, dt.date(2024, 1, 31)),
     ("TIME", "TO_TIME('2024-01-31 10:20:30.5')", ResultType.STRING, dt.time(10, 20, 30, 500_000)),
     ("TIMESTAMP", "TO_TIMESTAMP('2024-01-31 10:20:30.123')", ResultType.TIMESTAMP,
-     dt.datetime(2024, 1, 31, 10, 20, 30, 123_000)),  # noqa: DTZ001 it has none
+     dt.datetime(2024, 1, 31, 10, 20, 30, 123_000)),  # noqa: DTZ001 a naive timestamp
     ("UNSIGNED_DATE", "CAST(TO_DATE('2024-01-31') AS UNSIGNED_DATE)", ResultType.DATE, dt.date(2024, 1, 31)),
     ("UNSIGNED_TIME", "CAST(TO_TIME('2024-01-31 10:20:30') AS UNSIGNED_TIME)", ResultType.STRING, dt.time(10, 20, 30)),
     ("UNSIGNED_TIMESTAMP", "CAST(TO_TIMESTAMP('2024-01-31 10:20:30') AS UNSIGNED_TIMESTAMP)", ResultType.TIMESTAMP,
-     dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+     dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     ("BINARY(3)", "X'010203'", ResultType.BINARY, b"\1\2\3"),
     ("VARBINARY", "X'00FF'", ResultType.BINARY, b"\0\xff"),
     ("INTEGER ARRAY", "ARRAY[1,2]", ResultType.ARRAY, [1, 2]),
@@ -65,7 +65,7 @@ _TYPED = (
     ("BOOLEAN ARRAY", "ARRAY[TRUE,FALSE]", ResultType.ARRAY, [True, False]),
     ("DATE ARRAY", "ARRAY[TO_DATE('2024-01-31')]", ResultType.ARRAY, [dt.date(2024, 1, 31)]),
     ("TIMESTAMP ARRAY", "ARRAY[TO_TIMESTAMP('2024-01-31 10:20:30')]", ResultType.ARRAY,
-     [dt.datetime(2024, 1, 31, 10, 20, 30)]),  # noqa: DTZ001 it has none
+     [dt.datetime(2024, 1, 31, 10, 20, 30)]),  # noqa: DTZ001 a naive timestamp
     ("CHAR(3) ARRAY", "ARRAY['abc']", ResultType.ARRAY, ["abc"]),
     ("BINARY(3) ARRAY", "ARRAY[X'010203']", ResultType.ARRAY, [b"\1\2\3"]),
 )  # fmt: skip
@@ -246,7 +246,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
             (
                 "TIMESTAMP",
                 [{"type": "timestamp", "value": "2024-01-31 10:20:30.125"}],
-                [dt.datetime(2024, 1, 31, 10, 20, 30, 125_000)],  # noqa: DTZ001 it has none
+                [dt.datetime(2024, 1, 31, 10, 20, 30, 125_000)],  # noqa: DTZ001 a naive timestamp
             ),
         )
         async with engine.session(USER, SessionOptions(database="qs")) as session:

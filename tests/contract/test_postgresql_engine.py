@@ -63,9 +63,9 @@ TYPES = (
     _typed("time(0)", "time(0)", "'10:20:30'", ResultType.STRING, "time(0) without time zone", "10:20:30"),
     _typed("timetz", "timetz", "'10:20:30+02'", ResultType.STRING, "time with time zone", "10:20:30+02"),
     _typed("timestamp", "timestamp", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
-           "timestamp without time zone", dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           "timestamp without time zone", dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 a naive timestamp
     _typed("timestamp(3)", "timestamp(3)", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP,
-           "timestamp(3) without time zone", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+           "timestamp(3) without time zone", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
     _typed("timestamp 10000", "timestamp", "'10000-01-01 00:00:00.5'", ResultType.TIMESTAMP,
            "timestamp without time zone", "10000-01-01 00:00:00.500000"),
     _typed("timestamptz", "timestamptz", "'2024-01-31 10:20:30+02'", ResultType.TIMESTAMP_TZ,

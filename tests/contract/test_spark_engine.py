@@ -42,8 +42,8 @@ TYPES = (
     typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
     typed("X'00FF'", T.BINARY, "binary", b"\x00\xff"),
     typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
-    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
-    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 a naive timestamp
+    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 a naive timestamp
     typed("INTERVAL '1-2' YEAR TO MONTH", T.INTERVAL_YEAR_MONTH, "interval year to month", "1-2"),
     typed("INTERVAL '2 3:4:5' DAY TO SECOND", T.INTERVAL_DAY_TIME, "interval day to second", "2 03:04:05.000000000"),
     typed("array(1, NULL)", T.ARRAY, "array", "[1,null]"),

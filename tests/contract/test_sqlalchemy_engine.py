@@ -49,7 +49,7 @@ TYPES = (
     _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31), "date"),
     _typed("date", "'0000-00-00'", ResultType.DATE, "0000-00-00", "date"),
     _typed("time", "'-838:59:59'", ResultType.STRING, "-838:59:59", "time"),
-    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30), "datetime"),  # noqa: DTZ001 it has none
+    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30), "datetime"),  # noqa: DTZ001 a naive timestamp
 )  # fmt: skip
 
 FACTS = replace(

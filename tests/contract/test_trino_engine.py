@@ -51,9 +51,9 @@ TYPES = (
     _typed("time without fraction", "TIME '10:20:30.000'", ResultType.STRING, "time(3)", "10:20:30"),
     _typed("time with zone", "TIME '10:20:30+02:00'", ResultType.STRING, "time(0) with time zone", "10:20:30+02:00"),
     _typed("timestamp(3)", "TIMESTAMP '2024-01-31 10:20:30.123'", ResultType.TIMESTAMP, "timestamp(3)",
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123000)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123000)),  # noqa: DTZ001 a naive timestamp
     _typed("timestamp(6)", "TIMESTAMP '2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP, "timestamp(6)",
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 a naive timestamp
     _typed("timestamp(12)", "TIMESTAMP '2024-01-31 10:20:30.123456789012'", ResultType.TIMESTAMP, "timestamp(12)",
            "2024-01-31 10:20:30.123456789012"),
     _typed("timestamp with zone", "TIMESTAMP '2024-01-31 10:20:30.000 Europe/Berlin'", ResultType.TIMESTAMP_TZ,

@@ -1,24 +1,24 @@
-"""An engine that does what its statements say, for tests of services. It passes the engine contract suite.
+"""An engine that executes the small scripts in its statements, for tests of services. It passes the engine contract.
 
-Statements (words are separated by spaces; `then` joins a result with its outcome):
+The words of a statement are separated by spaces; `then` separates an action from its result or failure:
 
-    rows 823 [wide 100]       that many integers from 0 on, or texts of that width
-    rows 10 then fail <text>  the rows, then a failure
-    sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set, or returns rows
+    rows 823 [wide 100]       returns 823 integers starting at 0, or 823 strings of 100 characters
+    rows 10 then fail <text>  returns 10 rows, then fails
+    sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set or returns rows
     work [then rows 5]        runs until the engine's `finish` is set
     fail <text>               fails with that message
-    deny <text>               fails with that message, because a right is missing
+    deny <text>               fails with that message because of a missing permission
     ddl                       finishes without a result set
     change 3                  finishes with three modified rows
-    text <anything>           one row, one column: everything after the word and one space
-    values 1 null             one column of these integers
-    columns a a               one row of 1, 2, … under these names;   columns a b then rows 0: no row
-    set x 1 / get x           a session variable; an unset one is refused
-    from <path>               one row: a file's content, if the fake reads files (`READS_FILES`)
-    copy <path> <text>        writes a file, and finishes
+    text <anything>           returns a single value: the rest of the statement
+    values 1 null             returns one column with these integers
+    columns a a               returns one row (1, 2, …) with these column names; `columns a b then rows 0` returns none
+    set x 1 / get x           sets or returns a session variable; `get` is refused if the variable is not set
+    from <path>               returns the content of a file as a single value, if the fake reads files (`READS_FILES`)
+    copy <path> <text>        writes the text to a file, and finishes
     <blank>                   finishes without a result set
 
-Parameter values are words of the statement, if the fake accepts them (`TAKES_WORDS`).
+Parameter values become words of the statement; only a fake with `TAKES_WORDS` accepts them.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""An engine in which tables can be created, for tests of imports: `FakeEngine` with in-memory tables.
+"""A `FakeEngine` with in-memory tables, into which tests of imports can load rows.
 
-Additional statements; names are written `a` or `main.a`, each part as JSON text:
+It accepts further statements, in which names are written as `a` or `main.a`, each part as a JSON string:
 
-    table "t"                 a table's rows
-    count "t"                 the number of its rows
+    table "t"                 returns the rows of a table
+    count "t"                 returns the number of rows in a table
     make table "t"            creates an empty table with a column `a`
     make table n "t"          creates an empty table with a column `n`
-    make view "t"             creates an object of that name that is not a table
-    fill "t"                  adds a row with all columns 1
-    drop "t"                  drops the table
-    make database "d"         creates another database
+    make view "t"             creates a view
+    fill "t"                  adds a row in which every column is 1
+    drop "t"                  drops a table
+    make database "d"         creates a database
 """
 
 import asyncio

@@ -37,7 +37,7 @@ def test_restart_pauses_reset_after_a_long_run(monkeypatch: pytest.MonkeyPatch):
     [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
     DatabaseUnavailable()], ids=lambda error: error.code)  # fmt: skip
 def test_startup_error_of_a_worker_reaches_its_parent_unchanged(error) -> None:
-    heard: QueryServerError = pickle.loads(pickle.dumps(_error_factory(error)))()  # noqa: S301 our own, as a pipe does it
+    heard: QueryServerError = pickle.loads(pickle.dumps(_error_factory(error)))()  # noqa: S301 our own object, pickled as for a pipe
     assert (type(heard), heard.message) == (type(error), error.message)
     assert vars(heard) == vars(error)
 

@@ -88,7 +88,7 @@ async def test_errors_of_the_work_propagate():
     async def fail() -> None:
         raise ValueError
 
-    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
+    with pytest.raises(ValueError):  # noqa: PT011 has no message
         await while_connected(Client().request, fail())
 
 

@@ -205,7 +205,7 @@ async def test_sqlite_write_ahead_log_shrinks_after_canceled_statement(tmp_path:
         async with operation(session, f"CREATE TABLE t AS {ROWS['sqlite']}") as handle:
             await started(session, handle)
             async with asyncio.timeout(60):
-                while log.stat().st_size < 40 * MIB:  # noqa: ASYNC110 SQLite notifies of nothing
+                while log.stat().st_size < 40 * MIB:  # noqa: ASYNC110 a file sends no event
                     await asyncio.sleep(0.01)
             await session.cancel(handle)
         assert log.stat().st_size < 16 * MIB

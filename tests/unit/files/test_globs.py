@@ -109,7 +109,7 @@ async def test_flat_key_store_lists_a_tree_instead_of_directories():
         def list_tree(self, path: str):
             self.calls[f"tree {path}"] += 1
             inner = memory(like_s3=True).as_user(StorageUser("ana"))
-            return inner.list_tree(path)  # pyright: ignore[reportAttributeAccessIssue] it has that power
+            return inner.list_tree(path)  # pyright: ignore[reportAttributeAccessIssue] this store implements it
 
     storage = Trees(memory(like_s3=True).as_user(StorageUser("ana")))
     assert len(await matches(storage, "t/**/*.parquet", levels=1)) == 3

@@ -363,7 +363,7 @@ async def test_store_failure_aborts_the_write_at_the_next_chunk_and_at_the_exit(
     async def writes() -> None:
         nonlocal sent
         async with files.write("s3a://lake/a.csv", overwrite=False) as sink:
-            for sent in range(100):  # noqa: B007 read behind the loop
+            for sent in range(100):  # noqa: B007 read after the block ends
                 await sink.send(b"x" * 1024)
 
     async with files.acting(ANA):

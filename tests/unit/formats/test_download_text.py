@@ -101,7 +101,7 @@ INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
         (pa.array([86_400 * 10**9, 0], pa.time64("ns")), R.STRING, ["24:00:00", "00:00:00"]),
         (pa.array([86_400], pa.time32("s")), R.STRING, ["24:00:00"]),
         (
-            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
+            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 a naive timestamp
             R.TIMESTAMP,
             ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
         ),

@@ -38,7 +38,7 @@ def parts(kind: R, *arrays: pa.Array) -> StoredTables:
         pa.array([True, None]),
         pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
         pa.array([Decimal("12.50")], pa.decimal256(60, 2)),
-        pa.array([datetime(2024, 1, 31, 1, 2, 3, 4), None], pa.timestamp("us")),  # noqa: DTZ001 no zone is the point
+        pa.array([datetime(2024, 1, 31, 1, 2, 3, 4), None], pa.timestamp("us")),  # noqa: DTZ001 a naive timestamp
         pa.array([1], pa.timestamp("ns", "UTC")),
         pa.array([date(2024, 1, 31), None]),
         pa.array([b"\0\xff", b"", None]),

@@ -40,7 +40,7 @@ async def cells(array: pa.Array, kind: R) -> list:
 async def sheet_texts(values: list[str]) -> list[str]:
     stored = await downloaded(one_column(pa.array(values, pa.string()), R.STRING), DownloadFormat.XLSX)
     with zipfile.ZipFile(io.BytesIO(stored)) as archive:
-        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 our own file
+        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 written by this test
     return [found.text or "" for found in sheet.iter(f"{MAIN}t")][1:]
 
 
@@ -52,7 +52,7 @@ async def test_sheet_has_a_header_and_typed_cells():
             "name": ["é😀 <b>&", None],
             "price": pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
             "day": [date(2024, 1, 31), None],
-            "at": [datetime(2024, 1, 31, 10, 20, 30), None],  # noqa: DTZ001 without zone
+            "at": [datetime(2024, 1, 31, 10, 20, 30), None],  # noqa: DTZ001 a naive timestamp
             "ok": [True, None],
         }
     )
@@ -182,7 +182,7 @@ async def test_cells_have_references_and_the_sheet_a_dimension():
     stored = await downloaded(source, DownloadFormat.XLSX)
     with zipfile.ZipFile(io.BytesIO(stored)) as archive:
         assert archive.testzip() is None
-        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 our own file
+        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 written by this test
     assert sheet.find(f"{MAIN}dimension").get("ref") == "A1:B5"
     assert [cell.get("r") for cell in sheet.iter(f"{MAIN}c")] == ["A1", "B1", "A2", "B3", "A4", "B5"]
     assert [row.get("r") for row in sheet.iter(f"{MAIN}row")] == ["1", "2", "3", "4", "5"]
@@ -213,7 +213,7 @@ def test_huge_sheets_use_64_bit_sizes():
 
 
 def _at(*of: int) -> datetime:
-    return datetime(*of)  # noqa: DTZ001 a sheet knows no zones
+    return datetime(*of)  # noqa: DTZ001 spreadsheets have no time zones
 
 
 @pytest.mark.item(54)

@@ -57,7 +57,7 @@ def test_unusable_keys_are_skipped(bad: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
 def test_malformed_key_document_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
+    with pytest.raises(ValueError):  # noqa: PT011 json and our own code raise it
         keys_in(text.encode("latin-1"))
 
 

@@ -175,7 +175,7 @@ class _PausingSession(FakeSession):
 async def until(holds: Callable[[], bool], within_s: float = 60) -> None:
     """Wait until the condition holds; fail after `within_s`."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event
+        while not holds():  # noqa: ASYNC110 no event reports this state
             await asyncio.sleep(0.01)
 
 

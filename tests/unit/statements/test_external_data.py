@@ -35,7 +35,7 @@ class Stores:
         del operation_id
         self.openers.append(user)
         raise NotImplementedError
-        yield  # pyright: ignore[reportUnreachable] a generator
+        yield  # pyright: ignore[reportUnreachable] makes this a generator
 
 
 @pytest.mark.parametrize(("reads", "writes", "read_only", "may_write"), [

@@ -192,7 +192,7 @@ async def test_page_waits_for_memory_without_holding_any(threads: CountedThreads
     async with asyncio.timeout(30):
         # The page first reserves less memory than rendering its rows needs. It releases that reservation while it
         # waits.
-        while not results.reads or not budget.waiting:  # noqa: ASYNC110 a test of what others have done by then
+        while not results.reads or not budget.waiting:  # noqa: ASYNC110 no event reports this state
             await asyncio.sleep(0)
     assert budget.used_bytes == other.size_bytes + third.size_bytes
     third.release()

@@ -227,7 +227,7 @@ async def test_job_is_due_regardless_of_clock_differences(broker: RedisBroker, t
 async def until_queued(settings: TaskServerSettings, number: int) -> None:
     """Wait until the queue contains exactly `number` jobs."""
     async with asyncio.timeout(60):
-        while await queued(settings) != number:  # noqa: ASYNC110 what is waited for is a fact, not an event
+        while await queued(settings) != number:  # noqa: ASYNC110 no event reports this state
             await asyncio.sleep(0.01)
 
 

@@ -388,7 +388,7 @@ async def test_page_query_uses_indexes(records: TaskRecords, database: Database)
     await database.execute("analyze statements")
     page, count = await records.page(TaskFilter(), offset=40, limit=20)
     assert (len(page), count) == (20, 20000)
-    sources, arguments = records._sources(TaskFilter())  # type: ignore[attr-defined] the conditions of the page
+    sources, arguments = records._sources(TaskFilter())  # type: ignore[attr-defined] the query of the page
     assert len(sources) == 3
     _, table, condition, moment = sources[1]
     plan = await database.fetch(

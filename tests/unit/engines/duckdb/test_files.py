@@ -244,8 +244,8 @@ def test_unpermitted_file_access_is_refused(setting: Setting, tmp_path: Path, su
 
 
 def test_every_function_with_path_parameter_is_known() -> None:
-    """If a DuckDB update adds such a function, it must be classified: lists its files during binding, lists later, or
-    refused.
+    """A function that a DuckDB update adds must be entered here: it lists its files while it is bound, lists them
+    later, or is refused.
     """
     listing = {"glob", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json", "read_json_auto",
                "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto", "read_ndjson_objects",

@@ -58,7 +58,7 @@ async def test_killed_process_loses_sessions_but_keeps_committed_rows(engine, pr
     async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
         await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
         async with operation(busy, SLOW) as handle:
-            while (await busy.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 no event
+            while (await busy.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.01)
             (process,) = processes()
             os.kill(process.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ async def test_process_is_killed_when_statement_cannot_be_stopped(engine, monkey
 
 
 async def run_until_running(session, handle) -> None:
-    while (await session.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 no event
+    while (await session.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 the engine sends no event
         await asyncio.sleep(0.01)
 
 

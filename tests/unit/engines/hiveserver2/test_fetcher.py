@@ -87,7 +87,7 @@ def test_masked_values_are_null_regardless_of_content():
     ("kind", "raw", "value"),
     [
         (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
-        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 a naive timestamp
         (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
         (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
         (TTypeId.BINARY, b"\0\xff", b"\0\xff"),

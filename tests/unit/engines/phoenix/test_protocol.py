@@ -101,7 +101,7 @@ def test_arbitrary_bytes_are_read_or_malformed(data: bytes) -> None:
 
 
 REP, STRING, STRING_VALUE, NUMBER_VALUE = 1, 21, 3, 4
-GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have no zone
+GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 imported timestamps are naive
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:

@@ -36,7 +36,7 @@ UNCERTAIN = [
 ]  # fmt: skip
 
 
-def of(cells: list[str], given: ValueFormats = ValueFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
+def of(cells: list[str], given: ValueFormats = ValueFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 an immutable default
     """Profile the cells as a list and as a long Arrow column; return the types and formats that were found."""
     ways = [profile_column(cells, given), profile_column(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}

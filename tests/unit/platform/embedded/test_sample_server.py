@@ -81,7 +81,7 @@ async def test_concurrent_first_connections_start_server_and_are_served(tmp_path
         assert (defaults.sample_dsn, defaults.sample_admin_dsn) == (
             sample.defaults.sample_dsn, sample.defaults.sample_admin_dsn,
         )  # fmt: skip
-    assert not os.path.exists(sample.address.socket_directory)  # noqa: ASYNC240, PTH110 nothing else runs
+    assert not os.path.exists(sample.address.socket_directory)  # noqa: ASYNC240, PTH110 no other task is running
 
 
 async def test_rows_persist_after_stop_and_no_process_remains(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_service_database_is_unaffected_by_sample_server_crash(tmp_path: P
                     while True:
                         try:
                             assert await said(engine, BEN, FIVE) == [(5,)]
-                        except Exception:  # noqa: BLE001 it is being started again
+                        except Exception:  # noqa: BLE001 the server is restarting
                             await asyncio.sleep(0.2)
                         else:
                             break
@@ -225,7 +225,7 @@ async def test_disk_space_of_stopped_insert_is_released(tmp_path: Path) -> None:
             assert (await failure(session, insert)).code == "insufficient_storage"
         size = "SELECT pg_total_relation_size('large') < 1000000, current_setting('autovacuum_naptime')"
         async with asyncio.timeout(300):
-            while await said(engine, BEN, size) != [(True, "10s")]:  # noqa: ASYNC110 of another process
+            while await said(engine, BEN, size) != [(True, "10s")]:  # noqa: ASYNC110 the server sends no event
                 await asyncio.sleep(0.5)
 
 

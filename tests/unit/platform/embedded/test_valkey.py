@@ -47,7 +47,7 @@ async def test_killed_owner_leaves_no_valkey_processes(starts: int, tmp_path_fac
     assert (holder.returncode, len(pids)) == (-signal.SIGKILL, starts)
     try:
         async with asyncio.timeout(30):
-            while any(map(runs, pids)):  # noqa: ASYNC110 what is waited for is a fact, not an event
+            while any(map(runs, pids)):  # noqa: ASYNC110 no event reports this state
                 await asyncio.sleep(0.05)
     finally:
         for pid in filter(runs, pids):
