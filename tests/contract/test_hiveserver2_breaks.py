@@ -63,9 +63,10 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 @pytest.mark.capability("A broken connection is reported in time")
 @pytest.mark.parametrize("rows", [9_000, 50_000])
 async def test_rows_of_interrupted_response_arrive_exactly_once_or_fail(peers: Peers, rows: int) -> None:
-    """By then, the peer's cursor has moved on.
+    """The peer's cursor has already passed the lost rows.
 
-    The peer can return the last 10,000 rows again; a client that needs earlier rows gets an empty result.
+    The peer can return the result again from its start if it has returned at most 10,000 rows so far; otherwise, it
+    refuses, and the results have expired.
     """
     server, engine = peers
     server.service.batch_rows = 1_000

@@ -118,7 +118,7 @@ class MemoryTree:
         return self.status(path)
 
     def make_parents(self, path: str, permissions: int = 0o755) -> None:
-        """Create all missing parent directories. Containers must already exist."""
+        """Create all missing parent directories. Raises PathNotFound if a container is missing."""
         self._check_parents(path)
         names = names_of(path)
         for end in range(1, len(names)):
