@@ -1,4 +1,4 @@
-"""Responses: their headers and bodies, and clients that disconnect."""
+"""Responses: work that is canceled if the client disconnects, and chunk sources that are always closed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator

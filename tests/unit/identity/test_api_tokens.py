@@ -1,4 +1,6 @@
-"""The limit of API tokens per user, and the throttling of rejected tokens (issue 20, section 2; ADR 62)."""
+"""The restrictions that an API token places on its user, and the throttling of rejected tokens (issue 20, section 2;
+ADR 62).
+"""
 
 from dataclasses import dataclass
 from typing import Any, cast
