@@ -1,4 +1,4 @@
-"""Configuration that all tests share. The fixtures themselves are in `tests/fixtures`, one file per subject."""
+"""Pytest configuration for all tests. The shared fixtures are in `tests/fixtures`, one file per subject."""
 
 import atexit
 import gc
@@ -46,7 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Enable `--task-server`: the editor's tests also pass with a task server (Contract platform, item 102)."""
+    """Apply `--task-server`, with which the editor tests must also pass (Contract platform, item 102), and replace the
+    SIGINT handler.
+    """
     if config.getoption("--task-server"):
         os.environ[TASK_SERVER] = "1"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -54,37 +56,40 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT like the default, which asyncio replaces for each test; `signal` then renders the test's task as
-    text.
+    """Handle SIGINT like the default handler.
 
-    With everything that a test holds, that takes milliseconds. Ctrl-C interrupts a test's loop instead.
+    asyncio replaces the default handler during each test, and `signal` then renders the test's task as text. That takes
+    milliseconds because of everything a test holds. asyncio leaves this handler in place, so Ctrl-C interrupts a test's
+    event loop instead.
     """
     signal.default_int_handler(number, frame)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Rewrite assertions before the workers start; each would otherwise spend 20 s of processor time on new test
-    files."""
+    """Rewrite assertions once before the workers start. Otherwise each worker would spend 20 s of CPU time on new test
+    files.
+    """
     rewrite_assertions(config.rootpath / "tests")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector, which visits all collected objects repeatedly and takes 40 % of the
-    time."""
+    """Collect tests without the garbage collector, which would visit all collected objects repeatedly and take 40 % of
+    the time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-        # Extension modules complain at process exit about objects that were never freed.
+        # Without this, extension modules complain at exit about objects that were never freed.
         atexit.register(gc.unfreeze)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip importing modules whose tests will not run, depending on --engine."""
+    """Do not import modules whose tests will not run, depending on `--engine`."""
     if not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text(encoding="utf-8")
@@ -98,16 +103,16 @@ _NEEDS_ENGINES = re.compile(r"^pytestmark = .*\bmark\.engine\(", re.MULTILINE)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
-    """Skip classes and functions that need engines unless an engine is requested."""
+    """Do not collect classes and functions that need an engine unless `--engine` is given."""
     marks = getattr(obj, "pytestmark", ())
     needs_engines = isinstance(marks, list) and any(mark.name == "engine" for mark in marks)
     return [] if needs_engines and collector.config.getoption("--engine") is None else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests marked `engine(name)` only if their engine is requested, and then nothing else.
+    """Run tests marked `engine(name)` only if their engine is requested; in that case run no other tests.
 
-    Among the others, long tests come first: a long test at the end would run alone, with the other processors idle.
+    Otherwise, long tests run first, because a long test at the end would run alone while all other cores are idle.
     """
     wanted = config.getoption("--engine")
     if wanted is None:
@@ -119,10 +124,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Make ids readable and typable after `-k`: short literals unchanged, long texts cut.
+    """Make ids readable and easy to type after `-k`: keep short literals, and truncate long strings.
 
-    Functions without a name, and bytes that are not text, get the argument's name and a number: an id must be the same
-    in all pytest-xdist processes. None leaves the choice to pytest.
+    Unnamed functions, and bytes that are not ASCII text, get the argument's name and a number, because ids must be the
+    same in all pytest-xdist processes. None leaves the choice to pytest.
     """
     if isinstance(val, str):
         return f"{ascii(val[:_ID_CHARACTERS])[1:-1]}..." if len(val) > _ID_CHARACTERS else None

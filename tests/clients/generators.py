@@ -1,4 +1,6 @@
-"""Client generators and Hue clients in separate environments: pinned, with hashes, kept between runs."""
+"""Client generators and Hue clients, in separate environments whose packages are pinned with hashes and kept between
+runs.
+"""
 
 import os
 import shutil
@@ -19,7 +21,7 @@ def python_environment() -> Path:
 
 
 def hue_environment() -> Path:
-    """Return the interpreter of an environment with clients written for Hue."""
+    """Return the Python interpreter of an environment with clients written for Hue."""
     return _python_environment("clients-hue", HUE / "requirements.lock")
 
 
@@ -34,8 +36,9 @@ def _python_environment(name: str, lock: Path) -> Path:
 
 
 def node_packages() -> Path:
-    """Return a folder with openapi-typescript, openapi-fetch and TypeScript in node_modules; package scripts are not
-    run."""
+    """Return a folder whose node_modules contains openapi-typescript, openapi-fetch and TypeScript. Scripts of packages
+    are not run.
+    """
     recipe = [TYPESCRIPT / "package.json", TYPESCRIPT / "package-lock.json"]
     npm = program(ENGINE, "npm")
 
@@ -49,6 +52,6 @@ def node_packages() -> Path:
 
 
 def node_environment() -> dict[str, str]:
-    """Return an environment with node in the path, where npm programs look for it."""
+    """Return environment variables with Node's directory in PATH, where npm programs look for it."""
     node = Path(program(ENGINE, "node")).parent
     return {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", "")))}

@@ -45,7 +45,7 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve --embedded`."""
+    """A server started with `queryserver serve --embedded`."""
     state = tmp_path_factory.mktemp("clients") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -53,7 +53,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 @pytest.fixture(scope="module")
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generate the package from the API document alone, and return its folder."""
+    """Generate the Python package from nothing but the API document; return its folder."""
     folder, python = tmp_path_factory.mktemp("python-client"), python_environment()
     command = [str(python), "-m", "openapi_python_client", "generate", "--path", str(TARGET)]
     environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
@@ -65,7 +65,7 @@ def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the job against the generated types under the strictest rules."""
+    """Type-check and compile the job against the generated types under the strictest rules; return its folder."""
     folder, packages = tmp_path_factory.mktemp("typescript-client"), node_packages()
     (folder / "node_modules").symlink_to(packages / "node_modules")
     for file in (TYPESCRIPT / "main_job.ts", TYPESCRIPT / "tsconfig.json", TYPESCRIPT / "package.json"):
@@ -80,7 +80,7 @@ def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def example(language: str) -> str:
-    """Return the block of docs/clients.md in that language, with the password and the server's address."""
+    """Return the example of docs/clients.md in that language, with the password filled in."""
     text = GUIDE.read_text(encoding="utf-8")
     block = text.split(f"```{language}\n", 1)[1].partition("```")[0]
     assert GUIDE_SERVER in block
@@ -88,7 +88,7 @@ def example(language: str) -> str:
 
 
 def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
-    """Return the output of a command that must succeed."""
+    """Run a command that must succeed; return its output."""
     done = subprocess.run(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
@@ -97,7 +97,7 @@ def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> st
 
 
 async def found_by(command: Sequence[str], server: ServerProcess, folder: Path, **environment: str) -> dict[str, Any]:
-    """Return the job's findings."""
+    """Run the job against the server; return its findings."""
     arguments = [*command, server.base_url, "admin", PASSWORD]
     return json.loads(await asyncio.to_thread(ran, arguments, folder, {**os.environ, **environment}))
 

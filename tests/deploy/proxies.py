@@ -1,4 +1,4 @@
-"""nginx and HAProxy with their files from `deploy/`, in which only addresses and file paths are replaced."""
+"""nginx and HAProxy with the configuration files in `deploy/`, in which only addresses and file paths are replaced."""
 
 import shutil
 import signal
@@ -29,7 +29,7 @@ class Proxy:
 
     name: str
     port: int
-    """The TLS port."""
+    """The HTTPS port; `plain_port` is the HTTP port."""
     plain_port: int
     authority: Path
     settings: Path
@@ -37,7 +37,7 @@ class Proxy:
 
     @asynccontextmanager
     async def client(self, address: str = "127.0.0.1", **headers: str) -> AsyncGenerator[httpx.AsyncClient]:
-        """Open separate connections from a loopback address to the service's name."""
+        """Open a client for the service's host name whose connections come from this loopback address."""
         transport = httpx.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=self.authority), local_address=address
         )
@@ -50,14 +50,18 @@ class Proxy:
             yield http
 
     def change(self, old: str, new: str) -> None:
-        """Edit the settings and reload the proxy; return when all its processes have applied them."""
+        """Replace text in the configuration and reload the proxy; return when all its processes use the new
+        configuration.
+        """
         _replace_in(self.settings, {old: new})
         self._reload()
 
 
 @contextmanager
 def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """Run nginx in front of two servers at these loopback ports. `changes` map texts of its file to replacements."""
+    """Run nginx in front of two servers on these loopback ports. `changes` maps text in the configuration to
+    replacements.
+    """
     with _ready_to_run("nginx", "nginx/nginx.conf") as (program, directory, settings, ports, authority):
         temporary = "".join(
             f"  {kind}_temp_path {directory}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -90,7 +94,9 @@ def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> G
 
 @contextmanager
 def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """Run HAProxy in front of two servers at these loopback ports. `changes` as for nginx."""
+    """Run HAProxy in front of two servers on these loopback ports. `changes` maps text in the configuration to
+    replacements.
+    """
     with _ready_to_run("haproxy", "haproxy/haproxy.cfg") as (program, directory, settings, ports, authority):
         pair = directory / "tls.pem"
         pair.touch(mode=0o600)
@@ -114,12 +120,14 @@ def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) ->
 
 
 PROXIES = {"nginx": nginx, "haproxy": haproxy}
-"""By name, which is also the engine mark."""
+"""Maps the proxy's name, which is also its engine mark, to the function that runs it."""
 
 
 @contextmanager
 def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, tuple[int, int], Path]]:
-    """Yield the program, its directory with certificate and settings, ports for HTTP and HTTPS, and the authority."""
+    """Yield the program, its directory, the configuration file, ports for HTTP and HTTPS, and the certificate
+    authority's file. The directory contains the server's certificate and key.
+    """
     found = shutil.which(engine, path=_PROGRAMS)
     program = require(Path(found) if found else None, engine)
     with data_directory() as directory:
@@ -133,8 +141,9 @@ def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, t
 
 
 def _reload_nginx(master: psutil.Process) -> None:
-    """Reload nginx and wait: a process with the old settings closes idle connections, possibly as a client sends a call
-    on one."""
+    """Reload nginx and wait until processes with the old configuration have exited. Such a process closes idle
+    connections, possibly just when a client sends a request on one.
+    """
     former = set(master.children())
     master.send_signal(signal.SIGHUP)
     give_up = time.monotonic() + RELOAD_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The files in `deploy/` match their readers' schemas, the server's settings, and each other."""
+"""The files in `deploy/` match the schemas of the programs that read them, the server's settings, and each other."""
 
 import configparser
 import json
@@ -21,13 +21,14 @@ from queryserver.platform.settings.tree import Settings
 
 DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
 SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-# docs/operations/shutdown.md: the cleanup after the grace period, and a margin before anything kills the process.
+# The duration of the cleanup after the grace period (docs/operations/shutdown.md), and a margin before a process is
+# killed.
 REST_S, MARGIN_S = 15, 5
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Return all Kubernetes objects."""
+    """Return all Kubernetes objects in the manifests."""
     files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
     return [one for file in files for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
 
@@ -46,7 +47,9 @@ def compose() -> dict[str, Any]:
 
 
 def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
-    """Return the settings that a server reads from these files, with test secrets. Fails with the server's messages."""
+    """Return the settings that a server reads from this environment and file, with test secrets. Fails with the
+    server's messages.
+    """
     addresses = {
         "DATABASE__URL_FILE": f"postgresql://queryserver:{SECRET}@database.example.org/queryserver",
         "BROKER_URL_FILE": f"redis://:{SECRET}@broker.example.org/0",
@@ -62,7 +65,7 @@ def settings(environment: Mapping[str, str], directory: Path, file: Path | None 
 
 
 def stop_s(settings: Settings) -> int:
-    """Return the longest duration of a stop, plus the margin."""
+    """Return the maximum duration of a server's shutdown, plus the margin."""
     return settings.desktop.shutdown_delay_s + settings.desktop.shutdown_grace_s + REST_S + MARGIN_S
 
 
@@ -87,7 +90,7 @@ def test_pod_has_the_settings_of_its_files(tmp_path: Path):
         if one["name"].startswith("QUERYSERVER")
     }
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    # The image looks for a settings file here.
+    # The image reads its settings file from this directory.
     assert mounts["/etc/queryserver"] == "settings"
     keys = {Path(value).name for name, value in environment.items() if name.endswith("_FILE")}
     assert keys | {"broker-password"} == set(manifest("Secret")["stringData"])
@@ -105,7 +108,7 @@ def test_pod_has_the_settings_of_its_files(tmp_path: Path):
     for place in (Path(results.location or ""), read.importer.upload_dir, read.filebrowser.local_root):
         assert place is not None
         assert mounts[str(place.parent)] == "shared"
-    # The server creates the other two directories.
+    # The server itself creates the other two directories.
     [migrate] = pod()["initContainers"]
     assert migrate["command"][2] == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
     assert container["ports"][0]["containerPort"] == read.desktop.http_port
@@ -161,7 +164,7 @@ def test_workers_and_beats_share_the_servers_configuration(role: str, tmp_path: 
         assert pod(f"queryserver-{role}")[key] == pod()[key], key
     for kind in ("startup", "liveness"):
         assert container[f"{kind}Probe"]["httpGet"] == {"path": "/desktop/debug/is_alive", "port": "metrics"}
-    # The image listens on this in addition to `http_host`.
+    # The image sets this host for the metrics port, and the same for `http_host`, so both listen on all interfaces.
     assert next(_quoted("TASK_SERVER__METRICS_HOST")) == next(_quoted("HTTP_HOST")) == "0.0.0.0"
     [(_, text)] = manifest("ConfigMap")["data"].items()
     file = tmp_path / "queryserver.toml"
@@ -240,7 +243,7 @@ def test_prometheus_scrapes_each_pod_of_servers_workers_and_beats():
         assert read[name] == spec["ports"][0]["port"] == port["containerPort"]
         assert spec["ports"][0]["targetPort"] == port["name"]
         assert spec["selector"] == manifest("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
-        # Otherwise the name resolves to one address for all pods.
+        # A headless service: otherwise the name would resolve to a single address for all pods.
         assert spec["clusterIP"] == "None"
     policy = manifest("NetworkPolicy", "queryserver-metrics")["spec"]
     assert policy["podSelector"]["matchExpressions"][0]["values"] == ["worker", "beat"]
@@ -262,7 +265,7 @@ def test_prometheus_scrapes_each_process_of_compose_file(tmp_path: Path):
 
 
 def servers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the compose file's servers."""
+    """Yield the name and definition of each queryserver service in the compose file."""
     for name, service in compose()["services"].items():
         if name.startswith("queryserver-"):
             yield name, service
@@ -287,7 +290,7 @@ def test_compose_servers_have_their_required_settings(tmp_path: Path):
         assert files == set(service["secrets"]) == set(whole["secrets"]) - {"broker-password"}
         made = services["migrate"]["entrypoint"][2]
         assert made == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
-        # Both have one volume, and keep nothing outside of it.
+        # All queryserver services share one volume and keep no state outside it.
         state = [volume for volume in service["volumes"] if volume.startswith("state:")]
         assert state == [f"state:{next(_quoted('DATA_DIR'))}"]
     assert len(addresses) == 3
@@ -302,7 +305,7 @@ def _quoted(name: str) -> Iterator[str]:
 
 
 def steps() -> str:
-    """Return the guide to setting up a fleet."""
+    """Return the guide to setting up a fleet as text."""
     return (DEPLOY.parent / "docs" / "operations" / "fleet.md").read_text()
 
 
@@ -356,7 +359,7 @@ def test_dashboard_contains_only_fields_known_to_grafana_models():
 
 
 def _lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
-    """Yield the fields that the models did not keep, since they omit unknown ones."""
+    """Yield the paths of fields that the models dropped, because the models ignore unknown fields."""
     if isinstance(given, dict):
         for key, value in given.items():
             if value is not None:

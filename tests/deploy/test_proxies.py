@@ -23,7 +23,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 26)]
 SENT_BY_CLIENTS = {"X-Forwarded-For": "198.51.100.7", "Forwarded": "for=198.51.100.7"}
 SEES_METRICS = (b"/metrics", b"/metrics/", b"/%6detrics")
-"""Spellings of the path. The servers serve each one to these tests' client address."""
+"""Spellings of the metrics path. The servers would serve each of them to the client address of these tests."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Server:
         return int(self.node.process.base_url.rpartition(":")[2])
 
     def lines(self, file: str) -> list[dict[str, Any]]:
-        """Return the lines of the `access` or `audit` log."""
+        """Return the entries of the `access` or `audit` log."""
         path = self.directory / file
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -57,7 +57,7 @@ async def place(
 
 
 async def server(stack: AsyncExitStack, place: Installation, name: str, **more: str) -> Server:
-    """Start a server with the settings that the files in `deploy/` require."""
+    """Start a server with the settings that the proxy files in `deploy/` require."""
     directory = place.directory / name
     directory.mkdir()
     settings = {
@@ -69,7 +69,7 @@ async def server(stack: AsyncExitStack, place: Installation, name: str, **more: 
         "desktop__logging__access_file": str(directory / "access"),
         "desktop__logging__audit_file": str(directory / "audit"),
         "filebrowser__local_root": str(place.directory / "files"),
-        # Nothing is taken over here, so the lease is long enough for a busy machine.
+        # No statement is taken over in these tests, so the lease can be long enough for a busy machine.
         "editor__lease_timeout_s": "60",
         **more,
     }
@@ -84,7 +84,7 @@ async def pair(place: Installation) -> AsyncIterator[list[Server]]:
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in PROXIES])
 def name(request: pytest.FixtureRequest) -> str:
-    """The proxy's name."""
+    """The name of the proxy under test."""
     return request.param
 
 
@@ -95,7 +95,7 @@ def proxy(name: str, pair: list[Server]) -> Iterator[Proxy]:
 
 
 def headers(place: Installation) -> dict[str, str]:
-    """Headers of a call by ana, with a unique request id."""
+    """Headers for a call by ana, with a unique request id."""
     return {"Authorization": f"Bearer {place.tokens['ana']}", "X-Request-Id": uuid4().hex}
 
 
@@ -105,7 +105,7 @@ async def execute(http: httpx.AsyncClient, place: Installation, statement: str, 
 
 
 async def servers_of(answers: list[httpx.Response], servers: list[Server]) -> list[int]:
-    """Return which server sent each response, and from which client address, according to the access logs."""
+    """Return the number of the server that sent each response, according to the access logs."""
     found: dict[str, int] = {}
 
     async def all_found() -> bool:
@@ -131,7 +131,7 @@ async def test_statement_with_pages_and_file_passes_through_proxy(proxy: Proxy, 
         assert [row[0] for row in page.json()["result"]["data"]] == [150_001, 150_002]
         file = await http.get(f"/api/v1/editor/download/{operation}", params={"format": "csv"}, headers=headers(place))
         assert file.content.count(b"\n") == 200_001
-        # The server, not the proxy, is responsible for authentication, permitted hosts, and refusals.
+        # Authentication, allowed hosts and their error responses are left to the server; the proxy only forwards.
         assert (await http.get("/api/v1/editor/get_history")).status_code == 401
         refused = await http.get("/api/v1/editor/get_history", headers={**headers(place), "Host": "other.example.org"})
         assert refused.json()["code"] == "invalid_host"
@@ -147,7 +147,8 @@ async def test_events_arrive_while_statement_runs(proxy: Proxy, place: Installat
             path = f"/api/v1/editor/events/{operation}"
             async with http.stream("GET", path, headers=headers(place)) as answer:
                 lines = answer.aiter_lines()
-                # The lock is held until a first event arrives: a buffering proxy would forward none.
+                # The lock is held until the first event arrives; a buffering proxy would forward no event before the
+                # end.
                 while await anext(lines) != "event: status":
                     pass
                 await holder.execute("SELECT pg_advisory_unlock(4711)")
@@ -211,7 +212,9 @@ async def test_without_servers_clients_receive_retry_after(name: str, place: Ins
 
 @asynccontextmanager
 async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
-    """Yield the port of a server that reports readiness, but aborts calls or never responds to them."""
+    """Yield the port of a server that reports that it is ready, but aborts calls, or never responds to them if
+    `answers_late` is set.
+    """
     ended = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -232,7 +235,7 @@ async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
 async def answer_of_proxy(proxy: Proxy, place: Installation) -> httpx.Response:
     async with proxy.client() as http:
         answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
-        while answer.status_code == 503:  # no check has succeeded yet
+        while answer.status_code == 503:  # until the first health check has succeeded
             answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
     return answer
 
@@ -295,7 +298,7 @@ async def test_paths_arrive_unchanged_and_http_redirects_to_https(
     async with httpx.AsyncClient(headers={"Host": SERVICE}, timeout=60) as http:
         moved = await http.get(f"http://127.0.0.1:{proxy.plain_port}/api/docs?x=1")
     assert (moved.status_code, moved.headers["Location"]) == (301, f"https://{SERVICE}/api/docs?x=1")
-    # RFC 6797, 7.2: over HTTPS only.
+    # RFC 6797, section 7.2, allows this header over HTTPS only.
     assert "Strict-Transport-Security" not in moved.headers
 
 
@@ -308,7 +311,7 @@ async def test_every_response_binds_browsers_to_https(proxy: Proxy, place: Insta
 
 
 async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Server], place: Installation) -> None:
-    """With HAProxy, the shutdown delay suffices; nginx first marks the server as `down`."""
+    """For HAProxy, the shutdown delay is enough; nginx must first mark the server as `down`."""
     delay_s = "5" if name == "haproxy" else "0"
     async with AsyncExitStack() as stack:
         leaving = await server(
@@ -318,7 +321,7 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         servers = [pair[0], leaving]
 
         async def call_from_all() -> set[int]:
-            """Call from all addresses and return the servers that responded; each call must succeed."""
+            """Call from all addresses; return the numbers of the servers that responded. Each call must succeed."""
             answers = await asyncio.gather(*(call(address) for address in ADDRESSES[:16]))
             assert [answer.status_code for answer in answers] == [200] * len(answers), [one.text for one in answers]
             assert {answer.json()["query_status"]["state"] for answer in answers} == {"available"}
@@ -340,10 +343,10 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         while leaving.node.process.process.returncode is None:
             last = await call_from_all()
         assert leaving.node.process.process.returncode == 0
-        # These calls may have started before HAProxy noticed that the server is stopping.
+        # HAProxy may have sent these calls before a health check reported that the server is stopping.
         assert name == "haproxy" or last == {0}
         if name == "nginx":
-            # Without `down`, too: a call whose first choice is unavailable goes to the other server.
+            # This also works without `down`: nginx sends a call to the other server if its first choice is unavailable.
             proxy.change(f"{line} down", line)
         for _ in range(5):
             assert await call_from_all() == {0}

@@ -1,4 +1,4 @@
-"""Everything behind a proxy from `deploy/` is restarted, one process after the other, while clients call it."""
+"""Every process behind a proxy from `deploy/` is restarted, one after another, while clients call the service."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 AFFINITY = "    hash $remote_addr consistent;\n"
 CLIENTS = 4
-"""The number of clients that retry, and of those that do not."""
+"""Number of clients that retry calls, and also of clients that do not."""
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + 2 * CLIENTS)]
 LEASE_S = 6
 REPEATED = {502, 503}
@@ -32,7 +32,7 @@ MAX_REPEATS = 10
 
 @dataclass
 class Member:
-    """A process that is stopped by SIGTERM and started again at the same address."""
+    """A process that is stopped with SIGTERM and started again at the same address."""
 
     open: Callable[[], AbstractAsyncContextManager[Node | WorkerProcess]]
     is_server: bool = False
@@ -40,11 +40,11 @@ class Member:
     _opened: Node | WorkerProcess | None = None
 
     async def start(self) -> None:
-        """Start the process and wait until it works."""
+        """Start the process and wait until it is ready."""
         self._opened = await self._stack.enter_async_context(self.open())
 
     async def restart(self) -> None:
-        """Restart the process and wait until it works."""
+        """Stop the process with SIGTERM, start it again and wait until it is ready."""
         assert self._opened is not None
         assert await self._opened.process.terminate() == 0
         await self.stop()
@@ -56,7 +56,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Two processes of each kind."""
+    """Two processes of each kind: servers, workers and beats."""
 
     place: Installation
     ports: Sequence[int]
@@ -68,12 +68,14 @@ class Fleet:
 
 
 Fleets: TypeAlias = Callable[[int], Awaitable[Fleet]]
-"""Starts a fleet with the given `desktop.shutdown_delay_s`."""
+"""Starts a fleet whose `desktop.shutdown_delay_s` is the argument."""
 
 
 @dataclass
 class Client:
-    """Runs statements and reads their rows, one after the other. `repeats`: retries as `Retry-After` says."""
+    """Runs statements and reads their rows, one after another. If `repeats` is set, it retries as `Retry-After`
+    requests.
+    """
 
     http: httpx.AsyncClient
     token: str
@@ -81,11 +83,11 @@ class Client:
     done: int = 0
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Calls that arrive while a stopping server finishes its statements; the server refuses them."""
+    """Calls that a stopping server refused while it finished its statements."""
     stopped: bool = False
 
     async def run(self) -> None:
-        """Run until stopped."""
+        """Run statements until `stopped` is set."""
         while not self.stopped:
             if (operation := await self._submitted()) is None or not await self._is_available(operation):
                 continue
@@ -99,7 +101,7 @@ class Client:
         return body and body["history_uuid"]
 
     async def _is_available(self, operation: str) -> bool:
-        """Wait for the result; return False if a call failed. The statement itself never fails."""
+        """Wait for the result; return False if a call failed. The statement itself must not fail."""
         while (body := await self._call("check_status", operationId=operation, wait=10)) is not None:
             if (state := body["query_status"]["state"]) not in {"waiting", "running"}:
                 assert state == "available", body
@@ -107,7 +109,7 @@ class Client:
         return False
 
     async def _call(self, path: str, key: str = "", **body: Any) -> dict[str, Any] | None:
-        """Return the body of a successful call; None if it failed."""
+        """Make a call; return its body, or None if the call failed."""
         headers = {"Authorization": f"Bearer {self.token}", **({"Idempotency-Key": key} if key else {})}
         for _ in range(MAX_REPEATS):
             answer = await self.http.post(f"/api/v1/editor/{path}", json=body, headers=headers)
@@ -127,7 +129,7 @@ class Client:
 async def fleets(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Fleets]:
-    """Starts two servers, two workers and two beats on one PostgreSQL and one Valkey."""
+    """Starts fleets of two servers, two workers and two beats on one PostgreSQL and one Valkey."""
     members: list[Member] = []
     async with running_valkey() as broker, installed(postgres, migrated_template, tmp_path) as plain:
         place = plain.with_task_server(broker.url, lease_s=LEASE_S)
@@ -154,7 +156,7 @@ async def fleets(
 
 
 async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> None:
-    """Restart the members one after the other, while clients with and without retries call continuously."""
+    """Restart the members one after another while clients with and without retries call the service."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as running:
         clients = list[Client]()
         for number in range(2 * CLIENTS):
@@ -181,7 +183,7 @@ async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> No
 
 
 async def all_go_on(clients: Sequence[Client]) -> None:
-    """Wait until each client has read the rows of a statement that it submitted after this call."""
+    """Wait until each client has read the rows of a statement that it submitted after this function was called."""
     before = [client.done for client in clients]
 
     async def have() -> bool:

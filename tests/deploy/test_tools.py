@@ -1,4 +1,4 @@
-"""Prometheus and docker-compose parse their files in `deploy/`, and every alert fires when it should."""
+"""Prometheus and docker-compose accept their files in `deploy/`, and every alert fires when it should."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.engines.servers import require
 
 
 def output(engine: str, program: str, *arguments: str | Path, **environment: str) -> str:
-    """Run a program in its directory below `deploy/` and return its output; it must succeed."""
+    """Run a program, which must succeed, in its directory below `deploy/`; return its output."""
     found = shutil.which(program)
     command = [require(Path(found) if found else None, engine), *arguments]
     kind = {"promtool": "prometheus"}.get(engine, engine)
@@ -41,7 +41,7 @@ def test_prometheus_parses_dashboard_expressions(tmp_path: Path):
     ]
     assert len(rules) > 30
     file = tmp_path / "panels.json"
-    # JSON is YAML.
+    # JSON is valid YAML.
     file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     assert f"{len(rules)} rules found" in output("promtool", "promtool", "check", "rules", file)
 

@@ -25,7 +25,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A started server. Its output goes to files, so that it never blocks on an unread pipe."""
+    """A running server. Its output goes to files, so that it never blocks on a full pipe."""
 
     process: asyncio.subprocess.Process | ForkedProcess
     base_url: str
@@ -34,29 +34,30 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the started process."""
+        """PID of the started process."""
         return self.process.pid
 
     @property
     def stdout(self) -> str:
-        """Its standard output so far."""
+        """The server's standard output so far."""
         return self.stdout_file.read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """Its standard error so far."""
+        """The server's standard error output so far."""
         return self.stderr_file.read_text(errors="replace")
 
     async def kill9(self) -> None:
-        """Kill the process without warning, as in a power cut, and wait until it is gone."""
+        """Send SIGKILL, as abrupt as a power failure, and wait until the process has exited."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
-        """Kill the process as soon as the condition `middle` is true.
+        """Kill the process at a moment at which `middle` returns true.
 
-        The process is paused (SIGSTOP) while `middle` is evaluated, so that the condition still holds at the kill.
+        The process is paused (SIGSTOP) while `middle` is evaluated, so that the condition still holds when the process
+        is killed.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -70,20 +71,21 @@ class ServerProcess:
             await self.kill9()
 
     def _go_on(self, seconds: float) -> None:
-        """Let the paused process continue briefly. This blocks the event loop, since other tasks would prolong the
-        pause."""
+        """Let the paused process run briefly. Blocks the event loop, because other tasks could otherwise delay the next
+        pause.
+        """
         self.process.send_signal(signal.SIGCONT)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGSTOP)
 
     async def terminate(self) -> int:
-        """Send SIGTERM, as a service manager does, and return the exit code."""
+        """Send SIGTERM, as a service manager does; return the exit code."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         return await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def wait_until_alive(self) -> None:
-        """Wait until the server responds; fail with its output if it exits or takes too long."""
+        """Wait until the server responds; fail with its output if it exits or does not respond in time."""
         async with httpx.AsyncClient(base_url=self.base_url, timeout=2) as client:
             for _ in range(ALIVE_WITHIN_S * 20):
                 if self.process.returncode is not None:
@@ -107,7 +109,7 @@ async def running_server(
     settings: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """Run `queryserver serve` on `database_dsn`, or embedded without one; stop it on exit.
+    """Run `queryserver serve` on `database_dsn`, or with `--embedded` if that is None; stop it on exit.
 
     `settings` are environment variables, such as `QUERYSERVER__EDITOR__LEASE_TIMEOUT_S`.
     """
@@ -127,7 +129,9 @@ async def running_server(
 async def started(
     command: Sequence[str], port: int, output_dir: Path, environment: Mapping[str, str], *, cwd: Path | None = None
 ) -> AsyncIterator[ServerProcess]:
-    """Start a command that serves on `port`, without waiting for it; the caller's own settings are not inherited."""
+    """Start a command that serves on `port`, without waiting until it is ready. Its environment excludes the caller's
+    QUERYSERVER variables.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
     number = next(_numbers)
     stdout_file, stderr_file = output_dir / f"server-{number}.out", output_dir / f"server-{number}.err"
@@ -157,6 +161,7 @@ async def started(
 
 
 def _may_be_forked(command: Sequence[str]) -> bool:
-    """Return whether a forked copy of the imported program may run the command: in tests, for a server without worker
-    processes."""
+    """Return whether a fork of a process that has already imported the program may run the command. This is so in
+    tests, for servers without worker processes.
+    """
     return command[0] == str(PROGRAM) and "--workers" not in command and "PYTEST_VERSION" in os.environ

@@ -1,4 +1,4 @@
-"""One service database, one results directory, some data sources, the servers on them, and the users' calls."""
+"""An installation: a service database, a results directory, data sources, servers, workers, and calls by users."""
 
 import asyncio
 import json
@@ -36,33 +36,33 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One server and its users' calls."""
+    """One server, and calls to it by the installation's users."""
 
     process: ServerProcess
     http: httpx.AsyncClient
     tokens: Mapping[str, str]
 
     def headers(self, user: str = "ana") -> dict[str, str]:
-        """Return the headers of a user's calls."""
+        """Return the headers for a user's calls."""
         return {"Authorization": f"Bearer {self.tokens[user]}"}
 
     async def post(self, path: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """Make a call with form fields."""
+        """Send a POST with form fields."""
         return await self.http.post(f"/api/v1/{path}", data=fields, headers=self.headers(user))
 
     async def post_ok(self, path: str, *, user: str = "ana", **fields: Any) -> dict[str, Any]:
-        """Make a call that must succeed and return its body."""
+        """Send a POST that must succeed; return its body."""
         response = await self.post(path, user=user, **fields)
         assert response.status_code == 200, response.text
         return response.json()
 
     async def execute(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """Call execute with a JSON body, because form encoding would enlarge long texts."""
+        """Call execute with a JSON body, because form encoding would enlarge long statements."""
         body = {"statement": statement, **fields}
         return await self.http.post(f"/api/v1/editor/execute/{dialect}", json=body, headers=self.headers(user))
 
     async def submit(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
-        """Submit a statement and return the operation's id."""
+        """Submit a statement; return the operation id."""
         body = await self.post_ok(f"editor/execute/{dialect}", user=user, statement=statement, **fields)
         return body["history_uuid"]
 
@@ -71,18 +71,18 @@ class Node:
         return await self.post_ok("editor/check_status", user=user, operationId=operation, wait=wait)
 
     async def state(self, operation: str, *, user: str = "ana", wait: float = 0) -> str:
-        """Return the exact state."""
+        """Return the statement's detailed state, `query_status.state`."""
         return (await self.status(operation, user=user, wait=wait))["query_status"]["state"]
 
     async def finished(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
-        """Run a statement to its result and return the operation's id."""
+        """Run a statement until its result is available; return the operation id."""
         operation = await self.submit(dialect, statement, user=user, **fields)
         body = await self.status(operation, user=user, wait=60)
         assert body["query_status"]["state"] in {"available", "success"}, body
         return operation
 
     async def value(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> Any:
-        """Return a statement's first cell."""
+        """Run a statement; return the first cell of its result."""
         operation = await self.finished(dialect, statement, user=user, **fields)
         return (await self.page(operation, user=user))["data"][0][0]
 
@@ -94,7 +94,7 @@ class Node:
         return answer["result"]
 
     async def file(self, operation: str, *, user: str = "ana", kind: str = "csv") -> bytes:
-        """Return the whole result as a file."""
+        """Download the whole result as a file."""
         path = f"/api/v1/editor/download/{operation}"
         response = await self.http.get(path, params={"format": kind}, headers=self.headers(user))
         assert response.status_code == 200, response.text
@@ -103,8 +103,9 @@ class Node:
     async def until(
         self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 60
     ) -> dict[str, Any]:
-        """Return the first query_status that fulfils the condition; fail immediately if the statement finishes
-        otherwise."""
+        """Return the first query_status that satisfies the condition. Fail immediately if the statement ends without
+        satisfying it.
+        """
         give_up = time.monotonic() + within_s
         while True:
             body = await self.status(operation, user=user)
@@ -125,7 +126,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Installation:
-    """The resources that servers share. `environment` holds the settings of all of them."""
+    """The resources that several servers share. `environment` contains the settings that apply to all of them."""
 
     directory: Path
     database_dsn: str
@@ -139,7 +140,7 @@ class Installation:
     ) -> AsyncIterator[Node]:
         """Run a server on the installation.
 
-        Keywords are environment variables without their common prefix; `variables` are passed unchanged.
+        Keyword arguments are environment variables without their common prefix; `variables` are passed unchanged.
         """
         settings = self.settings(**environment) | dict(variables)
         arguments = ["--config", str(self.directory / "queryserver.toml")]
@@ -195,28 +196,28 @@ class Installation:
         raise AssertionError(f"no {kind}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
-        """Return the same installation with workers that run the statements."""
+        """Return the same installation with a task server, so that workers run the statements."""
         chosen = {"enabled": "true", "broker_url": broker_url, "heartbeat_s": str(lease_s // 3)}
         more = {f"desktop__task_server__{name}": value for name, value in chosen.items()}
         more["editor__lease_timeout_s"] = str(lease_s)
         return replace(self, environment={**self.environment, **more})
 
     def settings(self, **environment: str) -> dict[str, str]:
-        """Return a process's environment."""
+        """Return the environment variables of one process."""
         given = {**self.environment, **environment}
         return {f"QUERYSERVER__{name.upper()}": value for name, value in given.items()}
 
     @property
     def results(self) -> Path:
-        """The directory of the results."""
+        """The directory with the stored results."""
         return self.directory / "data" / "results"
 
     def spooled(self) -> list[Path]:
-        """Return the files of all results."""
+        """Return the files of all stored results."""
         return list(self.results.rglob("*.arrow")) if self.results.is_dir() else []
 
     def through(self, database_dsn: str) -> "Installation":
-        """Return the same installation with another connection to the service database."""
+        """Return the same installation, but with this DSN for the service database."""
         return replace(self, database_dsn=database_dsn)
 
 
@@ -224,7 +225,7 @@ class Installation:
 async def installed(
     postgres: EmbeddedPostgres, template: str, directory: Path, interpreters: Mapping[str, Any] | None = None
 ) -> AsyncIterator[Installation]:
-    """Create an installation for one test, with three users and duckdb, sqlite and postgresql connectors."""
+    """Create an installation for one test, with three users and DuckDB, SQLite and PostgreSQL connectors."""
     name = f"e2e_{next(_numbers)}"
     admin = postgres.admin_dsn()
     await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
@@ -251,7 +252,7 @@ async def installed(
 
 
 async def query(dsn: str, sql: str, *arguments: object) -> Any:
-    """Return the first value of a query sent directly to the database."""
+    """Run a query directly on the database; return its first value."""
     connection = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         return await connection.fetchval(sql, *arguments)
@@ -260,7 +261,7 @@ async def query(dsn: str, sql: str, *arguments: object) -> Any:
 
 
 async def at_work(admin_dsn: str, marker: str) -> int:
-    """Return how many statements with this text PostgreSQL is running."""
+    """Return how many statements that contain this text PostgreSQL is running."""
     return await query(
         admin_dsn,
         """select count(*) from pg_stat_activity
@@ -272,14 +273,14 @@ async def at_work(admin_dsn: str, marker: str) -> int:
 async def is_at_work(admin_dsn: str, marker: str) -> bool:
     """Return whether PostgreSQL is running exactly one such statement.
 
-    It starts shortly after the statement's state becomes `running`.
+    PostgreSQL starts it shortly after the statement's state becomes `running`.
     """
     return await at_work(admin_dsn, marker) == 1
 
 
 @asynccontextmanager
 async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Hold a PostgreSQL lock; a statement that waits for it lasts until the yielded function is called."""
+    """Hold an advisory lock in PostgreSQL. Statements that wait for it block until the yielded function is called."""
     holder = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         await holder.execute(f"SELECT pg_advisory_lock({lock})")
@@ -289,7 +290,7 @@ async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[obje
 
 
 async def eventually(holds: Callable[[], Any], *, within_s: float = 60) -> None:
-    """Wait until the awaited condition is true."""
+    """Wait until the asynchronous condition is true."""
     give_up = time.monotonic() + within_s
     while not await holds():
         assert time.monotonic() < give_up, "it never came true"
@@ -317,8 +318,7 @@ def _toml(value: Any) -> str:
 
 
 async def signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
-    """Create users and return their tokens. They have no passwords, because hashing would take most of a test's
-    time."""
+    """Create users; return their tokens. They have no passwords, because hashing would take most of a test's time."""
     settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
     tokens = {}
     async with (

@@ -1,4 +1,6 @@
-"""A fleet whose processes' clocks differ from each other and from the database behaves as with one clock."""
+"""A fleet whose processes have different clocks, which also differ from the database's, behaves as if there were one
+clock.
+"""
 
 import asyncio
 import json
@@ -22,41 +24,43 @@ AHEAD_S = (10, -10)
 CONCURRENCY = 4
 LEASE_S = 6
 LASTING_S = 8
-"""Longer than a lease, so that each lease is renewed."""
+"""Longer than a lease, so that each lease must be renewed."""
 SHORT_S = 4
 SLACK_S = 6
-"""Less than the difference between the clocks, but long enough for a busy machine."""
+"""Less than the difference between the clocks, but enough for a busy machine."""
 PASSWORD = "a password for clocks"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The processes: of each kind, one with a fast and one with a slow clock."""
+    """The processes of the fleet. Of each kind, one has a fast clock and one has a slow clock."""
 
     place: Installation
     servers: tuple[Node, Node]
     workers: tuple[WorkerProcess, WorkerProcess]
     administrators: tuple[Mapping[str, str], Mapping[str, str]]
-    """The administrator's tokens by kind, from each server."""
+    """Each server's tokens for the administrator, by kind."""
 
     async def now(self) -> datetime:
-        """Return the database's clock time."""
+        """Return the current time of the database's clock."""
         return await query(self.place.database_dsn, "select clock_timestamp()")
 
     async def column(self, operation: str, expression: str) -> Any:
-        """Return a column of a statement's record."""
+        """Return a column or expression from a statement's record."""
         return await query(
             self.place.database_dsn, f"select {expression} from statements where id = $1::text::uuid", operation
         )
 
     async def fill(self, statement: str, **fields: Any) -> list[str]:
-        """Submit as many statements as the workers run concurrently, alternating between the servers."""
+        """Submit as many statements as the workers run concurrently, alternately to both servers; return their
+        operations.
+        """
         numbers = range(len(self.workers) * CONCURRENCY)
         submits = [self.servers[n % 2].submit("postgresql", f"{statement} -- {n}", **fields) for n in numbers]
         return await asyncio.gather(*submits)
 
     async def administer(self, path: str, number: int = 0, **body: Any) -> dict[str, Any]:
-        """Make an administrator's call with a JSON body, or a GET without one."""
+        """Make an administrator's call: a POST with a JSON body, or a GET if there are no fields."""
         headers = {"Authorization": f"Bearer {self.administrators[number]['access']}"}
         method = "POST" if body else "GET"
         answer = await self.servers[number].http.request(
@@ -98,19 +102,19 @@ async def clocks(
 
 
 async def login(node: Node) -> Mapping[str, str]:
-    """Return the administrator's tokens, signed by the given server."""
+    """Log in as the administrator; return the tokens, which this server has signed."""
     answer = await node.http.post("/api/v1/token/auth", json={"username": "root", "password": PASSWORD})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def moment(text: str) -> datetime:
-    """Parse a time from a response, which has whole seconds."""
+    """Parse a time from a response. Such times have whole seconds and are in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def issued_at(token: str) -> int:
-    """Return the issue time in the token."""
+    """Return the issue time that the token contains."""
     content = token.split(".")[1]
     return json.loads(urlsafe_b64decode(content + "=" * (-len(content) % 4)))["iat"]
 
@@ -119,7 +123,7 @@ async def test_tokens_of_each_server_are_immediately_valid_on_the_other(clocks: 
     for number, ahead_s in enumerate(AHEAD_S):
         before = await clocks.now()
         tokens, other = await login(clocks.servers[number]), clocks.servers[1 - number].http
-        # This also proves that the clocks differ.
+        # This also verifies that the clocks differ.
         own_s = issued_at(tokens["access"]) - before.timestamp()
         assert ahead_s - 1 <= own_s <= ahead_s + SLACK_S
         bearer = {"Authorization": f"Bearer {tokens['access']}"}

@@ -23,11 +23,11 @@ FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "ht
 
 @dataclass(frozen=True)
 class Case:
-    """One engine's statements. In them `{t}` is the table with its database."""
+    """The statements for one engine. In them, `{t}` stands for the table, qualified by its database."""
 
     dialect: str
     table: dict[str, Any]
-    """The connector's table in the settings."""
+    """The connector's table in the settings file."""
     database: str
     create: tuple[str, ...]
     select: str
@@ -38,13 +38,13 @@ class Case:
     column: str = "id"
     name: str = "items"
     analyze: str | None = "success"
-    """The final state of a table's analysis; None if not supported."""
+    """The final state of a statement that analyzes the table; None if the engine does not support it."""
     analyzed_column: bool = True
     drop: str = "DROP TABLE {t}"
     long_rows: str = ""
-    """Works for some seconds, then returns `long_count` rows, the integers from 0 on."""
+    """A statement that runs for some seconds, then returns `long_count` rows with the integers from 0 on."""
     longer_rows: str = ""
-    """The same, but works longer than a worker takes to start."""
+    """The same, but it runs longer than a worker takes to start."""
     long_count: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ async def place(
     migrated_template: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Installation]:
-    """An installation with the engine among its data sources."""
+    """An installation whose data sources include the engine."""
     assert tcp_open
     directory = tmp_path_factory.mktemp(case.dialect)
     async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
@@ -73,8 +73,9 @@ async def fleet(
     tmp_path_factory: pytest.TempPathFactory,
     valkey: ValkeyServer,
 ) -> AsyncIterator[Installation]:
-    """The same with workers and a separate database, because servers without a task server would take waiting
-    statements."""
+    """An installation with workers, on a separate database, because servers without a task server would run waiting
+    statements.
+    """
     assert tcp_open
     directory = tmp_path_factory.mktemp(f"{case.dialect}-fleet")
     async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
@@ -83,14 +84,14 @@ async def fleet(
 
 @pytest.fixture(scope="class")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server with a long lease, so that other servers never consider it dead on a busy machine."""
+    """A server with a long lease, so that other servers do not consider it dead on a busy machine."""
     async with place.server(editor__lease_timeout_s="60") as node:
         yield node
 
 
 @pytest.fixture(scope="class")
 async def items(node: Node, case: Case) -> AsyncIterator[str]:
-    """Create a table with rows and yield its name."""
+    """Create a table with rows; yield its name."""
     table = f"{case.database}.{case.name}" if case.database else case.name
     for statement in case.create:
         await done(node, case, statement.format(t=table))
@@ -99,7 +100,7 @@ async def items(node: Node, case: Case) -> AsyncIterator[str]:
 
 
 class RoundTrip:
-    """Inherited by a class per engine that provides the fixture `case`."""
+    """Tests of all engines. Each engine's class inherits them and provides the fixture `case`."""
 
     @pytest.mark.item(9)
     @pytest.mark.item(31)
@@ -230,7 +231,7 @@ class RoundTrip:
 
 
 class TakeOver(RoundTrip):
-    """Inherited for engines that continue a statement without its client."""
+    """Tests of engines that continue a statement when its client disconnects."""
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("ending", ["kill -9", "restart"])
@@ -297,7 +298,7 @@ class TakeOver(RoundTrip):
 
 
 async def done(node: Node, case: Case, statement: str) -> str:
-    """Run a statement that must succeed and return its operation's id."""
+    """Run a statement that must succeed; return its operation id."""
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert body["query_status"]["state"] in {"available", "success"}, body
@@ -305,7 +306,7 @@ async def done(node: Node, case: Case, statement: str) -> str:
 
 
 async def failing_log(node: Node, case: Case, statement: str) -> str:
-    """Run a failing statement and return its log; check that neither log nor message reveals engine internals."""
+    """Run a statement that must fail; return its log. Fails if the log or the message reveals engine internals."""
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert (body["status"], body["code"]) == (1, "engine_error")
@@ -317,7 +318,7 @@ async def failing_log(node: Node, case: Case, statement: str) -> str:
 
 
 async def ended(node: Node, operation: str) -> dict[str, Any]:
-    """Return the final check_status body."""
+    """Wait for the statement's end; return the last check_status body."""
     async with asyncio.timeout(ENDS_WITHIN_S):
         while True:
             body = await node.status(operation, wait=20)
@@ -326,7 +327,7 @@ async def ended(node: Node, operation: str) -> dict[str, Any]:
 
 
 async def watch(node: Node, url: str) -> dict[str, Any]:
-    """Return the last response of an operation's watch."""
+    """Call watch until the operation has ended; return the last response."""
     seen: dict[str, Any] = {}
 
     async def is_over() -> bool:
@@ -339,7 +340,7 @@ async def watch(node: Node, url: str) -> dict[str, Any]:
 
 
 async def all_rows(node: Node, operation: str, count: int) -> list[int]:
-    """Return a result's first column, read page by page."""
+    """Return the first column of a result, read page by page."""
     found: list[int] = []
     while len(found) < count:
         page = await node.page(operation, start_row=len(found), rows=10_000)
@@ -378,7 +379,7 @@ class TestSpark(RoundTrip):
     async def test_statement_that_ended_with_server_is_not_awaited(
         self, place: Installation, case: Case, ending: str
     ) -> None:
-        """Spark ends a statement with the connection that started it."""
+        """Spark ends a statement when the connection that started it closes."""
         async with place.server() as first:
             operation = await first.submit(case.dialect, case.slow)
             await first.until(operation, lambda status: status["status"] == "running", within_s=60)
@@ -426,7 +427,7 @@ class TestTrino(TakeOver):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT count(comment) FROM tpch.sf1000.lineitem",
             function="abs",
-            # The memory connector keeps no statistics.
+            # The memory connector has no statistics.
             analyze="failed",
             long_rows=_trino_rows(1),
             longer_rows=_trino_rows(3),
@@ -435,7 +436,7 @@ class TestTrino(TakeOver):
 
 
 def _trino_rows(scale: int) -> str:
-    """Return a query that reads an amount of data set by the scale before it returns rows."""
+    """Return a query that reads a table before it returns rows; `scale` determines the table's size."""
     return f"""SELECT a.i * 1000 + b.j AS n
         FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
         CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf{scale}.lineitem) WHERE c > 0 ORDER BY n"""
@@ -466,13 +467,13 @@ class TestHive(TakeOver):
 
     @pytest.mark.item(51)
     async def test_failed_task_log_contains_only_the_cause(self, node: Node, case: Case, items: str) -> None:
-        """A statement with one job, whose task fails four times."""
+        """The statement has one job, whose task fails four times."""
         log = await failing_log(node, case, f"SELECT max(IF(assert_true(id < 2) IS NULL, id, 0)) FROM {items}")
         assert "ASSERT_TRUE(): assertion failed." in log
         assert "Vertex failed" in log
 
     async def test_nested_decimals_keep_their_digits(self, node: Node, case: Case) -> None:
-        """Hive returns nested values as JSON text."""
+        """Hive returns nested values as JSON strings."""
         number = "12345678901234567890.123456789"
         decimal = f"CAST('{number}' AS decimal(38,9))"
         nested = (
@@ -489,7 +490,7 @@ class TestHive(TakeOver):
 
 
 def _hive_rows(seconds: int) -> str:
-    """Return a query that sleeps before its rows. They are wide, so that they take a while to arrive."""
+    """Return a query that sleeps, then returns wide rows, which take a while to transfer."""
     return f"""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
         FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST({seconds}000 AS bigint)) AS string) AS slept) t
         LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
@@ -539,6 +540,6 @@ class TestPhoenix(RoundTrip):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 50000000)",
             function=None,
-            # Phoenix analyzes whole tables only.
+            # Phoenix can analyze only whole tables.
             analyzed_column=False,
         )

@@ -1,4 +1,4 @@
-"""The service database fails over to its standby while servers work."""
+"""The service database fails over to its standby while servers are running."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -35,7 +35,7 @@ async def place(
     tmp_path: Path,
     databases: ServerPair,
 ) -> AsyncIterator[Installation]:
-    """An installation whose statements run on another PostgreSQL, which stays available."""
+    """An installation whose statements run on a separate PostgreSQL server, which stays available."""
     await asyncio.to_thread(databases.execute, f"CREATE DATABASE {SERVICE}")
     dsn = databases.dsn(SERVICE)
     await migrate(dsn)
@@ -59,7 +59,7 @@ async def test_failover_to_standby_loses_nothing(
         ):
             nodes = (runner, other)
             before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
-            # The first part runs immediately, so the sequence counts how often it was sent.
+            # PostgreSQL evaluates nextval immediately, so the sequence counts how often the statement was sent.
             lasting = await runner.submit("postgresql", "SELECT nextval('over'), pg_advisory_lock(7)::text")
             await runner.until(lasting, lambda status: status["state"] == "running")
             owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", lasting)

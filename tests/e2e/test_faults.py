@@ -1,4 +1,4 @@
-"""Faults of the disk, the network and the databases of a running server, as its users see them."""
+"""Faults of the disk, the network and the databases of a running server, as users observe them."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ LASTING = {
     "duckdb": "SELECT count(*) FROM range(100000) AS a, range(10000000) AS b WHERE a.range % 7 = b.range % 11",
 }
 
-# Incompressible text, so that the size on disk equals the apparent size.
+# Incompressible text, so that the size on disk equals the size of the rows.
 NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {rows}) AS n"
 
 
@@ -38,7 +38,7 @@ NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {r
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Installation]:
-    """An installation for one test. The engine `away` is at a port that is closed until a test opens it."""
+    """An installation for one test. The engine `away` has a port that is closed until a test opens it."""
     away = {
         "interface": "sqlalchemy",
         "dialect": "postgresql",
@@ -81,7 +81,7 @@ async def test_kill_during_spooling_and_download_keeps_finished_results_only(pla
 
 
 async def test_embedded_server_recovers_immediately_after_power_cut(tmp_path: Path) -> None:
-    """After a restart, a server that is alone on its database does not wait for old leases."""
+    """After a restart, a server that is alone on its database does not wait for its previous leases to expire."""
     password = "a password of the test"
     operations: dict[str, str] = {}
     async with embedded(tmp_path / "state", password) as victim:
@@ -125,7 +125,7 @@ async def test_unusable_store_fails_statements_but_not_server(place: Installatio
 
 
 async def test_full_disk_fails_statement_with_reason(place: Installation) -> None:
-    """A file size limit stands for the disk: writing beyond it fails as on a full disk."""
+    """A file size limit simulates the full disk: writes beyond the limit fail in the same way."""
     async with limited(place, kib=512) as node:
         failed = await node.submit("postgresql", NOISE.format(rows=300_000), limit=300_000)
         body = await node.status(failed, wait=30)
@@ -226,7 +226,7 @@ async def test_workers_respond_while_statements_finish_in_grace_period(place: In
         last = await node.submit("postgresql", "SELECT 7, pg_sleep(12)")
         await node.until(last, lambda status: status["state"] == "running")
         node.process.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: _is_stopping(node))  # once the parent has notified them
+        await eventually(lambda: _is_stopping(node))  # after the parent process has notified the workers
         assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
         assert await node.state(last, wait=30) == "available"
         assert await node.process.terminate() == 0
@@ -271,7 +271,7 @@ async def test_odd_characters_from_engine_are_returned(shared_node: Node, dialec
 async def shared_node(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Node]:
-    """A server that survives what its tests do."""
+    """A server for several tests, none of which stops it."""
     async with (
         installed(postgres, migrated_template, tmp_path_factory.mktemp("faults")) as place,
         place.server() as node,
@@ -280,7 +280,7 @@ async def shared_node(
 
 
 class Cable:
-    """The network between two programs: a port that leads to another one until it is cut."""
+    """The network between two programs: a port that forwards to another port until it is cut."""
 
     def __init__(self, target: int, *, port: int = 0) -> None:
         self._target = target
@@ -340,7 +340,7 @@ async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
-    """A server with its own database; `ana` is its administrator."""
+    """A server with embedded databases; `ana` is its administrator."""
     environment = {"QUERYSERVER_ADMIN_PASSWORD": password, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
     async with (
         running_server(data_dir, settings=environment) as process,
@@ -353,7 +353,7 @@ async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
-    """A server with a file size limit."""
+    """A server with a limit on the size of its files."""
     port = free_port()
     config = place.directory / "queryserver.toml"
     serve = f'ulimit -f {2 * kib}; exec "{PROGRAM}" serve --port {port} --config "{config}"'

@@ -1,4 +1,4 @@
-"""`serve --embedded --with-workers`: a whole fleet with one command (Contract platform 12)."""
+"""`serve --embedded --with-workers` starts a whole fleet with one command (Contract platform 12)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def logged_in(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
-    """Make one call as the administrator, with a separate login."""
+    """Make one call as the administrator, who logs in separately for it."""
     async with logged_in(server) as client:
         if not fields:
             return (await client.get(name)).raise_for_status().json()
@@ -37,14 +37,14 @@ async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, 
 
 
 async def post(client: httpx.AsyncClient, name: str, **fields: object) -> dict[str, Any]:
-    """Make a call that must succeed and return its body."""
+    """Send a POST that must succeed; return its body."""
     answer = await client.post(name, data=fields)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 async def family(server: ServerProcess) -> list[psutil.Process]:
-    """Return the server and its child processes once worker and beat count as alive."""
+    """Return the server and its child processes, once a worker and a beat are reported as alive."""
     async with asyncio.timeout(90):
         while True:
             status = await call(server, "taskserver/status")
@@ -59,7 +59,7 @@ async def family(server: ServerProcess) -> list[psutil.Process]:
 
 
 async def running(server: ServerProcess, dialect: str, statement: str) -> str:
-    """Submit a long statement and return its operation once it is running."""
+    """Submit a long statement; return its operation once it is running."""
     async with asyncio.timeout(60), logged_in(server) as client:
         operation = (await post(client, f"editor/execute/{dialect}", statement=statement))["history_uuid"]
         while True:
@@ -71,7 +71,7 @@ async def running(server: ServerProcess, dialect: str, statement: str) -> str:
 
 
 async def all_end(processes: list[psutil.Process]) -> None:
-    """Check that the processes exit within a few seconds."""
+    """Fail unless all processes exit within a few seconds."""
     _, left = await asyncio.to_thread(psutil.wait_procs, processes, timeout=ENDED_WITHIN_S)
     assert [one.cmdline() for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
 
@@ -92,7 +92,7 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         findings = json.loads(examined.out)
         errors = [one for one in findings["findings"] if one["state"] == "error"]
         assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
-        # This command's broker is known only to its own processes.
+        # The doctor command checks no broker, because only the processes of the running command know its address.
         assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
         begun = await running(server, "postgresql", "SELECT pg_sleep(5)")
         assert await server.terminate() == 0
@@ -101,7 +101,8 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         processes = await family(server)
         ended = await call(server, "editor/check_status", operationId=begun)
         assert ended["query_status"]["state"] == "available", ended
-        # The worker could not record completion, so it must not hold the file for the grace period.
+        # The worker could not record the statement's end, so it must not keep the file locked for the whole grace
+        # period.
         await running(
             server, "duckdb", "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range < b.range"
         )

@@ -1,4 +1,4 @@
-"""HEAD over a real socket: the server's byte count excludes the body that was not sent (Contract platform 1.1)."""
+"""HEAD over a real socket: the server's byte count excludes the body, which is not sent (Contract platform 1.1)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.platform(4)
 
 @dataclass
 class Source:
-    """Counts the generated chunks of a long file."""
+    """Counts the generated chunks of a large file."""
 
     made: int = 0
     closed: bool = False
@@ -34,7 +34,7 @@ class Source:
 
 @asynccontextmanager
 async def served(source: Source) -> AsyncIterator[int]:
-    """Yield the port of a server with a small and a long response."""
+    """Yield the port of a server that has a small response and a large one."""
     router = APIRouter()
 
     @router.get("/api/v1/small")
@@ -63,7 +63,9 @@ async def served(source: Source) -> AsyncIterator[int]:
 
 
 async def answers(port: int, *calls: str) -> list[list[str]]:
-    """Return the header lines of consecutive calls on one connection; bodies are read for GET only."""
+    """Send the calls one after another on one connection; return the header lines of each response. Reads bodies only
+    for GET.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heads: list[list[str]] = []
     try:

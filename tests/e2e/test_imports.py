@@ -1,4 +1,4 @@
-"""Imports whose server dies midway (Contract importer 13.4)."""
+"""Imports whose server is killed while they run (Contract importer 13.4)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ async def place(
 
 
 async def create_table_response(node: Node, connector: str, content: bytes) -> httpx.Response:
-    """Upload a file and return the response to create_table."""
+    """Upload a file and call create_table for it; return the response."""
     answer = await node.http.post(
         "/api/v1/importer/upload/file/", files={"file": ("some.csv", content)}, headers=node.headers()
     )
@@ -34,7 +34,9 @@ async def create_table_response(node: Node, connector: str, content: bytes) -> h
 
 
 async def is_loading(place: Installation) -> bool:
-    """Return whether a staging table exists or is about to; PostgreSQL loads use no ledger."""
+    """Return whether a staging table exists or PostgreSQL is loading one, because its loads are not recorded in
+    import_leftovers.
+    """
     under_way = "select (select count(*) from import_leftovers) + (select count(*) from pg_stat_progress_copy)"
     return bool(await query(place.database_dsn, under_way))
 

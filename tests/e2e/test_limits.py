@@ -33,31 +33,32 @@ LONG = {
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Installation]:
-    """One installation for this file."""
+    """One installation for all tests in this file."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("limits")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server with a low byte limit, for all tests in this file."""
-    # The server's own background work must not look like an orphaned statement.
+    """A server with a low limit on result bytes, for all tests in this file."""
+    # Background work of the server itself must not be mistaken for an orphaned statement.
     settings = {"editor__result_max_bytes": str(200 * MIB), "metadata__index__enabled": "false"}
-    # The tests must not wait until the server abandons a statement that an engine does not stop.
+    # Long enough that the server never abandons a statement that an engine does not stop.
     async with place.server(**settings, editor__cancel_wait_s="60") as node:
         yield node
 
 
 @pytest.fixture
 async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
-    """Return a check whether an engine still works on a statement with a marker."""
+    """Return a function that checks whether an engine is still working on a statement with the given marker."""
     server = psutil.Process(node.process.pid)
 
     async def is_at_work(dialect: str, marker: str) -> bool:
         if dialect == "postgresql":
             return await at_work(postgres.admin_dsn(), marker) > 0
-        # These engines compute in the server's processes, so an orphaned statement shows as processor time. How much is
-        # currently available is measured by a thread of this test that computes in parallel, with a higher priority.
+        # These engines compute in child processes of the server, so an orphaned statement shows up as CPU time. A
+        # thread of this test, which computes in parallel at a higher priority, measures how much CPU time is available
+        # meanwhile.
         before = spent_by_engines(server)
         ours = await asyncio.to_thread(compute, 0.5)
         return spent_by_engines(server) - before > ours / 20
@@ -83,7 +84,7 @@ async def test_short_wait_returns_running_statement(node: Node) -> None:
         to_cancel.append(body["history_uuid"])
         state = body["query_status"]["state"]
         assert state in {"waiting", "running"}
-        # A statement that has still not started is delayed by other work.
+        # A statement that has not even started was delayed by other load.
         return took_s if state == "running" else math.inf, None
 
     to_cancel: list[str] = []
@@ -148,7 +149,7 @@ async def test_canceling_running_statement_stops_engine(node: Node, watcher, dia
     marker = f"{call} {dialect}"
     operation = await node.submit(dialect, LONG[dialect].format(marker=marker))
     await node.until(operation, lambda status: status["state"] == "running")
-    # Its work starts shortly after its state becomes running.
+    # The engine begins to work shortly after the state becomes running.
     await eventually(lambda: watcher(dialect, marker))
     answer = await node.post_ok(f"editor/{call}", operationId=operation)
     assert (answer["status"], answer["result"]["status"]) == (0, 0)
@@ -191,7 +192,7 @@ async def test_unclosed_statements_leave_only_their_spool(place: Installation, n
     await asyncio.sleep(1)
     after = held_by(server)
     for what, number in after.items():
-        # Pools grow slightly over time; a leak in every twentieth statement would show.
+        # Pools may grow slightly over time, but a leak in every twentieth statement would exceed this limit.
         assert number < before[what] + 15, what
     started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
     assert await node.state(started, user="eve", wait=30) == "available"
@@ -246,7 +247,9 @@ async def test_setting_applies_only_in_its_script(node: Node) -> None:
 
 
 async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
-    """Return whether no work is left of a statement: an orphan persists, while the server's other work is brief."""
+    """Return whether the statement has no work left on the engine. An orphaned statement persists, whereas the server's
+    other work is brief.
+    """
     for _ in range(3):
         if not await watcher(dialect, marker):
             return True
@@ -254,7 +257,7 @@ async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
 
 
 def spent_by_engines(server: psutil.Process) -> float:
-    """Return the processor time of local database processes in seconds."""
+    """Return the CPU seconds that the processes of local databases have used."""
     spent = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):
@@ -265,15 +268,15 @@ def spent_by_engines(server: psutil.Process) -> float:
 
 
 def compute(processor_s: float) -> float:
-    """Use the given processor time; return the actual amount."""
+    """Compute until this thread has used that much CPU time; return the amount actually used."""
     began, block = time.thread_time(), bytes(256 * 1024)
     while (spent := time.thread_time() - began) < processor_s:
-        hashlib.sha256(block).digest()  # releases the interpreter lock
+        hashlib.sha256(block).digest()  # hashing releases the interpreter lock
     return spent
 
 
 async def many(node: Node, number: int) -> None:
-    """Run many statements to completion, a few concurrently, without closing any."""
+    """Run this many statements to completion, a few concurrently, without closing any."""
 
     async def one(place: int) -> None:
         dialect = ("postgresql", "sqlite", "duckdb")[place % 3]
@@ -291,7 +294,7 @@ async def many(node: Node, number: int) -> None:
 
 
 def held_by(process: psutil.Process) -> dict[str, int]:
-    """Return the counts of a process's open resources."""
+    """Return the numbers of threads, files, connections and other resources that a process holds."""
     return {
         "threads": process.num_threads(),
         "files": process.num_fds(),
@@ -301,7 +304,7 @@ def held_by(process: psutil.Process) -> dict[str, int]:
 
 
 class Peak:
-    """A process's peak memory above its initial memory."""
+    """A process's peak memory, relative to its initial memory."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -317,7 +320,7 @@ class Peak:
 
 @asynccontextmanager
 async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
-    """Sample a process's memory inside the context."""
+    """Sample a process's memory until the context exits."""
     peak = Peak(process)
 
     async def look() -> None:
@@ -335,14 +338,14 @@ async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
 
 
 class Gap:
-    """The longest time without a response."""
+    """The longest period without a response."""
 
     seconds = 0.0
 
 
 @asynccontextmanager
 async def longest_gap(node: Node) -> AsyncIterator[Gap]:
-    """Check every 20 ms inside the context whether the server responds."""
+    """Call the server every 20 ms until the context exits."""
     gap = Gap()
 
     async def probe() -> None:

@@ -1,4 +1,6 @@
-"""The API reference and the root page in a real browser, under their own policy (Contract platform 9.4)."""
+"""The API reference and the root page in a real browser, under the pages' own content security policy (Contract
+platform 9.4).
+"""
 
 import asyncio
 import json
@@ -33,7 +35,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def until(page: Page, condition: str) -> None:
-    """Wait until the expression is true in the page; fail with the page's text."""
+    """Wait until the JavaScript expression is true in the page; fail with the page's text on timeout."""
     try:
         await page.value(
             "new Promise((go, no) => { const end = Date.now() + 45000; const check = () => "
@@ -49,10 +51,10 @@ async def drawn(page: Page) -> None:
 
 
 async def photograph(page: Page, file: Path, size: tuple[int, int]) -> None:
-    """Save a screenshot; fail if an element is wider than the window."""
+    """Save a screenshot; fail if the page is wider than the window."""
     width, height = size
     await page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-    # Two frames: one recomputes the layout, the next has painted it.
+    # Wait for two frames: the first recomputes the layout, and the second has painted it.
     await page.value("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     assert await page.value("document.scrollingElement.scrollWidth") <= width
     picture = await page.screenshot()
@@ -71,7 +73,7 @@ def open_call(name: str) -> str:
 
 
 async def answered(page: Page, call: str) -> str:
-    """Return the HTTP status that the page shows for a call that was tried."""
+    """Return the HTTP status that the page shows for a call made with its "try it out" form."""
     cell = f"{call}.querySelector('.live-responses-table tr.response .response-col_status')"
     await until(page, cell)
     return (await page.value(f"{cell}.innerText")).split()[0]
@@ -92,7 +94,7 @@ async def test_reference_shows_guide_tags_calls_fields_and_codes(
         tags = await page.value("[...document.querySelectorAll('.opblock-tag')].map(one => one.dataset.tag)")
         assert set(tags) == {tag["name"] for tag in document["tags"]}
 
-        # The call in the URL is expanded and visible, with curl, fields, and responses.
+        # The call named in the URL is expanded and visible, with its curl command, fields and responses.
         call = open_call("editor-execute_on")
         await until(page, f"{call}.innerText.includes('ExecuteRequest')")
         top = await page.value(f"{call}.getBoundingClientRect().top")
@@ -154,7 +156,7 @@ async def test_reader_logs_in_and_tries_a_call_with_token(devtools: str, server:
         await until(page, f"{login}?.querySelector('.try-out__btn')")
         await page.value(f"{login}.querySelector('.try-out__btn').click()")
         await until(page, f"{login}.querySelector('textarea')")
-        # React listens to the element's own setter.
+        # React overrides the element's setter, so the prototype's setter is called to make React notice the change.
         body = json.dumps(json.dumps({"username": "admin", "password": PASSWORD}))
         setter = "Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set"
         changed = "field.dispatchEvent(new Event('input', {bubbles: true}))"
@@ -224,7 +226,7 @@ async def test_root_page_explains_product_and_login(devtools: str, server: Serve
 
 
 async def printed(script: str, server: ServerProcess, directory: Path) -> str:
-    """Run a page's commands in a shell and return their output."""
+    """Run the commands from the page in a shell; return their output."""
     process = await asyncio.create_subprocess_exec(
         "bash", "-e", "-u", "-o", "pipefail", "-c", script,
         cwd=directory,

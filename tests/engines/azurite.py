@@ -1,4 +1,4 @@
-"""Azurite, the emulator of Azure's Blob service, from its npm package. It has no DFS interface: see `standin_dfs`."""
+"""Azurite, the emulator of Azure's Blob service, from its npm package. It has no DFS interface; see `standin_dfs`."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from tests.engines.servers import HttpAddress, data_directory, listens, serving
 from tests.ports import free_port
 
 ACCOUNT = "devstoreaccount1"
-"""Azurite's own account; it is the first name in paths."""
+"""Azurite's built-in account; paths begin with its name."""
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Published with the emulator, identical everywhere."""
+"""Azurite's published key, which is the same everywhere."""
 
 _ENGINE = "azurite"
 _RECIPE = RECIPES / "azurite_blob"
@@ -23,7 +23,7 @@ _RECIPE = RECIPES / "azurite_blob"
 
 @contextmanager
 def azurite_server() -> Generator[HttpAddress]:
-    """Start an empty Azurite 3.37 with only the Blob service."""
+    """Start Azurite 3.37, without data, with only the Blob service."""
     node = program(_ENGINE, "node")
     azurite = azurite_program()
     address = HttpAddress("127.0.0.1", free_port())

@@ -1,4 +1,4 @@
-"""Engine programs: downloaded once by pinned version and cached outside the repository between runs."""
+"""Programs of engines, downloaded once per pinned version and cached outside the repository between runs."""
 
 import fcntl
 import hashlib
@@ -14,11 +14,11 @@ from tests.engines.servers import unavailable
 
 DOWNLOAD_TIMEOUT_S = 900.0
 RECIPES = Path(__file__).parent
-"""One folder per engine with its versions and configuration."""
+"""Contains one folder per engine, with its pinned versions and its configuration."""
 
 
 def cache_directory() -> Path:
-    """Return QUERYSERVER_ENGINE_CACHE, or our folder in the user's cache directory."""
+    """Return QUERYSERVER_ENGINE_CACHE, or the default folder in the user's cache directory."""
     chosen = os.environ.get("QUERYSERVER_ENGINE_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -26,10 +26,10 @@ def cache_directory() -> Path:
 
 
 def kept(name: str, recipe: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """Return the folder that `make` filled, in this run or an earlier one.
+    """Return the folder that `make` filled, in this run or in an earlier one.
 
-    The key is the content of the recipe's files. A folder gets its name only once it is complete; two simultaneous runs
-    create it once. Folders of former recipes stay until the cache is removed.
+    The cache key is the content of the recipe's files. A folder gets its final name only when it is complete, and two
+    simultaneous runs create it only once. Folders of previous recipes remain until the cache is deleted.
     """
     root = cache_directory()
     root.mkdir(parents=True, exist_ok=True)
@@ -53,9 +53,10 @@ def run_tool(
     timeout_s: float = DOWNLOAD_TIMEOUT_S,
     attempts: int = 1,
 ) -> str:
-    """Run a package tool or compiler and return its output; skip as unavailable if it fails or times out.
+    """Run a package tool or compiler; return its output. Skip the test as unavailable if the command fails or times
+    out.
 
-    `attempts` above 1 is for commands that fetch from the network and can be repeated. A command that timed out is not
+    Set `attempts` above 1 only for repeatable commands that fetch from the network. A command that timed out is not
     repeated.
     """
     for attempt in range(attempts):
@@ -76,12 +77,12 @@ def run_tool(
 
 
 def python_packages(engine: str, name: str) -> Path:
-    """Install the engine's own requirements.txt with hash checks, and return the folder."""
+    """Install the packages in the engine's requirements.txt with hash checks; return the folder."""
     requirements = RECIPES / engine / "requirements.txt"
 
     def fill(folder: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # Packages that are built use the environment's own build tools, so that every hash is known.
+        # Packages that must be built use this environment's build tools, so that every hash is known.
         exact = ["--no-deps", "--no-build-isolation", "--require-hashes", "--no-compile"]
         run_tool(engine, [*pip, *exact, "--target", folder, "--requirement", requirements])
 

@@ -1,4 +1,4 @@
-"""Certificates for test servers, created for each server: an authority, and the certificates it signs."""
+"""A certificate authority for a test server, and the certificates that it signs."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ServerCertificate:
     key: str
 
     def write(self, directory: Path) -> tuple[Path, Path]:
-        """Write the certificate and key to files that only the server's user can read."""
+        """Write certificate and key to files that only the server's user can read; return their paths."""
         files = directory / "certificate.pem", directory / "key.pem"
         for file, text in zip(files, (self.certificate, self.key), strict=True):
             file.touch(mode=0o600)
@@ -33,7 +33,7 @@ class ServerCertificate:
 
 
 class Authority:
-    """A new certificate authority that nothing else trusts."""
+    """A new certificate authority, which only these tests trust."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -45,10 +45,10 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = certificate.public_bytes(Encoding.PEM).decode()
-        """PEM text for clients that trust the authority."""
+        """The authority's certificate as PEM text, for clients that trust the authority."""
 
     def certify(self, *names: str) -> ServerCertificate:
-        """Sign a certificate for a server with the given names or addresses."""
+        """Issue a certificate for a server with these names or addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _draft(_named(names[0]), self._name, key, self._key)

@@ -1,4 +1,4 @@
-"""Headless Chromium, driven over the DevTools protocol to open, query and capture pages."""
+"""Headless Chromium, controlled over the DevTools protocol to open, query and capture pages."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 @contextmanager
 def chromium() -> Generator[str]:
-    """Run a browser and yield the address of its DevTools. The browser reaches no other host."""
+    """Run a browser; yield the address of its DevTools. The browser can reach no other host."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     program = require(Path(found) if found else None, ENGINE)
     with data_directory() as directory:
@@ -41,8 +41,8 @@ def chromium() -> Generator[str]:
             "about:blank",
         ]
         if unprivileged_user():
-            # As root in a container, unprivileged users usually cannot create the sandbox's namespaces. Only our own
-            # page is opened.
+            # The user is root, probably in a container, where unprivileged users usually cannot create the namespaces
+            # that the sandbox needs. The browser opens only pages of the tests.
             command.insert(1, "--no-sandbox")
         port_file = directory / "profile" / "DevToolsActivePort"
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(directory), "TMPDIR": str(directory)}
@@ -53,17 +53,17 @@ def chromium() -> Generator[str]:
 
 
 class Page:
-    """A browser tab. Calls wait for their responses; the page's error messages are kept."""
+    """A browser tab. Calls wait for their responses; errors reported by the page are recorded."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.complaints: list[str] = []
-        """Script and console errors."""
+        """Script errors and console errors."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a DevTools method and return its result."""
+        """Call a DevTools method; return its result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -73,7 +73,7 @@ class Page:
         return message["result"]
 
     async def value(self, expression: str) -> Any:
-        """Return an expression's value, awaiting it if it is a promise. Fails with the script's exception."""
+        """Return an expression's value; await it if it is a promise. Fails if the script throws."""
         found = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         thrown = found.get("exceptionDetails")
         assert thrown is None, json.dumps(thrown)[:3000] + "\n".join(self.complaints)
@@ -85,7 +85,7 @@ class Page:
         return base64.b64decode(shown["data"])
 
     async def listen(self) -> None:
-        """Pass responses to their callers until the tab is closed."""
+        """Deliver responses to the waiting calls until the tab is closed."""
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue

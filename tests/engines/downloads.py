@@ -1,7 +1,7 @@
 """Downloads the programs of all engines into the cache: `python -m tests.engines.downloads`.
 
-The tests can download them too; doing it earlier, in parallel with CPU-bound work, avoids waiting for the network.
-Unavailable programs are printed, and the exit code is then 1.
+Tests download missing programs themselves. An earlier download, in parallel with CPU-bound work, avoids that wait for
+the network. Prints the programs that are unavailable; the exit code is then 1.
 """
 
 import sys
@@ -14,7 +14,8 @@ from tests.clients import generators
 from tests.engines import azurite, gethue, hdfs, hive, hive_secured, image, ozone, phoenix, sparksql, trino, versitygw
 from tests.tools import environment
 
-# Maven's download folder does not support two concurrent writers. The largest downloads come first.
+# Maven's download folder does not support two concurrent writers, so these run one after another. The largest downloads
+# come first.
 _MAVEN: Mapping[str, Callable[[], object]] = {
     "trino": trino.trino_program,
     "hive": hive.hive_program,
@@ -38,7 +39,7 @@ _OTHERS: Mapping[str, Callable[[], object]] = {
 
 
 def main() -> int:
-    """Download everything and return the exit code."""
+    """Download all programs; return the exit code."""
     with ThreadPoolExecutor(2) as lanes:
         return int(not all(list(lanes.map(_fetched, (_MAVEN, _OTHERS)))))
 

@@ -1,4 +1,4 @@
-"""A TCP proxy between an engine's client and its real server that breaks connections in realistic ways."""
+"""A TCP proxy between an adapter and a real engine, which breaks connections in realistic ways."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ _CLOSED_S = 10.0
 
 
 class Fault(Enum):
-    """What happens to the server's response."""
+    """What the proxy does with the server's response."""
 
     NONE = "passed on"
     RESET = "connection reset"
@@ -31,17 +31,17 @@ class Fault(Enum):
 
 @dataclass(eq=False)
 class _Line:
-    """A client connection and the proxy's own connection to the server."""
+    """A client's connection to the proxy, and the proxy's connection to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     passed: int = 0
-    """Response bytes forwarded since the fault was set."""
+    """Number of response bytes forwarded since the fault was set."""
     is_dead: bool = False
 
 
 class FaultProxy:
-    """Listens on `port`. A fault applies to open and new connections until the next one is set."""
+    """Listens on `port`. A fault applies to existing and new connections until another fault is set."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = free_port()
@@ -54,19 +54,19 @@ class FaultProxy:
         self._all_closed.set()
 
     def set_fault(self, fault: Fault, *, after_bytes: int = 0) -> None:
-        """Forward `after_bytes` of the server's response on each connection, then apply `fault`."""
+        """On each connection, forward `after_bytes` of the server's response, then apply `fault`."""
         self._fault, self._after = fault, after_bytes
         for line in self._lines:
             line.passed = 0
 
     async def listen(self) -> None:
-        """Accept connections, again on the same port after `die`, without any fault."""
+        """Accept connections, without any fault. After `die`, listen on the same port again."""
         self.set_fault(Fault.NONE)
         if self._listener is None:
             self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def die(self) -> None:
-        """Act like a crashed server process: reset open connections and refuse new ones."""
+        """Simulate a crashed server process: reset open connections and refuse new ones."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -75,12 +75,12 @@ class FaultProxy:
         await self.closed()
 
     async def closed(self) -> None:
-        """Wait until every client has closed its connections. Raises TimeoutError if one does not."""
+        """Wait until clients have closed all their connections. Raises TimeoutError if a connection stays open."""
         async with asyncio.timeout(_CLOSED_S):
             await self._all_closed.wait()
 
     async def close(self) -> None:
-        """Stop the proxy and all connections."""
+        """Stop listening and close all connections."""
         if self._listener is not None:
             self._listener.close()
         for task in list(self._tasks):
@@ -109,7 +109,7 @@ class FaultProxy:
                 await _pass_on(from_client, to_server)
                 answers.cancel()
         except (OSError, ExceptionGroup):
-            pass  # either side is gone
+            pass  # one of the sides has disconnected
         finally:
             if line is not None:
                 self._lines.discard(line)
@@ -117,8 +117,9 @@ class FaultProxy:
             to_client.close()
 
     async def _pass_answers(self, line: _Line, from_server: asyncio.StreamReader) -> None:
-        """Forward the response until the server closes; then wait until a client that the fault cut off closes by
-        itself."""
+        """Forward the response until the server closes the connection. If the fault has cut off the client, wait until
+        the client closes its side.
+        """
         while chunk := await from_server.read(_CHUNK_BYTES):
             if line.is_dead:
                 continue
@@ -161,7 +162,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that the other side receives RST instead of FIN."""
+    """Close the connection so that the other side receives RST instead of FIN."""
     connected = writer.get_extra_info("socket")
     if connected is not None and connected.fileno() >= 0:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

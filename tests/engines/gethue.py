@@ -1,4 +1,4 @@
-"""A page with the unmodified modules of the npm package gethue, on a separate origin."""
+"""A page with the unmodified modules of the npm package gethue, served from a separate origin."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _RECIPE = RECIPES / "gethue"
 
 
 def bundle_page(engine: str, directory: Path) -> None:
-    """Bundle the page and its script into a directory."""
+    """Bundle the page and its script into the directory."""
     modules = gethue_modules(engine)
     node = program(engine, "node")
     run_tool(engine, [node, _RECIPE / "bundle.mjs", modules, _RECIPE / "page.js", directory / "bundle.js"])
@@ -22,13 +22,13 @@ def bundle_page(engine: str, directory: Path) -> None:
 
 
 def gethue_modules(engine: str = "chromium") -> Path:
-    """Return the folder `node_modules` with gethue."""
+    """Return the folder `node_modules` that contains gethue."""
     return node_packages(engine, _RECIPE, cache="gethue")
 
 
 @contextmanager
 def origin_of(directory: Path) -> Generator[str]:
-    """Serve a directory's files on a free loopback port and yield the origin."""
+    """Serve a directory's files on a free loopback port; yield the origin."""
     handler = partial(_Quiet, directory=str(directory))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, name="page origin", daemon=True)
@@ -42,4 +42,4 @@ def origin_of(directory: Path) -> Generator[str]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the name of the standard library
-        """Log nothing: the test checks the page's own messages."""
+        """Suppress the access log; the test checks the page's own messages."""

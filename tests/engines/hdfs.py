@@ -1,7 +1,7 @@
-"""HDFS: a NameNode and a DataNode with fresh data, each in a separate JVM.
+"""HDFS: a NameNode and a DataNode without previous data, each in a separate JVM.
 
-Users: `hdfs` is the superuser; `svc` may impersonate anyone (`doas`); `alice` and `bob` own their home directories. The
-trash is kept for an hour.
+Users: `hdfs` is the superuser; `svc` may impersonate any user (`doas`); `alice` and `bob` own their home directories.
+The trash is kept for an hour.
 """
 
 import os
@@ -31,19 +31,19 @@ _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 @dataclass(frozen=True, slots=True)
 class HdfsProgram:
-    """The runtime of HDFS and HttpFS."""
+    """The JDK and libraries that run HDFS and HttpFS."""
 
     jdk: Jdk
     libraries: Path
 
     def class_path(self, *first: Path) -> str:
-        """Return a server's class path."""
+        """Return the class path of a server; `first` precedes the libraries."""
         return ":".join(map(str, (*first, self.libraries / "*")))
 
 
 @dataclass(frozen=True, slots=True)
 class HdfsCluster:
-    """A running HDFS."""
+    """A running HDFS cluster."""
 
     name_node: HttpAddress
     rpc_port: int
@@ -52,17 +52,17 @@ class HdfsCluster:
 
     @property
     def webhdfs_url(self) -> str:
-        """The value for the setting of the same name."""
+        """The value for the setting `webhdfs_url`."""
         return f"{self.name_node.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = SUPERUSER, **parameters: str) -> httpx.Response:
-        """Call a WebHDFS operation without data as the given user."""
+        """Call a WebHDFS operation that has no request body, as this user."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_TOOL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query).raise_for_status()
 
     def administer(self, *arguments: str) -> str:
-        """Run `hdfs dfsadmin`, for instance with `-safemode enter`, and return its output."""
+        """Run `hdfs dfsadmin`, for example with `-safemode enter`; return its output."""
         command = [
             self.program.jdk.java,
             *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
@@ -72,14 +72,15 @@ class HdfsCluster:
 
 
 def hdfs_program() -> HdfsProgram:
-    """Download Hadoop 3.4 once and return its runtime."""
+    """Download Hadoop 3.4 unless it is cached; return its program files."""
     return HdfsProgram(java_17(NAME), maven(NAME, "dependency:copy-dependencies"))
 
 
 @contextmanager
 def hdfs_cluster(*, listing_limit: int = 50) -> Generator[HdfsCluster]:
-    """Start an HDFS with the users' home directories and a shared `/tmp`. A listing batch has `listing_limit`
-    entries."""
+    """Start a cluster with the users' home directories and a shared `/tmp`. Listings return at most `listing_limit`
+    entries per batch.
+    """
     program = hdfs_program()
     address, rpc_port = HttpAddress("127.0.0.1", free_port()), free_port()
     with data_directory() as directory:
@@ -103,7 +104,7 @@ def hdfs_cluster(*, listing_limit: int = 50) -> Generator[HdfsCluster]:
 
 @contextmanager
 def _node(cluster: HdfsCluster, arguments: Sequence[str], directory: Path, state: str) -> Generator[None]:
-    """Start a server and wait until the NameNode reports the state."""
+    """Start a server and wait until the NameNode reports this state."""
     directory.mkdir()
     with jvm(
         cluster.program.jdk, arguments, directory, lambda: state in _state(cluster.name_node.url), cluster.environment
@@ -112,7 +113,7 @@ def _node(cluster: HdfsCluster, arguments: Sequence[str], directory: Path, state
 
 
 def _web_applications(directory: Path) -> Path:
-    """Create the folders of web pages that the servers require and their jar lacks."""
+    """Create the empty folders for web pages that the servers require but that their jar lacks."""
     for name in ("hdfs", "datanode"):
         (directory / "classes" / "webapps" / name).mkdir(parents=True)
     return directory / "classes"

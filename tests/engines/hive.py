@@ -1,10 +1,10 @@
-"""Apache Hive's HiveServer2: metastore on an embedded Derby, Tez in local mode, all in one JVM.
+"""Apache Hive's HiveServer2, with a metastore on embedded Derby and Tez in local mode, all in one JVM.
 
 Measured: a session and its statements outlive the connection; GetOperationStatus waits 0.5 s at first, and longer for
-older statements (1.5 s after 20 s). Its HTTP mode would listen on every address and is not started here. Slow
-statements: `SELECT reflect('java.lang.Thread', 'sleep', CAST(30000 AS bigint))` is not a Tez job and is canceled
-immediately. A Tez job in local mode delays CancelOperation until its running task finishes, for instance a cross join
-of `SELECT explode(split(space(3000), ' ')) AS x FROM one_row` with itself, which takes about 30 s.
+older statements (1.5 s after 20 s). HTTP mode would listen on every address, so it is not started. Slow statements:
+`SELECT reflect('java.lang.Thread', 'sleep', CAST(30000 AS bigint))` is not a Tez job, and is canceled immediately. A
+Tez job in local mode delays CancelOperation until its running task finishes; an example is a cross join of `SELECT
+explode(split(space(3000), ' ')) AS x FROM one_row` with itself, which takes about 30 s.
 """
 
 import getpass
@@ -24,14 +24,14 @@ _SETTINGS = RECIPES / NAME / "conf"
 
 @dataclass(frozen=True, slots=True)
 class HiveProgram:
-    """HiveServer2's runtime."""
+    """The JDK and libraries that run HiveServer2."""
 
     jdk: Jdk
     libraries: Path
 
 
 def hive_program() -> HiveProgram:
-    """Download Hive 4.0 once and return its runtime."""
+    """Download Hive 4.0 unless it is cached; return its program files."""
     return HiveProgram(java_17(NAME), maven(NAME, "dependency:copy-dependencies"))
 
 
@@ -39,7 +39,7 @@ def hive_program() -> HiveProgram:
 def hive_server() -> Generator[ServerAddress]:
     """Start Hive 4.0 with an empty metastore, binary transport, and SASL PLAIN that accepts any user and password."""
     address = ServerAddress("127.0.0.1", free_port(), "svc", "secret")
-    # Tez always runs as this user, because it checks that its files belong to its own user.
+    # Tez requires that its files belong to the user who runs it, so all statements run as this user.
     environment = {"HADOOP_USER_NAME": getpass.getuser()}
     with (
         data_directory() as directory,
@@ -59,7 +59,7 @@ def hive_node(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[None]:
-    """Start a HiveServer2 that keeps everything in `directory`; `settings` override its file's settings."""
+    """Start a HiveServer2 that stores all its data in `directory`; `settings` override its configuration file."""
     (bridge,) = program.libraries.glob("log4j-1.2-api-*.jar")
     class_path = ":".join(map(str, (_SETTINGS, *classes, bridge, program.libraries / "*")))
     variables = {"HIVE_PORT": str(port), "HIVE_DATA": str(directory), **(environment or {})}

@@ -1,7 +1,7 @@
-"""The same Hive with other logins: TLS with checked passwords, and no login at all.
+"""The same Hive with other logins: over TLS with passwords, and without any login.
 
-No setting binds its HTTP mode to the loopback interface (HTTP listeners of Hive 4.0 accept only a port), so that mode
-is not covered.
+HTTP mode is not covered, because no setting binds it to the loopback interface: HTTP listeners of Hive 4.0 accept only
+a port.
 """
 
 import secrets
@@ -18,10 +18,10 @@ from tests.engines.hive import NAME, hive_node, hive_program
 from tests.engines.servers import ServerAddress, data_directory
 from tests.ports import free_port
 
-# Hive's login decodes each byte as one letter, so only ASCII works (PlainSaslServer of Hive 4.0).
+# Hive decodes each byte of a password as one character, so only ASCII works (PlainSaslServer of Hive 4.0).
 PASSWORDS = {"ana": "Ana's pass:word", "svc": "of the service"}
 SERVICE = "svc"
-"""The only user that may impersonate others; may impersonate everyone."""
+"""The only user that may impersonate others; it may impersonate any user."""
 
 _CHECKING = RECIPES / NAME / "passwords" / "Passwords.java"
 _MEMORY = "384m"
@@ -29,7 +29,7 @@ _MEMORY = "384m"
 
 @dataclass(frozen=True, slots=True)
 class SecuredHive:
-    """The server's address. Its certificate is for `localhost`, not for 127.0.0.1."""
+    """The address of a server whose certificate is for `localhost`, not for 127.0.0.1."""
 
     port: int
     authority: str
@@ -38,7 +38,9 @@ class SecuredHive:
 
 @contextmanager
 def secured_hive_server() -> Generator[SecuredHive]:
-    """Start a server with binary transport over TLS and PASSWORDS; statements run as the session's user (doAs)."""
+    """Start a server with binary transport over TLS and the logins in PASSWORDS. Statements run as the session's user
+    (doAs).
+    """
     program, authority, port = hive_program(), Authority(), free_port()
     with data_directory() as directory:
         password = secrets.token_hex(16)
@@ -61,7 +63,7 @@ def secured_hive_server() -> Generator[SecuredHive]:
 
 @contextmanager
 def nosasl_hive_server() -> Generator[ServerAddress]:
-    """Start a NOSASL server: unframed messages and no authentication."""
+    """Start a server in NOSASL mode: messages are unframed, and clients do not authenticate."""
     address = ServerAddress("127.0.0.1", free_port(), "svc", "")
     with (
         data_directory() as directory,
@@ -73,7 +75,7 @@ def nosasl_hive_server() -> Generator[ServerAddress]:
 
 
 def password_check() -> Path:
-    """Compile the class that checks passwords once, and return its folder."""
+    """Compile the Java class that checks passwords unless it is cached; return its folder."""
     program = hive_program()
 
     def fill(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""HttpFS: the gateway to an HDFS that offers the same calls as WebHDFS, in one JVM."""
+"""HttpFS, the gateway to HDFS that offers the same calls as WebHDFS, in one JVM."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ _MAIN = "org.apache.hadoop.fs.http.server.HttpFSServerWebServer"
 
 @contextmanager
 def httpfs_gateway(cluster: HdfsCluster) -> Generator[HttpAddress]:
-    """Start a gateway to the cluster; its calls are below `/webhdfs/v1`, and `svc` may impersonate anyone there too."""
+    """Start a gateway to the cluster. Its calls are below `/webhdfs/v1`; `svc` may impersonate any user there, too."""
     address = HttpAddress("127.0.0.1", free_port())
     with data_directory() as directory:
         environment = {
             **cluster.environment,
             "HTTPFS_PORT": str(address.port),
             "HTTPFS_HADOOP_CONF": str(SETTINGS),
-            # The gateway's own identity, which HDFS allows to impersonate others.
+            # The gateway's own user, which HDFS allows to impersonate others.
             "HADOOP_USER_NAME": "httpfs",
         }
         for folder in ("log", "temp"):

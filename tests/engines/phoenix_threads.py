@@ -1,4 +1,4 @@
-"""The running statements of a Query Server and its HBase, counted from thread dumps."""
+"""The running statements of a Query Server and its HBase, counted in thread dumps."""
 
 import asyncio
 from asyncio.subprocess import DEVNULL
@@ -13,13 +13,13 @@ _SCAN = "org.apache.phoenix.coprocessor"
 
 
 async def statements_of(port: int) -> int:
-    """Return how many statements the Query Server on the local `port` is running."""
+    """Return how many statements the Query Server on the local port `port` is running."""
     threads = await _threads(psutil.Process(_listeners()[port]))
     return sum(any(name in thread for name in _OPERATIONS) for thread in threads)
 
 
 async def scans_of(port: int) -> int:
-    """Return how many Phoenix calls the region server of that Query Server is running."""
+    """Return how many calls of Phoenix the region server behind that Query Server is running."""
     listeners = _listeners()
     called = {call.raddr.port for call in psutil.Process(listeners[port]).net_connections() if call.raddr}
     peers = [psutil.Process(listeners[one]) for one in called & listeners.keys()]
@@ -28,7 +28,7 @@ async def scans_of(port: int) -> int:
 
 
 def _listeners() -> dict[int, int]:
-    """Return the ids of the processes that listen on local ports."""
+    """Map each local port that is listened on to the PID of its process."""
     return {
         one.laddr.port: one.pid
         for one in psutil.net_connections("tcp4")
@@ -37,7 +37,7 @@ def _listeners() -> dict[int, int]:
 
 
 async def _threads(process: psutil.Process) -> list[str]:
-    """Return each Java thread's stack, through the socket that a JVM opens for `jcmd` and then keeps."""
+    """Return the stack of each Java thread, read from the socket that a JVM opens for `jcmd` and then keeps open."""
     listener = Path(f"/proc/{process.pid}/root/tmp/.java_pid{process.pid}")
     async with asyncio.timeout(30):
         if not await asyncio.to_thread(listener.exists):
@@ -46,7 +46,7 @@ async def _threads(process: psutil.Process) -> list[str]:
             assert await opened.wait() == 0
         reader, writer = await asyncio.open_unix_connection(listener)
         try:
-            # Version, command and three arguments, each terminated by a zero byte.
+            # The request consists of version, command and three arguments, each terminated by a zero byte.
             writer.write(b"1\0threaddump\0\0\0\0")
             stacks = await reader.read(-1)
         finally:

@@ -1,4 +1,4 @@
-"""Postfix from the system's packages: accepts mail for example.org only over TLS, and delivers it into files."""
+"""Postfix from the system's packages. It accepts mail for example.org only over TLS, and delivers it to files."""
 
 import os
 import pwd
@@ -59,23 +59,23 @@ tlsmgr unix - - n 1000? 1 tlsmgr
 
 @dataclass(frozen=True, slots=True)
 class MailAddress:
-    """The server's addresses: `port` uses STARTTLS, `tls_port` implicit TLS; its name is `localhost`."""
+    """The addresses of the server, whose name is `localhost`. `port` uses STARTTLS, `tls_port` implicit TLS."""
 
     port: int
     tls_port: int
     authority: Path
-    """PEM file of the authority that signed its certificate."""
+    """PEM file of the authority that signed the server's certificate."""
     delivered: Path
 
     def mails(self) -> list[EmailMessage]:
-        """Return all delivered emails."""
+        """Return all emails that have been delivered."""
         found = [message_from_bytes(file.read_bytes(), policy=default) for file in self.delivered.glob("all/new/*")]
         return [mail for mail in found if isinstance(mail, EmailMessage)]
 
 
 @contextmanager
 def postfix_server() -> Generator[MailAddress]:
-    """Start Postfix with a separate queue. It switches users, so it needs root."""
+    """Start Postfix with its own queue. Requires root, because Postfix switches users."""
     program = shutil.which("postfix", path="/usr/sbin:/usr/bin")
     server = require(Path(program) if program else None, "smtp")
     if os.geteuid() != 0:
@@ -98,7 +98,7 @@ def postfix_server() -> Generator[MailAddress]:
         (conf / "main.cf").write_text(settings)
         (conf / "master.cf").write_text(_SERVICES.format(port=address.port, tls_port=address.tls_port))
         subprocess.run([server, "-c", conf, "check"], check=True, capture_output=True, timeout=60)
-        # `postfix start-fg` starts a new session, which would outlive a killed test.
+        # `postfix start-fg` would start a new session, which would outlive a killed test.
         shown = subprocess.run(
             ["/usr/sbin/postconf", "-h", "daemon_directory"], capture_output=True, text=True, check=True
         )

@@ -1,4 +1,4 @@
-"""PostgreSQL from the system's packages, for tests of an older release and of extensions."""
+"""PostgreSQL from the system's packages, for tests of an earlier version and of extensions."""
 
 import os
 import signal
@@ -22,9 +22,9 @@ hostnossl all admin 127.0.0.1/32 scram-sha-256
 
 @contextmanager
 def system_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
-    """Start PostgreSQL 15 with fresh data (Debian: postgresql-15).
+    """Start PostgreSQL 15 without previous data (Debian: postgresql-15).
 
-    With a certificate it admits only its administrator without TLS; without one it offers no TLS.
+    If a certificate is given, only the administrator may log in without TLS; otherwise the server offers no TLS.
     """
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory:

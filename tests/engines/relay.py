@@ -1,4 +1,5 @@
-"""A byte relay between a TCP port and a Unix socket: the way into a network namespace, which shares only files.
+"""A byte relay between a TCP port and a Unix socket, which connects a network namespace with the host: both share only
+files.
 
 python relay.py tcp:127.0.0.1:4000 unix:/tmp/door      outside: accepts TCP connections, connects to the socket
 python relay.py unix:/tmp/door tcp:127.0.0.1:14001     inside: accepts connections from the socket
@@ -12,7 +13,7 @@ _CHUNK_BYTES = 262_144
 
 
 async def listen(address: str, target: str) -> None:
-    """Relay connections until the process ends."""
+    """Relay connections until the process is killed."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -41,7 +42,7 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward bytes until either side closes."""
+    """Forward bytes until either side closes its connection."""
     with suppress(OSError):
         while chunk := await reader.read(_CHUNK_BYTES):
             writer.write(chunk)

@@ -1,4 +1,4 @@
-"""A PostgreSQL with a synchronous standby that replaces it when it dies."""
+"""PostgreSQL with a synchronous standby that can replace the primary when it dies."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ _STARTED_WITHIN_S = 60
 
 @dataclass
 class ServerPair:
-    """Two servers. The second has everything that the first has committed."""
+    """A primary (`first`) and a standby (`second`), which has every transaction that the primary has committed."""
 
     first: ServerAddress
     second: ServerAddress
@@ -28,28 +28,28 @@ class ServerPair:
     _first: "subprocess.Popen[bytes]"
 
     def dsn(self, database: str) -> str:
-        """Return a DSN that connects to the writable server."""
+        """Return a DSN that connects to whichever server is writable."""
         login = f"{self.first.user}:{self.first.password}"
         hosts = f"127.0.0.1:{self.first.port},127.0.0.1:{self.second.port}"
         return f"postgresql://{login}@{hosts}/{database}?target_session_attrs=read-write"
 
     def kill_first(self) -> None:
-        """Kill the first server permanently, without notifying its clients."""
+        """Kill the primary for good, without notifying its clients."""
         self._first.send_signal(signal.SIGQUIT)
         self._first.wait(_STARTED_WITHIN_S)
 
     def promote_second(self) -> None:
-        """Promote the second server and wait until it is writable."""
+        """Promote the standby and wait until it is writable."""
         run([BINARIES / "pg_ctl", "promote", "-w", "-D", self._directory / "second"], self._directory)
 
     def execute(self, statement: str) -> str:
-        """Execute a statement on the first server as its administrator."""
+        """Execute a statement on the primary as its administrator; return the output."""
         return _psql(self.first, statement)
 
 
 @contextmanager
 def replicated() -> Generator[ServerPair]:
-    """Start PostgreSQL 15 from the system's packages (Debian: postgresql-15)."""
+    """Start a primary and a standby with PostgreSQL 15 from the system's packages (Debian: postgresql-15)."""
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory, ExitStack() as stack:
         first, second = [ServerAddress("127.0.0.1", free_port(), "admin", _PASSWORD) for _ in range(2)]

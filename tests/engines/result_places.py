@@ -1,4 +1,4 @@
-"""Settings that store results in a new location of a real store."""
+"""Settings that store results in a new location on a real store."""
 
 import json
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ _USER = StorageUser("tests")
 
 @dataclass(frozen=True, slots=True)
 class ResultsPlace:
-    """The value of `result_file_storage`, and the additional tables that it needs."""
+    """The value of `result_file_storage`, and the other settings tables that it needs."""
 
     setting: str
     tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def s3_results(address: S3Address) -> ResultsPlace:
-    """Create a new bucket."""
+    """Create a new bucket for results."""
     bucket = f"results-{uuid4().hex}"
     keys = S3Keys(address.access_key_id, address.secret_access_key)
     options = S3Options(endpoint=address.url, path_style=True, keys=keys, allow_bucket_creation=True)
@@ -46,14 +46,16 @@ async def s3_results(address: S3Address) -> ResultsPlace:
 
 
 async def hdfs_results(cluster: HdfsCluster) -> ResultsPlace:
-    """Create a new directory for a user who needs no impersonation rights."""
+    """Choose a new directory of a user who needs no permission to impersonate others."""
     location = f"hdfs:///user/{SERVICE_USER}/results-{uuid4().hex}"
     properties = {"location": location, "webhdfs_url": cluster.webhdfs_url, "user": SERVICE_USER}
     return ResultsPlace(_setting("hdfs", properties))
 
 
 async def abfs_results(address: HttpAddress) -> ResultsPlace:
-    """Create a new container in a flat account, whose address is in the file store settings."""
+    """Create a new container in an account without a hierarchical namespace; the account's address is in the file store
+    settings.
+    """
     container = f"results{uuid4().hex}"
     blob_url = f"http://127.0.0.1:{address.port}/{ACCOUNT}"
     account = AzureAccount(

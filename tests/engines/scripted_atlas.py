@@ -1,6 +1,6 @@
-"""A peer that implements the part of Atlas' REST API (version 2) that the search uses, over a test's entities.
+"""A peer that serves a test's entities through the part of Atlas's REST API (version 2) that the search uses.
 
-It evaluates `SearchParameters` as Atlas' documentation describes them; `faults` make it misbehave.
+It evaluates `SearchParameters` as Atlas's documentation describes; `faults` are errors that it returns instead.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ USER, PASSWORD = "svc", "atlas-secret"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad response; with `hangs`, no response at all."""
+    """An invalid response, or no response at all if `hangs` is set."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass
 class ScriptedAtlas:
-    """The entities, and the requests received."""
+    """The entities that the peer serves, and the requests that it has received."""
 
     entities: list[dict[str, Any]]
     classifications: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ScriptedAtlas:
     faults: deque[Fault] = field(default_factory=deque)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection with one request."""
+        """Serve a connection with a single request."""
         try:
             request, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             headers = {name.lower(): value for name, value in BytesParser().parsebytes(rest).items()}
@@ -98,7 +98,7 @@ class ScriptedAtlas:
 
 
 def entity(kind: str, qualified_name: str, *, tags: Sequence[str] = (), **attributes: Any) -> dict[str, Any]:
-    """Return an entity header as Atlas returns it."""
+    """Return an entity header in Atlas's format."""
     name = qualified_name.partition("@")[0].rpartition("." if kind != "hdfs_path" else "/")[2]
     return {
         "typeName": kind,
@@ -119,14 +119,14 @@ AnyAtlas = TypeVar("AnyAtlas", bound=ScriptedAtlas)
 async def scripted_atlas(
     entities: Sequence[dict[str, Any]], classifications: Mapping[str, int] | None = None
 ) -> AsyncGenerator[ScriptedAtlas]:
-    """Serve the entities on a free loopback port."""
+    """Serve these entities on a free loopback port."""
     async with listening(ScriptedAtlas(list(entities), classifications or {})) as atlas:
         yield atlas
 
 
 @asynccontextmanager
 async def listening(atlas: AnyAtlas) -> AsyncGenerator[AnyAtlas]:
-    """Serve the given peer on a free loopback port."""
+    """Serve this peer on a free loopback port."""
     server = await asyncio.start_server(atlas.serve, "127.0.0.1", 0)
     atlas.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

@@ -1,6 +1,7 @@
-"""A peer that speaks Avatica on a real socket, for behavior that tests cannot provoke in a real Query Server.
+"""A peer that speaks Avatica over a real socket, for behavior that tests cannot provoke in a real Query Server.
 
-It knows two statements: `ROWS n` returns the integers below n; `SLOW` responds after half a minute unless it is closed.
+It supports two statements: `ROWS n` returns the integers below n; `SLOW` responds after half a minute unless it is
+closed.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ _NO_RESULT_SET = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Peer:
-    """A running peer. Changes to its attributes apply to subsequent requests."""
+    """A running peer. Changed attributes apply to subsequent requests."""
 
     port: int = 0
     connections: set[str] = field(default_factory=set[str])
@@ -31,14 +32,14 @@ class Peer:
     asked: list[str] = field(default_factory=list[str])
     cookies: list[str] = field(default_factory=list[str])
     status: int = 200
-    """Any status except 200 is sent with an HTML page."""
+    """HTTP status of responses. Any status except 200 is sent with an HTML page."""
     mute: frozenset[str] = frozenset()
-    """Requests that get no response."""
+    """Names of requests that get no response."""
     refusal: tuple[str, str] | None = None
-    """Class and text of the Java exception with which the next statement fails."""
+    """Class name and message of the Java exception with which the next statement fails."""
 
     async def answer(self, body: bytes) -> bytes:
-        """Return the body of the response."""
+        """Return the body of the response to a request body."""
         wire = Message(body)
         name = wire.text(1).rpartition("$")[2].removesuffix("Request")
         self.asked.append(name)
@@ -95,7 +96,7 @@ class Peer:
 
     def _frame(self, statement: int, offset: int, count: int) -> bytes:
         last = min(offset + count, self.rows[statement])
-        # number_value is zigzag-encoded: twice the number.
+        # number_value is zigzag-encoded, so a nonnegative number is doubled.
         values = (number(1, 13) + number(4, 2 * value) for value in range(offset, last))
         rows = b"".join(octets(3, octets(1, octets(4, value))) for value in values)
         return number(1, offset) + number(2, last == self.rows[statement]) + rows
@@ -103,14 +104,14 @@ class Peer:
 
 @asynccontextmanager
 async def scripted_avatica() -> AsyncGenerator[Peer]:
-    """Start a well-behaved peer."""
+    """Start a peer without faults."""
     peer = Peer()
     tasks = set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        task.set_name("fault proxy")  # a name that the fault suite does not count as an adapter task
+        task.set_name("fault proxy")  # a name that the fault suite does not count as a task of the adapter
         tasks.add(task)
         try:
             await _serve(peer, reader, writer)
@@ -132,7 +133,7 @@ async def scripted_avatica() -> AsyncGenerator[Peer]:
 
 
 async def _serve(peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serve one HTTP/1.1 connection."""
+    """Serve an HTTP/1.1 connection."""
     while True:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
         headers = dict(line.split(": ", 1) for line in head[1:] if line)

@@ -1,4 +1,4 @@
-"""A peer that speaks S3's HTTP protocol and sends a test's responses, which a real store does not send on demand."""
+"""A peer that speaks S3's HTTP protocol and sends a test's responses, which a real store would not send on demand."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ _REPLY_HEAD = "HTTP/1.1 {status} Told\r\nConnection: close\r\n{headers}\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response. `content_length` may be wrong."""
+    """A response. `content_length` may be wrong on purpose."""
 
     status: int = 200
     body: str = ""
@@ -21,14 +21,14 @@ class Reply:
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str = "Told by http://10.1.2.3:9000 for AKIA0") -> "Reply":
-        """Return an error in S3's format."""
+        """Return an error response in S3's format."""
         text = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>4442587FB7D0</RequestId></Error>"
         return cls(status, text)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A received request."""
+    """A request that the peer has received."""
 
     method: str
     target: str
@@ -37,7 +37,7 @@ class ReceivedRequest:
 
 
 class ScriptedS3:
-    """Sends responses in order, with a separate order for HEAD; the last response is repeated."""
+    """Sends its responses in order, with a separate sequence for HEAD. The last response is repeated."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -46,13 +46,14 @@ class ScriptedS3:
         self._heads = deque[Reply]()
 
     def will_answer(self, *replies: Reply, heads: Sequence[Reply] = ()) -> None:
-        """Set the coming responses and forget past requests. Without `heads`, HEAD gets the same responses as other
-        requests."""
+        """Set the next responses and clear the recorded requests. Without `heads`, HEAD requests get the same responses
+        as other requests.
+        """
         self._replies, self._heads = deque(replies), deque(heads)
         self.asked = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection with one request."""
+        """Serve a connection with a single request."""
         try:
             request, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             headers = {name.lower(): value for name, value in BytesParser().parsebytes(rest).items()}
@@ -64,7 +65,7 @@ class ScriptedS3:
             writer.write(_written(reply, without_body=method == "HEAD"))
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client left
+            pass  # the client has disconnected
         finally:
             writer.close()
 
@@ -79,7 +80,7 @@ def _written(reply: Reply, *, without_body: bool) -> bytes:
 
 @asynccontextmanager
 async def scripted_s3() -> AsyncGenerator[ScriptedS3]:
-    """Start a listening peer."""
+    """Start a peer that listens on a loopback port."""
     peer = ScriptedS3()
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     peer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,7 +1,7 @@
-"""A coordinator with scripted responses on a real socket, for behavior that no healthy Trino shows.
+"""A Trino coordinator with scripted responses on a real socket, for behavior that a healthy Trino does not show.
 
-Responses are sent in script order, one per request, whatever it requests; the last one is repeated. `{url}` in a body
-stands for the server's own address.
+Responses are sent in script order, one per request, whatever the request is; the last one is repeated. `{url}` in a
+body stands for the server's own address.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response. `cut` closes the connection after that many body bytes; `hangs` never responds."""
+    """A response. `cut` closes the connection after that many bytes of the body; if `hangs` is set, no response is
+    sent.
+    """
 
     body: bytes = b""
     status: int = 200
@@ -28,17 +30,17 @@ class Reply:
     cut: int | None = None
     hangs: bool = False
     raw: bytes | None = None
-    """Sent instead of an HTTP response."""
+    """Bytes that are sent instead of an HTTP response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the client."""
+    """A request from the client."""
 
     method: str
     path: str
     headers: Mapping[str, str]
-    """Names are in lower case."""
+    """Header names are in lower case."""
     body: bytes
 
 
@@ -51,7 +53,7 @@ def page(
     next_host: str = "{url}",
     **members: Any,
 ) -> Reply:
-    """Return a page of the protocol; `number` is the next URI's, None on the last page."""
+    """Return a page of the protocol. `number` identifies the next URI; None makes this the last page."""
     answer: dict[str, Any] = {"id": "20260101_000000_00001_abcde", "stats": {"state": state}, **members}
     if number is not None:
         answer["nextUri"] = f"{next_host}/v1/statement/executing/20260101_000000_00001_abcde/slug/{number}"
@@ -63,30 +65,30 @@ def page(
 
 
 def column(name: str, raw_type: str, *numbers: int) -> Mapping[str, Any]:
-    """Return a column with a type without nested types."""
+    """Return a column whose type has no nested types."""
     arguments = [{"kind": "LONG", "value": number} for number in numbers]
     return {"name": name, "type": raw_type, "typeSignature": {"rawType": raw_type, "arguments": arguments}}
 
 
 def error(message: str, name: str = "SYNTAX_ERROR") -> Mapping[str, Any]:
-    """Return the member `error`."""
+    """Return the value of a response's `error` member."""
     return {"message": message, "errorName": name, "errorCode": 1, "errorType": "USER_ERROR"}
 
 
 def segment_bytes(rows: Sequence[Sequence[Any]], encoding: str) -> bytes:
-    """Encode a segment's content."""
+    """Encode the content of a segment."""
     text = orjson.dumps(rows)
     return text if encoding == "json" else pa.compress(text, "zstd", asbytes=True)
 
 
 def inline_segment(rows: Sequence[Sequence[Any]], encoding: str) -> Mapping[str, Any]:
-    """Return a segment embedded in the page."""
+    """Return a segment that is embedded in the page."""
     content = b64encode(segment_bytes(rows, encoding)).decode()
     return {"type": "inline", "data": content, "metadata": {"rowOffset": 0, "rowsCount": len(rows)}}
 
 
 def spooled_segment(name: str, rows: int, headers: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
-    """Return a segment to be fetched from this server."""
+    """Return a segment that the client must fetch from this server."""
     return {
         "type": "spooled",
         "uri": f"{{url}}/v1/spooled/download/{name}",
@@ -97,7 +99,7 @@ def spooled_segment(name: str, rows: int, headers: Mapping[str, Sequence[str]]) 
 
 
 class ScriptedTrino:
-    """Listens on `port` and records `requests`. Login checks (`/v1/query`) are not part of the script."""
+    """Listens on `port` and records `requests`. Login checks (`/v1/query`) do not consume responses of the script."""
 
     def __init__(self, script: Sequence[Reply]) -> None:
         self.requests: list[Request] = []
@@ -112,7 +114,7 @@ class ScriptedTrino:
         return f"http://127.0.0.1:{self.port}"
 
     def asked(self, method: str) -> list[str]:
-        """Return the paths requested by a method, without their queries."""
+        """Return the paths that were requested with a method, without query strings."""
         return [request.path.partition("?")[0] for request in self.requests if request.method == method]
 
     async def listen(self) -> None:
@@ -120,7 +122,7 @@ class ScriptedTrino:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop everything, like a dying process."""
+        """Stop listening and abort all connections, like a dying process."""
         if self._listener is not None:
             self._listener.close()
         for task in list(self._tasks):
@@ -141,7 +143,7 @@ class ScriptedTrino:
                 writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
-        """Respond, and return whether the connection continues."""
+        """Respond to a request; return whether the connection stays open."""
         if request.path.startswith("/v1/query/"):
             reply = self.login
         else:
@@ -160,7 +162,7 @@ class ScriptedTrino:
 
 @asynccontextmanager
 async def scripted_trino(*script: Reply) -> AsyncGenerator[ScriptedTrino]:
-    """Start a listening server."""
+    """Start a coordinator that listens on a loopback port."""
     server = ScriptedTrino(script)
     await server.listen()
     try:

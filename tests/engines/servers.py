@@ -1,4 +1,4 @@
-"""Real database servers for the tests: started on a free loopback port with fresh data, stopped by their own pid."""
+"""Real servers for the tests, started on free loopback ports without previous data, and stopped by their own PID."""
 
 import os
 import pwd
@@ -23,7 +23,7 @@ _LOG_TAIL = 3000
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A test server's address, and its administrator."""
+    """A test server's address, and its administrator's login."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """A test server's HTTP address."""
+    """The HTTP address of a test server."""
 
     host: str
     port: int
@@ -45,21 +45,21 @@ class HttpAddress:
 
 
 def require(program: Path | None, engine: str) -> Path:
-    """Return the program; if missing, skip the test, or fail it if QUERYSERVER_ENGINES names the engine."""
+    """Return the program. If it is missing, skip the test, or fail if QUERYSERVER_ENGINES names the engine."""
     if program is None or not program.exists():
         unavailable(engine, "its server program is not installed")
     return program
 
 
 def unavailable(engine: str, reason: str) -> NoReturn:
-    """Skip the test, or fail it if QUERYSERVER_ENGINES names the engine."""
+    """Skip the test, or fail if QUERYSERVER_ENGINES names the engine."""
     if engine in os.environ.get("QUERYSERVER_ENGINES", "").split(","):
         pytest.fail(f"{engine}: {reason}")
     pytest.skip(f"{engine}: {reason}")
 
 
 def listens(port: int) -> bool:
-    """Return whether a loopback port accepts connections."""
+    """Return whether a port on the loopback interface accepts connections."""
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
@@ -71,7 +71,7 @@ def unprivileged_user() -> str | None:
 
 @contextmanager
 def data_directory() -> Generator[Path]:
-    """Create a short, empty directory that the server's user may write to; remove it afterwards."""
+    """Create an empty directory with a short path that the server's user may write to; delete it on exit."""
     directory = Path(tempfile.mkdtemp(prefix="qs-"))
     give_to_server(directory)
     try:
@@ -89,7 +89,7 @@ def give_to_server(path: Path) -> None:
 
 
 def as_server_user() -> Mapping[str, object]:
-    """Return `subprocess` arguments that drop root rights."""
+    """Return arguments for `subprocess` that drop root privileges."""
     user = unprivileged_user()
     if user is None:
         return {}
@@ -98,7 +98,7 @@ def as_server_user() -> Mapping[str, object]:
 
 
 def run(command: Sequence[str | Path], directory: Path, **options: object) -> None:
-    """Run a setup program to completion as the server's user; on failure, its output is in the error."""
+    """Run a setup program as the server's user and wait for it; if it fails, the error contains its output."""
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, **as_server_user(), **options)
     if done.returncode:
         pytest.fail(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -114,10 +114,10 @@ def serving(
     options: Mapping[str, object] | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Run the server as a process and wait until it is ready; stop it with `stop_signal`, or kill it if that takes too
-    long.
+    """Run a server process and wait until it is ready. On exit, stop it with `stop_signal`, or kill it if it does not
+    stop in time.
 
-    `options` are for `subprocess.Popen`; by default it runs as the server's user.
+    `options` are for `subprocess.Popen`; by default, the process runs as the server's user.
     """
     log = directory / "server.log"
     with log.open("ab") as output:
@@ -144,6 +144,6 @@ def _stop(process: subprocess.Popen[bytes], stop_signal: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # Kill remaining processes if the server led a process group.
+    # Kill the remaining processes of the group if the server was a group leader.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

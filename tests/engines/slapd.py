@@ -76,14 +76,14 @@ class DirectoryAddress:
     port: int
     tls_port: int
     authority: Path
-    """PEM file of the authority that signed its certificate."""
+    """PEM file of the authority that signed the server's certificate."""
     strange_authority: Path
-    """PEM file of an unrelated authority."""
+    """PEM file of another authority, which has not signed the certificate."""
 
 
 @contextmanager
 def slapd_server() -> Generator[DirectoryAddress]:
-    """Start slapd with people below `ou=people` and groups below `ou=groups`; a person's password is `<uid>'s
+    """Start slapd with people below `ou=people` and groups below `ou=groups`. A person's password is `<uid>'s
     password`.
 
     The people are `ana` (in analysts, admins, engineers), `bob` (engineers; no mail), `twin` (two entries),

@@ -1,8 +1,8 @@
-"""Spark SQL's Thrift server (the HiveServer2 protocol), from the jars of the package pyspark.
+"""Spark SQL's Thrift server (the HiveServer2 protocol), from the jars in the package pyspark.
 
-Measured: it closes sessions and stops statements with the connection that opened them, whatever
-hive.server2.close.session.on.disconnect says. Its HTTP mode would listen on every address and is not started here.
-Slow, and canceled within 0.3 s: `SELECT count(*) FROM range(0, 20000000000) WHERE id % 7 = 1 AND sqrt(id) > 5`.
+Measured: when a connection closes, the server closes its sessions and stops its statements, regardless of
+hive.server2.close.session.on.disconnect. HTTP mode would listen on every address, so it is not started. A slow
+statement that is canceled within 0.3 s: `SELECT count(*) FROM range(0, 20000000000) WHERE id % 7 = 1 AND sqrt(id) > 5`.
 """
 
 from collections.abc import Generator
@@ -22,7 +22,7 @@ _THRIFT_SERVER = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
 
 @dataclass(frozen=True, slots=True)
 class SparkAddress(ServerAddress):
-    """Spark reports its running jobs over HTTP on `ui_port`."""
+    """The address of a Spark server, which reports its running jobs over HTTP on `ui_port`."""
 
     ui_port: int
 
@@ -31,7 +31,7 @@ class SparkAddress(ServerAddress):
 def spark_server() -> Generator[SparkAddress]:
     """Start Spark 3.5 with an empty metastore, binary transport, and SASL PLAIN that accepts any user and password.
 
-    GetOperationStatus waits up to 5 s, which is the default.
+    GetOperationStatus waits up to 5 s, Spark's default.
     """
     jdk = java_17(_NAME)
     home = spark_home()
@@ -54,7 +54,7 @@ def spark_server() -> Generator[SparkAddress]:
 
 
 def spark_home() -> Path:
-    """Download Spark 3.5 once and return its home."""
+    """Download Spark 3.5 unless it is cached; return its home directory."""
     return python_packages(_NAME, _NAME) / "pyspark"
 
 
@@ -78,7 +78,7 @@ def _server_settings(directory: Path, port: int) -> dict[str, str]:
         "hive.server2.thrift.port": str(port),
         "hive.server2.enable.doAs": "false",
         "hive.server2.logging.operation.enabled": "true",
-        # With the default, EXECUTION, Spark logs nothing.
+        # With the default level, EXECUTION, Spark logs nothing.
         "hive.server2.logging.operation.level": "VERBOSE",
         "hive.server2.logging.operation.log.location": f"{directory / 'logs'}",
     }

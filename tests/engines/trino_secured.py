@@ -1,4 +1,4 @@
-"""The same Trino with HTTPS only, password or token logins, and impersonation rules."""
+"""The same Trino with HTTPS only, password or token logins, and rules for impersonation."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 PASSWORDS = {"ana": "Ana's pass:word ü", "service": "of the service"}
 SERVICE = "service"
-"""The only user that may impersonate others: users whose names begin with `a`."""
+"""The only user that may impersonate others, namely users whose names begin with `a`."""
 
 _RULES = {"impersonation": [{"original_user": SERVICE, "new_user": "a.*"}]}
 _ITERATIONS = 1000
@@ -28,7 +28,7 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SecuredAddress:
-    """The server's address and its callers' credentials. Its certificate is for `localhost`, not for 127.0.0.1."""
+    """The server's address, and what clients need to log in. The certificate is for `localhost`, not for 127.0.0.1."""
 
     port: int
     authority: str
@@ -41,20 +41,20 @@ class SecuredAddress:
         return f"https://localhost:{self.port}"
 
     def token(self, user: str, *, for_s: int = 600) -> str:
-        """Return a JSON Web Token that identifies `user`, valid for the given seconds from now."""
+        """Return a JSON Web Token that identifies `user` and is valid for `for_s` seconds from now."""
         return jwt.encode({"sub": user, "exp": int(time.time()) + for_s}, self.signing_key, algorithm="RS256")
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Both halves of a token-signing key as PEM text."""
+    """A key pair for signing tokens, as PEM text."""
 
     private: str = field(repr=False)
     public: str
 
 
 def new_signing_key() -> SigningKey:
-    """Generate a new key."""
+    """Generate a new key pair."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return SigningKey(
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
@@ -95,7 +95,7 @@ def secured_trino_server() -> Generator[SecuredAddress]:
 
 
 def _plugins(program: Path, directory: Path) -> Path:
-    """Return a folder with the plain server's plugins and the one that checks passwords."""
+    """Return a folder with the plugins of the plain server, and with the plugin that checks passwords."""
     folder = directory / "plugins"
     checking = folder / "password-authenticators"
     checking.mkdir(parents=True)
@@ -103,7 +103,7 @@ def _plugins(program: Path, directory: Path) -> Path:
         (folder / plugin.name).symlink_to(plugin)
     (server,) = program.glob("trino-server-core-*")
     for jar in (server / "plugin" / checking.name).iterdir():
-        # In the archive these are hard links to the server's libraries; Maven leaves empty files instead.
+        # The archive contains hard links to the server's libraries, which Maven extracts as empty files.
         (checking / jar.name).symlink_to(jar if jar.stat().st_size else server / "lib" / jar.name)
     return folder
 
@@ -117,7 +117,7 @@ def _password_file(directory: Path) -> Path:
 
 
 def _hashed(password: str) -> str:
-    """Hash with PBKDF2 in the format of Trino's password files: iterations, salt, hash."""
+    """Hash a password with PBKDF2 in the format of Trino's password files: iterations, salt, hash."""
     salt = secrets.token_bytes(16)
     key = hashlib.pbkdf2_hmac("sha1", password.encode(), salt, _ITERATIONS)
     return f"{_ITERATIONS}:{salt.hex()}:{key.hex()}"

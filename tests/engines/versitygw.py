@@ -1,4 +1,4 @@
-"""Versity S3 Gateway: an S3 server that checks signatures and stores its objects as plain files in a directory."""
+"""Versity S3 Gateway, an S3 server that checks signatures and stores objects as plain files in a directory."""
 
 import os
 import secrets
@@ -21,17 +21,17 @@ _REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class S3Address:
-    """The test server's address, and its administrator's keys. Buckets are in the path (path style)."""
+    """The test server's address, and its administrator's keys. Bucket names are part of the path (path style)."""
 
     http: HttpAddress
     access_key_id: str
     secret_access_key: str
     directory: Path
-    """The directory that contains the bucket directories."""
+    """The directory that contains one directory per bucket."""
     pid: int
     guest_key_id: str
     guest_secret: str
-    """The secret of a user without access to any bucket."""
+    """The secret of a user who has no access to any bucket."""
     region: str = _REGION
 
     @property
@@ -54,10 +54,10 @@ def s3_server() -> Generator[S3Address]:
         guest = ["--access", "guest", "--secret", secrets.token_hex(20)]
         options = ["--port", f"{address.host}:{address.port}", "--region", _REGION, "--keep-alive", "--quiet"]
         options += ["--iam-dir", str(users)]
-        # Attributes are stored in sidecar files, because not every file system has extended attributes.
+        # Attributes are stored in sidecar files, because not every file system supports extended attributes.
         store = ["posix", "--sidecar", str(attributes), str(buckets)]
         command = [program, *login, *options, *store]
-        # Runs as the caller, whose cache contains the program.
+        # The gateway runs as the caller, whose cache contains the program.
         own_group = {"start_new_session": True}
         with serving(command, directory, lambda: listens(address.port), signal.SIGTERM, options=own_group) as process:
             admin = [program, "admin", *login, "--endpoint-url", address.url]
@@ -67,7 +67,7 @@ def s3_server() -> Generator[S3Address]:
 
 @contextmanager
 def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
-    """Start the same gateway over an Azurite account, whose keys are flat: `d` and `d/x` may both be keys."""
+    """Start the same gateway over an Azurite account, in which keys are flat: `d` and `d/x` may both be keys."""
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
     with data_directory() as directory:
@@ -81,7 +81,7 @@ def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
 
 
 def versitygw_program() -> Path:
-    """Build the gateway with the Go tools, which check sources against the public checksum database."""
+    """Build the gateway with Go, which verifies sources against the public checksum database; return its path."""
 
     def build(folder: Path) -> None:
         environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-trimpath", "CGO_ENABLED": "0"}
@@ -91,5 +91,7 @@ def versitygw_program() -> Path:
 
 
 def _go() -> str:
-    """Return the Go tools of the system or of a Python package: Debian's version is too old for the program."""
+    """Return the path of the Go command of the system or of a Python package. Debian's own version is too old for the
+    gateway.
+    """
     return shutil.which("go") or str(python_packages("go", "go") / "go" / "bin" / "go")

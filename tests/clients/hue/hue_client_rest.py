@@ -1,6 +1,6 @@
-"""hueclientrest, unchanged: a query of many rows to a CSV file, and files.
+"""Runs hueclientrest, unchanged: a query with many rows to a CSV file, and file calls.
 
-Arguments: the address, the password, the number of rows. Prints its results as JSON.
+Arguments: base URL, password, number of rows. Prints its results as JSON.
 """
 
 import csv

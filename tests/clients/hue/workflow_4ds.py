@@ -1,7 +1,7 @@
-"""workflow4ds, unchanged except for its login: it submits Hue's login form with cookies and a CSRF token, which this
-server does not have; a token from `api/token/auth` replaces them.
+"""Runs workflow4ds, unchanged except for its login.
 
-Arguments: the address, the password, the number of rows. Prints its results as JSON.
+The package submits Hue's login form with cookies and a CSRF token, which this server does not have; a token from
+`api/token/auth` replaces them. Arguments: base URL, password, number of rows. Prints its results as JSON.
 """
 
 import csv
@@ -15,7 +15,7 @@ from workflow4ds.hue.hue import Notebook
 
 
 class TokenNotebook(Notebook):
-    """A notebook whose calls carry a token."""
+    """A notebook whose calls carry a bearer token."""
 
     def login(self, username: str | None = None, password: str | None = None) -> "TokenNotebook":
         fields = {"username": username or self.username, "password": password or self._password}

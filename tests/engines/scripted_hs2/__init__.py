@@ -1,1 +1,3 @@
-"""A HiveServer2 that responds by rules over real sockets, like Impala, for which no server is published."""
+"""A HiveServer2 with scripted responses over real sockets, which imitates Impala because no Impala server is
+published.
+"""

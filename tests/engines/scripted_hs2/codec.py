@@ -1,4 +1,4 @@
-"""Thrift's binary protocol for the structs of `idl`: structs are dictionaries by field name, without absent fields."""
+"""Thrift's binary protocol for the structs in `idl`. Structs are dictionaries by field name, without absent fields."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tests.engines.scripted_hs2.idl import METHODS, STRUCTS
 
 Value: TypeAlias = Any
-"""bool, int, float, str, bytes, a list, or a dictionary of values by name."""
+"""A bool, int, float, str, bytes, list, or dictionary of values by name."""
 
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3
 _VERSION_1 = 0x80010000
@@ -19,7 +19,7 @@ _FIXED = {2: ">b", 3: ">b", 4: ">d", 6: ">h", 8: ">i", 10: ">q"}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A received request."""
+    """A request that the server has received."""
 
     name: str
     sequence: int
@@ -48,7 +48,7 @@ class _Reader:
         return self.piece(int(self.take(">i")))
 
     def value(self, code: int, kind: str | None) -> Value:
-        """Read a value of wire type `code`; `kind` is its declared type, None to skip it."""
+        """Read a value of wire type `code`. `kind` is its declared type; None skips the value."""
         if code in _FIXED:
             number = self.take(_FIXED[code])
             return bool(number) if code == _CODES["bool"] else number
@@ -78,7 +78,7 @@ class _Reader:
 
 
 def read_call(raw: bytes) -> Call:
-    """Parse the request in `raw`. Raises Incomplete, or ValueError if it is not a call."""
+    """Parse the request in `raw`. Raises Incomplete if bytes are missing, and ValueError if they are not a call."""
     reader = _Reader(raw)
     if int(reader.take(">I")) != _VERSION_1 | _CALL:
         raise ValueError("no call of the binary protocol")
@@ -93,13 +93,13 @@ def read_call(raw: bytes) -> Call:
 
 
 def write_reply(call: Call, reply: Mapping[str, Value]) -> bytes:
-    """Encode the reply to a known call."""
+    """Encode the reply to a call of a known method."""
     body = _write(METHODS[call.name][1], reply)
     return _head(call, _REPLY) + struct.pack(">bh", _STRUCT, 0) + body + bytes([_STOP])
 
 
 def write_unknown_method(call: Call) -> bytes:
-    """Encode a Thrift server's response to an unknown call: a TApplicationException."""
+    """Encode a Thrift server's response to a call of an unknown method, a TApplicationException."""
     text = f"Invalid method name: '{call.name}'".encode()
     fields = struct.pack(">bh", 11, 1) + struct.pack(">i", len(text)) + text + struct.pack(">bhi", 8, 2, 1)
     return _head(call, _EXCEPTION) + fields + bytes([_STOP])

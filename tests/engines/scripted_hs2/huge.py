@@ -1,5 +1,6 @@
-"""A response to FetchResults with one text that is far too large, sent in chunks so that it is never held
-completely."""
+"""A response to FetchResults that contains one far too large string. It is sent in chunks, so it is never completely in
+memory.
+"""
 
 import asyncio
 import struct
@@ -13,7 +14,9 @@ _PIECE = b"x" * (1 << 20)
 
 
 async def send_huge_cell(peer: Peer, transport: str, call: Call, reply: Value, size: int) -> None:
-    """Send `reply`, whose last text of the last column has `size` bytes. Stops early if the client closes."""
+    """Send `reply`, in which the last string of the last column is replaced with one of `size` bytes. Stops early if
+    the client disconnects.
+    """
     (*_, last) = reply["results"]["columns"]
     last["stringVal"]["values"][-1] = _MARK
     mark = struct.pack(">i", len(_MARK)) + _MARK.encode()

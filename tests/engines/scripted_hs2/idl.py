@@ -1,7 +1,7 @@
-"""Structs of the HiveServer2 protocol as TCLIService.thrift and ImpalaService.thrift number them.
+"""Structs of the HiveServer2 protocol, with the field numbers of TCLIService.thrift and ImpalaService.thrift.
 
-Written from the interface definitions and used only by the scripted server; the client under test has its own. A type
-is a Thrift base type, the name of a struct here, `[type]` for a list or `{type}` for a map with text keys.
+Written from the interface definitions for the scripted server only; the client under test has its own definitions. A
+type is a Thrift base type, the name of a struct here, `[type]` for a list, or `{type}` for a map with string keys.
 """
 
 from collections.abc import Mapping
@@ -143,4 +143,6 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "GetRuntimeProfile": ("GetRuntimeProfileReq", "GetRuntimeProfileResp"),
     "PingImpalaHS2Service": ("OnSession", "PingResp"),
 }
-"""Maps a call's name to the structs of its request (field 1 of the arguments) and of its reply (field 0)."""
+"""Maps the name of a call to the struct of its request (field 1 of the arguments) and the struct of its reply (field
+0).
+"""

@@ -1,4 +1,4 @@
-"""SHOW and DESCRIBE in Impala's layouts."""
+"""Results of SHOW and DESCRIBE in Impala's formats."""
 
 import fnmatch
 import re
@@ -87,7 +87,7 @@ def described(context: "Context", match: re.Match[str]) -> Rows:
 
 
 def formatted(context: "Context", match: re.Match[str]) -> Rows:
-    """Describe the table; cells and property values are padded to 20 characters."""
+    """Return the rows of DESCRIBE FORMATTED. Cells and property values are padded to 20 characters."""
     table = _found(context, match)
     kind = "VIRTUAL_VIEW" if table.is_view else "EXTERNAL_TABLE" if table.is_external else "MANAGED_TABLE"
     yield "# col_name            ", "data_type           ", "comment             "

@@ -1,4 +1,4 @@
-"""Statements that change metadata: each returns its summary in Impala's words."""
+"""Statements that change metadata. Each returns a summary with Impala's wording."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _NAME = re.compile(r"\w+", re.ASCII)
 
 
 def impala_type(duckdb_type: str) -> str:
-    """Return Impala's name of a DuckDB type."""
+    """Return Impala's name for a DuckDB type."""
     return _TYPES.get(duckdb_type, duckdb_type.lower().replace(" ", ""))
 
 

@@ -1,4 +1,4 @@
-"""Operations of the scripted server: their state, rows to fetch, and completion."""
+"""Operations of the scripted server: their state, the rows to fetch, and their completion."""
 
 import asyncio
 import os
@@ -11,12 +11,12 @@ from tests.engines.scripted_hs2.warehouse import StatementRefusal
 
 RUNNING, FINISHED, ERROR = 1, 2, 5
 FETCH_WAIT_S = 10.0
-"""The time that a fetch waits for rows before it returns no rows (FETCH_ROWS_TIMEOUT_MS)."""
+"""The time for which a fetch waits for rows before it returns none (FETCH_ROWS_TIMEOUT_MS)."""
 
 
 @dataclass(eq=False)
 class Operation:
-    """An accepted statement. Impala reports a canceled one as failed, with the word `Cancelled`."""
+    """An accepted statement. Like Impala, it reports a canceled statement as failed, with the word `Cancelled`."""
 
     plan: Plan
     session: bytes
@@ -27,7 +27,7 @@ class Operation:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     work: "asyncio.Task[None] | None" = None
     kept_rows: int = 0
-    """The number of rows stored for a client that fetches from the first row again (impala.resultset.cache.size)."""
+    """Number of rows stored for clients that fetch again from the first row (impala.resultset.cache.size)."""
     _given: int = 0
     _kept: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 
@@ -42,8 +42,9 @@ class Operation:
             self._finish()
 
     async def rows(self, max_rows: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
-        """Return the next rows, or those from the first row on if `first`, and whether there may be more. Raises
-        StatementRefusal."""
+        """Return the next rows, or the rows from the beginning if `first` is set, and whether there may be more rows.
+        Raises StatementRefusal.
+        """
         if not self.ready.is_set():
             try:
                 async with asyncio.timeout(FETCH_WAIT_S):
@@ -60,7 +61,7 @@ class Operation:
         return rows, len(rows) == max_rows
 
     async def _next(self, max_rows: int) -> Sequence[tuple[object, ...]]:
-        """Return rows that were not returned before."""
+        """Return rows that have not been returned before."""
         if self.plan.cursor is None:
             begin = len(self._kept)
             rows = self.plan.rows[begin : begin + max_rows]
@@ -83,7 +84,7 @@ class Operation:
             self._fail("Cancelled")
 
     async def end(self) -> None:
-        """Free all its resources."""
+        """Cancel the statement and free all its resources."""
         self.cancel()
         if self.plan.cursor is not None:
             self.plan.cursor.interrupt()
@@ -123,5 +124,7 @@ class Operation:
         self.ready.set()
 
     def progress(self) -> Mapping[str, int]:
-        """Return the scan range counts: all or half of them are completed."""
+        """Return scan range counts. Half of the ranges are completed while the statement runs, and all of them
+        afterwards.
+        """
         return {"total_scan_ranges": 2, "num_completed_scan_ranges": 1 if self.state == RUNNING else 2}

@@ -1,4 +1,4 @@
-"""Starts the scripted server as a process, so that its memory and threads are separate from the client's."""
+"""Starts the scripted server as a separate process, so that its memory and threads are separate from the client's."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ _STOP_S = 10
 
 @dataclass(frozen=True, slots=True)
 class ScriptedProcess:
-    """Where the process listens."""
+    """The ports on which the process listens."""
 
     port: int
     page_port: int
 
     async def queries_in_flight(self) -> int:
-        """Return the number of running queries from the server's page."""
+        """Return the number of running queries, read from the server's page."""
         async with httpx.AsyncClient(trust_env=False) as client:
             page = await client.get(f"http://127.0.0.1:{self.page_port}/queries?json")
         return len(page.json()["in_flight_queries"])
@@ -29,7 +29,7 @@ class ScriptedProcess:
 
 @contextmanager
 def scripted_process(transport: str = "sasl") -> Generator[ScriptedProcess]:
-    """Start the server, wait until it is ready, and stop it afterwards."""
+    """Start the server and wait until it is ready; stop it on exit."""
     command = [sys.executable, "-m", "tests.engines.scripted_hs2", transport]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,6 @@
-"""Rows as TRowSet, and their columns as TTableSchema: Impala determines which list carries a type."""
+"""Rows as TRowSet, and their columns as TTableSchema. As in Impala, the type determines the list that contains a
+column's values.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +45,7 @@ def _column(kind: str, values: Sequence[object]) -> Value:
     base = kind.partition("(")[0]
     _, member, python = _TYPES[base]
     convert: Callable[[object], Value] = _char(kind) if base == "char" else python
-    # Bit i of the mask says that value i is NULL; trailing zero bytes may be omitted.
+    # Bit i of the mask is set if value i is NULL; trailing zero bytes may be omitted.
     mask = bytearray((len(values) + 7) // 8)
     if None in values:
         for place, value in enumerate(values):
@@ -56,6 +58,6 @@ def _column(kind: str, values: Sequence[object]) -> Value:
 
 
 def _char(kind: str) -> Callable[[object], Value]:
-    """CHAR is padded to its length."""
+    """Return a function that pads CHAR values to their declared length."""
     (length,) = (int(one) for one in _NUMBERS.findall(kind))
     return lambda value: str(value).ljust(length)

@@ -22,25 +22,26 @@ class Fault(StrEnum):
 
     GARBAGE = "garbage"
     HALF = "half"
-    """The call is carried out; half of its response is sent."""
+    """The call is executed, but only half of its response is sent."""
     HALF_ONCE = "half once"
-    """Like the previous fault, for one call only."""
+    """The same, but for a single call."""
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
     HOLD = "hold"
-    """The call is carried out; its response is sent once `let_go` is set."""
+    """The call is executed; its response is sent when `let_go` is set."""
     HUGE_CELL = "huge cell"
-    """For FetchResults: the response's last text has `huge_bytes`."""
+    """For FetchResults: the last string in the response has `huge_bytes` bytes."""
     EXPIRE = "expire"
-    """All sessions and queries are forgotten before the call is answered."""
+    """The server discards all sessions and queries before it answers the call."""
 
 
 @dataclass
 class ScriptedServer:
-    """`faults` maps call names to faults; each fault starts after `skip` more calls and then persists.
+    """A scripted server. `faults` maps call names to faults; each fault starts after `skip` more calls and then
+    persists.
 
-    Connections are accepted immediately, but logged in only while `door` is set.
+    Connections are always accepted immediately, but logins wait until `door` is set.
     """
 
     transport: str = "sasl"
@@ -56,12 +57,12 @@ class ScriptedServer:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     huge_bytes: int = 900_000_000
     held: int = 0
-    """Calls whose response has been held back so far."""
+    """Number of calls so far whose response was held back."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator["ScriptedServer"]:
-        """Listen on free loopback ports until the context ends."""
+        """Listen on free loopback ports until the context exits."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         page = await asyncio.start_server(self._serve_page, "127.0.0.1", 0)
         self.door.set()
@@ -83,12 +84,12 @@ class ScriptedServer:
         return len(self._writers)
 
     async def until(self, has_come: Callable[[], bool]) -> None:
-        """Wait for a condition that connections and calls bring about. Raises TimeoutError if it does not occur."""
+        """Wait for a condition that depends on connections or calls. Raises TimeoutError."""
         async with asyncio.timeout(_UNTIL_S), self.changed:
             await self.changed.wait_for(has_come)
 
     def drop_connections(self) -> None:
-        """Drop all connections, as a dying server does."""
+        """Abort all connections, as a dying server does."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -162,7 +163,7 @@ class ScriptedServer:
         return None
 
     async def _serve_page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve the fields of Impala's `/queries?json` page that tests read."""
+        """Serve those fields of Impala's `/queries?json` page that tests read."""
         await reader.readuntil(b"\r\n\r\n")
         flying = [{"stmt": one.statement} for one in self.service.operations.values() if one.is_in_flight]
         body = json.dumps({"in_flight_queries": flying}).encode()

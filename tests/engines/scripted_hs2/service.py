@@ -1,4 +1,4 @@
-"""The calls of ImpalaHiveServer2Service, answered as Impala does (impala-hs2-server.cc defines the behavior)."""
+"""The calls of ImpalaHiveServer2Service, with Impala's responses (impala-hs2-server.cc defines the behavior)."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class Session:
 
 
 def printed(guid: bytes) -> str:
-    """Format an id as Impala prints it: two halves in hexadecimal digits."""
+    """Format an id as Impala prints it: two halves as hexadecimal numbers."""
     high, low = struct.unpack("<QQ", guid)
     return f"{high:016x}:{low:016x}"
 
@@ -44,7 +44,7 @@ def failed(words: str, state: str = "HY000") -> Fields:
 
 
 class Service:
-    """One server's sessions and operations."""
+    """The sessions and operations of one server."""
 
     def __init__(self) -> None:
         self.warehouse = Warehouse()
@@ -52,14 +52,14 @@ class Service:
         self.operations: dict[bytes, Operation] = {}
         self.seen: list[str] = []
         self.lacks: frozenset[str] = frozenset()
-        """Calls that this server does not know."""
+        """Names of calls that this server does not support."""
         self.keeps_sessions = False
-        """Sessions outlive their connection, as in Hive with `hive.server2.close.session.on.disconnect=false`."""
+        """Whether sessions outlive connections, as in Hive with `hive.server2.close.session.on.disconnect=false`."""
         self.protocol = _PROTOCOL_V6
         self.batch_rows = _BATCH_ROWS
 
     async def answer(self, peer: Peer, call: Call) -> Fields | None:
-        """Return the reply; None for a call that the interface lacks."""
+        """Return the reply, or None for a call that the interface lacks."""
         rule = getattr(self, f"_{call.name}", None)
         if rule is None or call.name in self.lacks:
             return None
@@ -70,7 +70,7 @@ class Service:
             return {"status": failed(str(error))}
 
     async def leave(self, peer: Peer) -> None:
-        """Close a binary connection's sessions."""
+        """Close the sessions of a binary connection when it ends, unless `keeps_sessions` is set."""
         if self.keeps_sessions:
             return
         for guid in list(peer.sessions):
@@ -80,7 +80,7 @@ class Service:
         session = Session(Context(self.warehouse), peer.user or request.get("username", ""))
         for name, value in request.get("configuration", {}).items():
             if name.lower() == "use:database":
-                session.context.database = value  # not validated before the first statement
+                session.context.database = value  # validated only when the first statement runs
             elif name.lower() == "impala.doas.user":
                 session.user = value
             elif name.upper() in QUERY_OPTIONS:
@@ -158,7 +158,7 @@ class Service:
             first = request.get("orientation", 0) == _FETCH_FIRST
             rows, more = await operation.rows(min(request["maxRows"], self.batch_rows), first=first)
         except StatementRefusal:
-            await self._end_operation(operation)  # a failed fetch unregisters the query
+            await self._end_operation(operation)  # a failed fetch closes the query
             raise
         return {"status": _FINE, "hasMoreRows": more, "results": row_set(columns, rows, 0)}
 

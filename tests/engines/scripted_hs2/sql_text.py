@@ -1,4 +1,4 @@
-"""Rewrites Impala's SQL for DuckDB, which runs it here: quotes, escapes, and comments."""
+"""Rewrites Impala SQL for DuckDB, which executes it in this server: quotes, escapes, and comments."""
 
 import re
 
@@ -12,7 +12,9 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 
 
 def for_duckdb(statement: str) -> str:
-    """Rewrite the statement with doubled quotes in strings, names in double quotes, and no comments."""
+    """Rewrite the statement so that quotes in strings are doubled, names are in double quotes, and comments are
+    removed.
+    """
     return "".join(_rewritten(match) for match in _TOKEN.finditer(statement))
 
 
@@ -22,7 +24,7 @@ def text_of(literal: str) -> str:
 
 
 def name_of(word: str) -> str:
-    """Normalize a name, with or without backticks, as Impala does."""
+    """Normalize an identifier, with or without backticks, as Impala does."""
     return word.strip().strip("`").lower()
 
 

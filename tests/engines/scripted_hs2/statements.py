@@ -1,4 +1,4 @@
-"""Classifies statements by their form into plans of columns, rows, changes or a sleep."""
+"""Matches statements by their form and produces plans: columns, rows, metadata changes or a sleep."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,9 @@ _CHANGES = ("insert", "update", "delete", "upsert")
 
 @dataclass(slots=True)
 class Plan:
-    """`columns` are names and types, or None without a result set. `cursor` has rows still to be fetched."""
+    """What a statement returns. `columns` are names and types, or None if there is no result set; `cursor` has rows
+    that are still to be fetched.
+    """
 
     columns: Sequence[tuple[str, str]] | None = None
     rows: Sequence[tuple[object, ...]] = ()
@@ -32,7 +34,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Context:
-    """The session state that statements see."""
+    """The session state that affects statements."""
 
     warehouse: Warehouse
     database: str = "default"
@@ -41,7 +43,7 @@ class Context:
 
 
 def plan(context: Context, statement: str) -> Plan:
-    """Analyse the statement and apply it unless it is a query. Raises StatementRefusal."""
+    """Analyze the statement, and execute it unless it is a query. Raises StatementRefusal."""
     text = for_duckdb(statement).strip().rstrip(";").strip()
     if not text:
         raise StatementRefusal(
@@ -87,7 +89,7 @@ def _explain(context: Context, match: re.Match[str]) -> Plan:
 
 
 def _rows(columns: str, rule: Callable[[Context, re.Match[str]], Iterator[tuple[object, ...]]]):
-    """A listing rule: `columns` are names, or name:type."""
+    """Return a rule for a statement that lists objects. `columns` are names, or name:type."""
     declared = [tuple(one.partition(":")[::2]) for one in columns.split(",")]
 
     def listed(context: Context, match: re.Match[str]) -> Plan:
@@ -97,7 +99,7 @@ def _rows(columns: str, rule: Callable[[Context, re.Match[str]], Iterator[tuple[
 
 
 def _done(rule: Callable[[Context, re.Match[str]], str]):
-    """A rule that changes metadata: Impala returns a summary."""
+    """Return a rule for a statement that changes metadata, for which Impala returns a summary."""
     return lambda context, match: Plan([("summary", TEXT)], [(rule(context, match),)])
 
 
@@ -118,12 +120,13 @@ def _by_duckdb(context: Context, text: str) -> Plan:
 
 def _syntax_error(text: str) -> str:
     """Format the error as Impala does: the line, a marker below it, then the token found (sql-parser.cup,
-    getErrorMessage)."""
+    getErrorMessage).
+    """
     shown = _MARKED.search(text)
     if shown is None:
         return f"ParseException: Syntax error in line 1:\n{text.splitlines()[0]}"
     label, number, line, blanks = shown.groups()
-    # Java counts UTF-16 units where DuckDB counts display columns; both count two for an emoji.
+    # Java counts UTF-16 code units, and DuckDB counts display columns; both count two for an emoji.
     mark = " " * (len(blanks) - len(label)) + "^"
     return f"ParseException: Syntax error in line {number}:\n{line}\n{mark}\nEncountered: )\nExpected: FROM, LIMIT"
 

@@ -1,4 +1,4 @@
-"""The scripted Impala's databases, tables and metadata; DuckDB stores and queries the rows."""
+"""The databases, tables and metadata of the scripted Impala. DuckDB stores and queries the rows."""
 
 from dataclasses import dataclass, field
 
@@ -6,12 +6,12 @@ import duckdb
 
 
 class StatementRefusal(Exception):
-    """Impala refuses the statement; the message is Impala's."""
+    """Impala rejects the statement. The message is the one that Impala returns."""
 
 
 @dataclass(slots=True)
 class Table:
-    """Columns are name, type in lower case, comment."""
+    """A table or view. Each column has a name, a type in lower case, and a comment."""
 
     columns: list[tuple[str, str, str]]
     comment: str = ""
@@ -20,19 +20,19 @@ class Table:
     is_external: bool = False
     properties: dict[str, str] = field(default_factory=dict)
     column_statistics: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Distinct values and NULLs, once computed."""
+    """Numbers of distinct values and NULLs per column, once they have been computed."""
 
 
 @dataclass(slots=True)
 class Database:
-    """Tables by name."""
+    """A database with its tables by name."""
 
     comment: str = ""
     tables: dict[str, Table] = field(default_factory=dict)
 
 
 class Warehouse:
-    """All databases. DuckDB has a schema for each."""
+    """All databases; each has its own schema in DuckDB."""
 
     def __init__(self) -> None:
         self.rows = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
@@ -59,7 +59,9 @@ class Warehouse:
         return self.databases[name]
 
     def table(self, database: str, name: str) -> Table:
-        """Find a table; like Impala's DESCRIBE, resolve a path without reporting a missing database."""
+        """Return a table. Like Impala's DESCRIBE, report a missing database as a path that cannot be resolved. Raises
+        StatementRefusal.
+        """
         tables = self.databases[database].tables if database in self.databases else {}
         if name not in tables:
             raise StatementRefusal(f"AnalysisException: Could not resolve path: '{database}.{name}'")

@@ -1,4 +1,4 @@
-"""How calls and replies are transported: in SASL frames, unframed, or over HTTP."""
+"""The transports for calls and replies: SASL frames, unframed messages, or HTTP."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.engines.scripted_hs2.codec import Incomplete
 
 Answer = Callable[["Peer", bytes], Awaitable[bytes | None]]
-"""Maps a connection and a call's bytes to the reply's bytes; None closes the connection without a reply."""
+"""Returns the reply to a call on a connection; None closes the connection without a reply."""
 
 _START, _OK, _BAD, _COMPLETE = 1, 2, 3, 5
 _LENGTH = struct.Struct(">I")
@@ -18,7 +18,7 @@ _READ = 1 << 16
 
 @dataclass(eq=False)
 class Peer:
-    """A connection, and the user who logged in over it."""
+    """A connection, and the user who logged in on it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -28,8 +28,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    """Accepted logins; without entries, any login is accepted. `logins` are the `Authorization` headers of HTTP
-    calls."""
+    """The accepted logins; if there are none, any login is accepted. `logins` records the `Authorization` headers of
+    HTTP calls.
+    """
 
     by_user: Mapping[str, str]
     logins: list[str] = field(default_factory=list[str])
@@ -39,7 +40,7 @@ class Passwords:
 
 
 async def serve_sasl(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """Serve SASL PLAIN (status byte, length, text), then messages prefixed with their length."""
+    """Serve SASL PLAIN messages (status byte, length, text), then calls prefixed with their length."""
     if not await _log_in(peer, passwords):
         return
     while True:
@@ -52,7 +53,7 @@ async def serve_sasl(peer: Peer, answer: Answer, passwords: Passwords) -> None:
 
 
 async def serve_bare(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """Serve NOSASL: messages follow one another and are self-delimiting."""
+    """Serve NOSASL connections, on which self-delimiting messages follow one another."""
     buffer = b""
     while piece := await peer.reader.read(_READ):
         buffer += piece
@@ -68,7 +69,7 @@ async def serve_bare(peer: Peer, answer: Answer, passwords: Passwords) -> None:
 
 
 async def serve_http(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """Serve HTTP: each POST is one call."""
+    """Serve HTTP, where each POST is one call."""
     while head := await _read_head(peer.reader):
         headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
         lower = {name.lower(): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""Authorization: signatures by the account key, and tokens from the login service."""
+"""Authorization: signatures made with the account key, and tokens from the login service."""
 
 import base64
 import hashlib
@@ -16,14 +16,14 @@ _CONDITIONS = ("If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-
 
 @dataclass
 class Access:
-    """The accepted credentials. `tokens` are the login service's unexpired ones."""
+    """The accepted credentials. `tokens` are the login service's tokens that have not expired."""
 
     account: str
     key: str
     tokens: set[str] = field(default_factory=set[str])
 
     def check(self, request: web.Request) -> None:
-        """Raises Refusal if the request is not authorized."""
+        """Check the request's credentials. Raises Refusal if the request is not authorized."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             raise Refusal(401, "NoAuthenticationInformation")
@@ -51,7 +51,7 @@ class Access:
 
 @dataclass
 class LoginService:
-    """Issues tokens to one application. `asked` counts all calls, including refused ones."""
+    """Issues tokens to a single application. `asked` counts all calls, including those that are refused."""
 
     access: Access
     tenant_id: str = "tenant-of-tests"

@@ -1,4 +1,4 @@
-"""The calls over HTTP, on a loopback port in the tests' own event loop."""
+"""The DFS calls over HTTP, on a loopback port in the tests' own event loop."""
 
 import base64
 import secrets
@@ -14,13 +14,13 @@ from tests.engines.standin_dfs.tree import Entry, Refusal, Tree
 
 ACCOUNT = "standinaccount"
 _DELETED_AT_ONCE = 3
-"""Small, so that listings in tests need continuations."""
+"""Small enough that recursive deletes in tests need continuations."""
 
 _LETTERS = "rwxrwxrwx"
 
 
 class DfsServer:
-    """A hierarchical account."""
+    """A storage account with a hierarchical namespace."""
 
     def __init__(self) -> None:
         self.access = Access(ACCOUNT, base64.b64encode(secrets.token_bytes(64)).decode())
@@ -30,7 +30,7 @@ class DfsServer:
         self.calls: list[str] = []
         """Method and path of every call, in order."""
         self.failures: list[tuple[str, Refusal]] = []
-        """The failures for the next call of each method."""
+        """Failures to return; each applies to the next call with its method."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.calls.append(f"{request.method} {request.raw_path}")
@@ -108,7 +108,7 @@ class DfsServer:
         action = request.query["action"]
         if action == "append":
             tree.file(path)
-            # Raises if the client disconnects midway: nothing is appended then.
+            # Reading raises an error if the client disconnects midway, so nothing is appended then.
             content = await request.content.read()
             tree.append(path, int(request.query["position"]), content)
             return web.Response(status=202)
@@ -157,7 +157,7 @@ def _times(entry: Entry) -> dict[str, str]:
 
 
 def _facts_of(name: str, entry: Entry) -> dict[str, str]:
-    """Return the entry's facts as in a listing: all values are texts."""
+    """Return an entry's metadata as in a listing, where all values are strings."""
     times = _times(entry)
     letters = "".join(x if entry.permissions >> (8 - at) & 1 else "-" for at, x in enumerate(_LETTERS))
     if entry.permissions & 0o1000:
@@ -176,7 +176,7 @@ def _facts_of(name: str, entry: Entry) -> dict[str, str]:
 
 @asynccontextmanager
 async def dfs_server() -> AsyncGenerator[DfsServer]:
-    """Start an account without containers."""
+    """Start an account that has no containers."""
     server = DfsServer()
     application = web.Application()
     application.router.add_post("/{tenant}/oauth2/v2.0/token", server.login.token)

@@ -1,4 +1,4 @@
-"""Directories and files in memory, with the rules of a hierarchical namespace."""
+"""Directories and files in memory, with the semantics of a hierarchical namespace."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ OWNER = "$superuser"
 
 
 class Refusal(Exception):
-    """A response other than 2xx."""
+    """A response with a status other than 2xx."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -19,7 +19,7 @@ class Refusal(Exception):
 
 @dataclass
 class Entry:
-    """A file or directory. `appended` maps positions to bytes not yet flushed into the file."""
+    """A file or directory. `appended` maps positions to bytes that have not been flushed into the file yet."""
 
     is_directory: bool
     permissions: int
@@ -29,7 +29,7 @@ class Entry:
     group: str = OWNER
     etag: str = ""
     acl: str = ""
-    """ACL entries beyond the permissions; may be empty."""
+    """ACL entries in addition to the permissions; may be empty."""
     modified_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Entry:
 
 
 class Tree:
-    """One file system (container). Paths have no leading or trailing slash; the root is the empty text."""
+    """One file system (container). Paths have no leading or trailing slash; the root's path is the empty string."""
 
     def __init__(self) -> None:
         self.root = Entry(is_directory=True, permissions=0o750)
@@ -69,7 +69,9 @@ class Tree:
         return sorted(name for name in self.below(path) if "/" not in name[start:])
 
     def create(self, path: str, *, is_directory: bool, permissions: int, must_be_new: bool) -> Entry:
-        """Create an entry and its missing parents. An existing file is emptied; an existing directory stays."""
+        """Create an entry and its missing parents. An existing file is truncated; an existing directory is left as it
+        is.
+        """
         old = self.entries.get(path)
         if old is not None and (must_be_new or old.is_directory != is_directory):
             raise Refusal(409, "PathAlreadyExists")
@@ -77,7 +79,7 @@ class Tree:
         for end in range(1, len(names) + 1):
             parent = "/".join(names[:end])
             if parent not in self.entries:
-                # Entries below it can be reached only with search rights.
+                # The owner and others need execute (search) permission to reach entries below the directory.
                 self.entries[parent] = Entry(is_directory=True, permissions=permissions | 0o111)
             elif not self.entries[parent].is_directory:
                 raise Refusal(409, "PathConflict")
@@ -94,7 +96,9 @@ class Tree:
         entry.appended[position] = content
 
     def flush(self, path: str, position: int) -> Entry:
-        """Make the appended bytes part of the file; they must reach the position without gaps. Drop bytes beyond it."""
+        """Make the appended bytes part of the file, up to `position`, which they must reach without gaps. Bytes beyond
+        it are dropped.
+        """
         entry = self.file(path)
         whole = bytearray(entry.content)
         for start, piece in sorted(entry.appended.items()):
@@ -109,7 +113,7 @@ class Tree:
         return entry
 
     def rename(self, source: str, target: str, *, must_be_new: bool, replaced: str | None) -> Entry:
-        """Rename an entry; replace the target unless a condition forbids it."""
+        """Rename an entry, replacing the target unless a condition forbids it. Raises Refusal."""
         if source not in self.entries:
             raise Refusal(404, "SourcePathNotFound")
         moved, there = self.entries[source], self.entries.get(target)
@@ -131,8 +135,7 @@ class Tree:
         return moved
 
     def delete(self, path: str, *, recursive: bool, at_most: int) -> bool:
-        """Delete up to `at_most` entries and return whether everything is deleted; otherwise, the call must be
-        repeated."""
+        """Delete up to `at_most` entries; return whether the deletion is complete. Otherwise, repeat the call."""
         entry, below = self.find(path), self.below(path)
         if entry.is_directory and below and not recursive:
             raise Refusal(409, "DirectoryNotEmpty")
