@@ -1,4 +1,4 @@
-"""Reads metadata and builds sample statements in the ways that Hive, Spark and Impala share."""
+"""Reads metadata and builds sample statements in the ways that Hive, Spark and Impala have in common."""
 
 import re
 from abc import ABC, abstractmethod
@@ -74,17 +74,17 @@ def nested_sample_query(values: NestedValues, kind: protocol.SampleKind, *, grou
     return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
-_FIRST_SAMPLED_PARTITIONS = 3  # number of partitions that a sample reads before the others
+_FIRST_SAMPLED_PARTITIONS = 3  # partitions that a sample reads first
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 Partition = tuple[str, ...]
-"""Partition values in column order; additional cells are ignored."""
+"""Partition values in column order, possibly followed by other cells, which are ignored."""
 
 
 def newest_partitions(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
     """Return the partitions with the greatest values, in descending order. Numeric values compare as numbers.
 
-    Partitions that lack a value in any column are skipped.
+    Partitions that have no value for a column are skipped.
     """
 
     def order(value: str, column: protocol.TableColumn) -> tuple[float, str]:
@@ -99,7 +99,7 @@ def newest_partitions(partitions: Sequence[Partition], columns: Sequence[protoco
 def newest_first_query(
     table: str, names: Sequence[str], columns: Sequence[protocol.TableColumn], wanted: Sequence[Partition]
 ) -> str:
-    """Build a query for rows of the wanted partitions first, followed by rows of the others.
+    """Build a query that returns rows of the wanted partitions first, followed by rows of the other partitions.
 
     Each branch is limited to the sample size, so that no unnecessary rows are read.
     """
@@ -141,7 +141,7 @@ NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics 
 
 
 class HiveFamilyCatalog(ABC):
-    """Implements `Catalog`. A subclass per engine handles differences in statements and output formats.
+    """Implements `Catalog`. Subclasses handle each engine's statements and output formats.
 
     All three engines store database and table names in lower case and ignore case when they match names.
     """
@@ -219,11 +219,11 @@ class HiveFamilyCatalog(ABC):
                 partitions = await self._partitions(source)
         if wanted := newest_partitions(partitions, keys):
             return newest_first_query(source, names, keys, wanted)
-        # The query lists the columns, because Hive prefixes column names with the table name for `*`.
+        # The query lists the columns, because for `*` Hive prefixes column names with the table name.
         return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {protocol.SAMPLE_ROWS}"
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """Build the statement that counts the rows, or analyzes one column."""
+        """Return the statement that counts the rows, or analyzes one column if `column` is set."""
         statement = f"ANALYZE TABLE {backquoted(table.database, table.name)} COMPUTE STATISTICS"
         return statement if column is None else f"{statement} FOR COLUMNS {backquoted(column)}"
 
@@ -237,7 +237,7 @@ class HiveFamilyCatalog(ABC):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> protocol.TableDescription: ...
 
     async def _column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Read a column's statistics in Hive and Spark, which use the same statistic names."""
+        """Read a column's statistics as reported by Hive and Spark, which use the same names for them."""
         name = backquoted(table.database, table.name)
         rows = await self._read(f"DESCRIBE {self.describe_column} {name} {backquoted(column)}")
         values = {cell(row[0]): self._text(row[1]) for row in rows}
@@ -255,7 +255,10 @@ class HiveFamilyCatalog(ABC):
     async def _function(self, database: str | None, name: str) -> protocol.FunctionDescription | None: ...
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """List the partitions of a table, given its quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
+        """List the partitions of a table, given its quoted name.
+
+        Hive and Spark return paths such as `dt=2024-01-10/name=a%2Fb`.
+        """
         paths = await self._names(f"SHOW PARTITIONS {table}")
         return [tuple(unquote(part.partition("=")[2]) for part in path.split("/")) for path in paths]
 
@@ -286,7 +289,7 @@ class HiveFamilyCatalog(ABC):
         return await read_rows(self._session, statement)
 
     async def _name(self, database: str) -> str:
-        """Convert the name to lower case; return the session's current database if the name is empty."""
+        """Return the database's name in lower case; if it is empty, the name of the session's current database."""
         if not self._is_quotable(database):
             raise errors.database_not_found(database)
         if database:

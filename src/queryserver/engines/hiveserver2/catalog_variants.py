@@ -1,4 +1,4 @@
-"""Reads metadata where Apache Hive, Impala and Spark differ."""
+"""Reads metadata in the ways in which Apache Hive, Impala and Spark differ."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ from queryserver.sql.types import parse_type
 
 
 class HiveCatalog(HiveFamilyCatalog):
-    """Implements `Catalog` for Hive, which escapes texts like Java string literals."""
+    """Implements `Catalog` for Hive, which escapes text like Java string literals."""
 
     def _text(self, value: object) -> str:
         return unescaped(cell(value))
@@ -206,7 +206,10 @@ class ImpalaCatalog(HiveFamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """Find a function. The pattern may match others too, because `*` and `|` are special, so compare names."""
+        """Find a function.
+
+        The pattern may also match other functions, because `*` and `|` are special, so names are compared.
+        """
         source = _BUILTINS if database is None else backquoted(database)
         rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
         return next((one for one in _functions(rows) if one.name == name.lower()), None)

@@ -1,4 +1,4 @@
-"""Opens and logs in connections to a HiveServer2 member, and makes a session's calls on them."""
+"""Opens authenticated connections to a HiveServer2 member and makes a session's calls on them."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ _OK = 200
 class Hs2Connection:
     """Implements `PooledConnection` and makes one call at a time. Replies longer than `max_bytes` are discarded.
 
-    If a caller is cancelled, the connection still waits for the reply and drops it, because closing the connection
+    If a caller is cancelled, the connection still waits for the reply and discards it, because closing the connection
     would end the session that was opened on it.
     """
 
@@ -69,9 +69,9 @@ class Hs2Connection:
     ) -> ReplyT:
         """Send a call and wait for its reply.
 
-        `largest_cell` is a limit in bytes. If a reply that is too large contains a larger cell, CellTooLarge is raised
-        instead of ReplyTooLarge, and the connection is no longer usable. Also raises ConnectionLost, LoginRefused,
-        ServerRefused, ServerException.
+        `largest_cell` is the maximum cell size in bytes. If a reply is too large because it contains a larger cell,
+        CellTooLarge is raised instead of ReplyTooLarge, and the connection is no longer usable. Also raises
+        ConnectionLost, LoginRefused, ServerRefused, ServerException.
         """
         self._waiting += 1
         try:
@@ -84,7 +84,7 @@ class Hs2Connection:
         task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._finish_exchange)
-        # With `wait`, a task cancelled by `disconnect` can be distinguished from a cancelled caller.
+        # Unlike `await`, `wait` distinguishes a task cancelled by `disconnect` from a cancelled caller.
         await asyncio.wait({task})
         if task.cancelled():
             raise ConnectionLost(sent=True)
@@ -148,7 +148,7 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
-        self.is_released = False  # once released, makes no more calls
+        self.is_released = False  # no more calls are made once released
 
     @property
     def is_connected(self) -> bool:
@@ -157,9 +157,9 @@ class Wire:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Make a call, on an idle connection if possible. Raises the same errors as Hs2Connection.call.
+        """Make a call, on an idle connection if there is one. Raises the same errors as Hs2Connection.call.
 
-        `limit_s` applies separately to three steps: getting a connection, waiting until it is free, and the reply.
+        `limit_s` applies separately to three steps: opening a connection, waiting for it to become idle, and the reply.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -186,7 +186,7 @@ class Wire:
         return await self._opener.call(method, request, limit_s=limit_s)
 
     def release(self) -> list[Hs2Connection]:
-        """Hand over all connections. Afterwards no further calls are possible."""
+        """Return all connections to the caller. No further calls are possible afterwards."""
         self.is_released = True
         connections, self._connections = self._connections, []
         return connections
@@ -195,7 +195,7 @@ class Wire:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
     async def _open_another(self) -> Hs2Connection:
-        """Open a new connection, or return an existing one at the connection limit or if opening fails."""
+        """Open a new connection. Return an existing one if the connection limit is reached or opening fails."""
         async with self._growing:
             self._check_not_released()
             if idle := self._idle():
@@ -221,7 +221,7 @@ class Wire:
             return connection
 
     def _check_not_released(self) -> None:
-        """Raise ConnectionLost after `release`, because the connections may already serve another session."""
+        """Raise ConnectionLost once the connections were released, because they may already serve another session."""
         if self.is_released:
             raise ConnectionLost(sent=False)
 
@@ -339,7 +339,7 @@ def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 
 class Gssapi:
-    """Logs in at `service/host` with this process's Kerberos ticket."""
+    """Logs in to `service/host` with this process's Kerberos ticket."""
 
     def __init__(self, service: str, host: str) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")

@@ -11,14 +11,14 @@ from queryserver.engines.protocol import ForeignKey, TableColumn, TableKind
 from queryserver.sql.types import SqlType
 
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-_ZONES = {  # UTC offsets in hours, by unambiguous zone name
+_ZONES = {  # UTC offsets in hours of unambiguous zone names
     "UTC": 0, "GMT": 0, "Z": 0, "WET": 0, "CET": 1, "WEST": 1, "EET": 2, "CEST": 2, "EEST": 3, "JST": 9, "KST": 9,
     "EDT": -4, "EST": -5, "MDT": -6, "MST": -7, "PDT": -7, "PST": -8,
 }  # fmt: skip
 
 
 def cell(value: Any) -> str:
-    """Convert a cell to text without surrounding whitespace; NULL becomes an empty text."""
+    """Convert a cell to a string without surrounding whitespace; NULL becomes an empty string."""
     return "" if value is None else str(value).strip()
 
 
@@ -35,7 +35,7 @@ def unescaped(text: str) -> str:
 def utc_text(java_date: str) -> str:
     """Convert `Sat Nov 21 22:48:19 UTC 2026` to `2026-11-21T22:48:19Z`.
 
-    Returns an empty text if the input is not a date or its zone is ambiguous.
+    Returns an empty string if the input is not a date or its zone is ambiguous.
     """
     match = re.fullmatch(r"\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d) ([\w:+-]+) (\d{4})", java_date)
     if match is None:
@@ -55,7 +55,7 @@ def utc_text(java_date: str) -> str:
 
 
 def known_text(text: str) -> str | None:
-    """Return the text of a statistic; None if it is unknown, which engines write as an empty text, `NULL` or `-1`."""
+    """Return the text of a statistic; None if it is unknown, which engines write as an empty string, `NULL` or `-1`."""
     return None if text in {"", "NULL", "-1"} else text
 
 
@@ -83,7 +83,10 @@ _BY_INPUT = ("parquet", "orc", "avro", "rcfile", "sequencefile", "json", "kudu",
 
 
 def table_kind(word: str) -> TableKind:
-    """Return the table kind for a word of the description. An unknown word means an ordinary table."""
+    """Return the table kind for a word in the description.
+
+    For an unknown word, return the kind of an ordinary table.
+    """
     return _KINDS.get(word.upper(), TableKind.MANAGED)
 
 
@@ -102,7 +105,9 @@ def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> st
 
 
 def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
-    """Return whether UPDATE and DELETE work: only for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID tables."""
+    """Whether UPDATE and DELETE work, which is the case only for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID
+    tables.
+    """
     if format_name in {"kudu", "iceberg", "delta", "hudi"}:
         return True
     is_acid = parameters.get("transactional", "").lower() == "true"
@@ -127,7 +132,7 @@ def has_map(kind: SqlType) -> bool:
 
 @dataclass(slots=True)
 class Layout:
-    """A parsed description. The keys in `details`, such as `Owner` and `Location`, have no colon."""
+    """A parsed description. Keys in `details`, such as `Owner` and `Location`, have no trailing colon."""
 
     columns: list[TableColumn] = field(default_factory=list[TableColumn])
     partitions: list[TableColumn] = field(default_factory=list[TableColumn])
@@ -139,7 +144,10 @@ class Layout:
     defaults: dict[str, str] = field(default_factory=dict[str, str])
 
     def all_columns(self, *, has_constraints: bool) -> tuple[TableColumn, ...]:
-        """Return all columns, partition columns last. Without `has_constraints`, keys and nullability are unknown."""
+        """Return all columns, partition columns last.
+
+        If `has_constraints` is False, keys and nullability are unknown.
+        """
         columns = (*self.columns, *self.partitions)
         if not has_constraints:
             return columns
@@ -155,7 +163,7 @@ class Layout:
 
 
 def read_layout(rows: Iterable[Row], clean: Callable[[str], str] = str) -> Layout:
-    """Parse a description's rows. `clean` decodes the engine's escape sequences in texts written by users."""
+    """Parse the rows of a description. `clean` decodes the engine's escape sequences in user-written text."""
     layout, section = Layout(), ""
     for row in rows:
         first, second, third = (cell(one) for one in row[:3])

@@ -1,4 +1,4 @@
-"""Implements `Engine` for a group of HiveServer2 members: opens sessions, and resumes statements by token."""
+"""The engine for a group of HiveServer2 members. Opens sessions, and resumes statements from a token."""
 
 import asyncio
 import itertools
@@ -44,7 +44,7 @@ _PING_USER = User(id=0, username="anonymous")
 
 
 class ResumeToken(BaseModel):
-    """Identifies a statement, its session and their member. Each handle is a pair of GUID and secret."""
+    """Identifies a statement, its session, and the member that runs them. Each handle is a pair of GUID and secret."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
 
@@ -56,7 +56,7 @@ class ResumeToken(BaseModel):
 
     @classmethod
     def from_text(cls, token: str) -> "ResumeToken":
-        """Parse a token. Raises OutcomeUnknown if `token` is invalid."""
+        """Parse a token. Raises OutcomeUnknown if it is invalid."""
         try:
             return cls.model_validate_json(token)
         except ValidationError as error:
@@ -78,7 +78,10 @@ class ResumeToken(BaseModel):
 
 
 class Hs2Session(OperationSession[Hs2Operation]):
-    """Implements `ResumableSession`. The operation handle's token is the resume token; it contains no row position."""
+    """Implements `ResumableSession`.
+
+    An operation handle's token is also the resume token; it contains no row position.
+    """
 
     gone = "The engine session is gone; the statement was not started."
     unknown = EXPIRED
@@ -91,10 +94,10 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._variant = variant
         self._lost = False
         self._is_detached = False
-        self.is_left_open = False  # the server was unreachable when the session should have been closed
+        self.is_left_open = False  # the session could not be closed because the server was unreachable
 
     def adopt(self, handle: structs.TOperationHandle, *, rows_read: int) -> OperationHandle:
-        """Resume one of this session's operations after another process has read `rows_read` of its rows."""
+        """Make `handle` the current operation. Another process has already read `rows_read` of its rows."""
         return self.follow(Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read))
 
     def resume_token(self, handle: OperationHandle) -> str:
@@ -104,14 +107,14 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._is_detached = True
 
     async def leave(self) -> bool:
-        """Close the session unless it is detached; return whether its connections can serve another session."""
+        """Close the session unless it is detached. Return whether its connections can serve another session."""
         self._left = True
         if self._is_detached:
             if self._operation is not None:
                 await self._operation.leave()
             return False
         await self._close_operation()
-        # Hive sessions outlive their connection, so another connection is tried if the original one is lost or busy.
+        # Hive sessions outlive their connection, so another connection is tried if the original is lost or busy.
         request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
             try:
@@ -125,7 +128,10 @@ class Hs2Session(OperationSession[Hs2Operation]):
         return False
 
     def written(self, statement: BoundStatement) -> str:
-        """Render the statement with its parameters as literals. Raises StatementRejected if the server takes none."""
+        """Render the statement with its parameters as literals.
+
+        Raises StatementRejected if parameters are not supported.
+        """
         if self._variant.literals is None:
             raise errors.StatementRejected("This server takes no parameters.")
         return statement.render(self._variant.literals.write)
@@ -168,7 +174,10 @@ class Hs2Session(OperationSession[Hs2Operation]):
 async def _open_session(
     connection: Hs2Connection, address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> structs.TSessionHandle:
-    """Open a session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
+    """Open a session.
+
+    Raises EngineUnavailable, CredentialsRequired, StatementRejected (refused database or setting).
+    """
     request = structs.TOpenSessionReq(
         client_protocol=structs.TProtocolVersion.V11,
         username=(options.credentials.username if options.credentials else address.username) or user.username,
@@ -189,7 +198,7 @@ async def _open_session(
 def session_configuration(
     address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> dict[str, str]:
-    """Build the configuration for OpenSession. Session settings override address settings.
+    """Build the configuration for OpenSession. Session settings override the address's settings.
 
     Raises StatementRejected for an invalid setting name, which servers would silently accept.
     """
@@ -211,7 +220,7 @@ def session_configuration(
 
 
 class Hs2Engine:
-    """Implements `Engine` for one group of servers. Later sessions with the same login reuse idle connections."""
+    """Runs statements on one group of servers. Later sessions with the same login reuse idle connections."""
 
     lists_functions = True
 
@@ -237,7 +246,7 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
-        """Open a session on a reachable member; leaving the context stops its running statement.
+        """Open a session on a reachable member. Leaving the context cancels its running statement.
 
         If the caller is cancelled while the server opens the session, the session is closed once it is open.
         """
@@ -260,7 +269,10 @@ class Hs2Engine:
     async def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
-        """Attach to another process's statement. Works only if the server keeps sessions whose connection is lost."""
+        """Attach to a statement that another process started.
+
+        Works only if the server keeps sessions without a connection.
+        """
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
         if member not in self._address.members:
@@ -294,7 +306,7 @@ class Hs2Engine:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Open a session as the service. If only callers can log in, just resolve the members' host names."""
+        """Open a session as the service. If only callers can log in, only resolve the members' host names."""
         if self._address.needs_caller:
             rules = self._address.rules
             await connect_first(self._address.members, lambda member: rules.resolve(member.host, member.port))
@@ -311,7 +323,7 @@ class Hs2Engine:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Hs2Login, Hs2Connection]:
-        """Connect to the next reachable member in rotation."""
+        """Connect to a reachable member, starting with the next one in rotation."""
         members = self._address.members
         first = next(self._turns) % len(members)
 
@@ -350,13 +362,13 @@ class Hs2Engine:
                 self._closing_later.start(self._close_later(login, session), name="close session")
 
     async def _close_later(self, login: Hs2Login, session: Hs2Session) -> None:
-        """Retry closing a session after a network failure, because its statement would otherwise keep running."""
+        """Retry closing a session after a network failure. Otherwise its statement would keep running."""
         retries = Retries(self._address.limits.retry_s)
         while await retries.pause():
             try:
                 async with self._pool.borrowed(login) as connection:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
-                    with suppress(ServerRefused):  # the session no longer exists, but the connection stays usable
+                    with suppress(ServerRefused):  # the session no longer exists, but the connection is usable
                         await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
             except (errors.EngineUnavailable, ConnectionLost):
                 continue

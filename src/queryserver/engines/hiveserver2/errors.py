@@ -1,4 +1,4 @@
-"""Translates HiveServer2 call failures to domain errors, and removes server internals from messages.
+"""Translates failures of HiveServer2 calls to domain errors, and removes server internals from messages.
 
 - ConnectionLost: the connection broke or could not be opened. `sent` is set if the server may have received the call.
 - LoginRefused: the server refused the login.
@@ -75,8 +75,8 @@ def without_internals(text: str) -> str:
 class LogFilter:
     """Cleans the lines of one log. The caller must pass all lines in order, starting with the first.
 
-    Stack frames and exception names are removed. Each cause message is kept only once, because servers repeat it for
-    every task attempt. Lines are truncated to MAX_LINE_CHARACTERS characters.
+    Stack frames and exception names are removed. Each cause is kept only once, because servers repeat it for every task
+    attempt. Lines are truncated to MAX_LINE_CHARACTERS characters.
     """
 
     def __init__(self) -> None:
@@ -99,11 +99,11 @@ class LogFilter:
 
 
 class ConnectionLost(Exception):
-    """The connection was lost before the reply.
+    """The connection was lost before the reply arrived.
 
     `sent` is set if the server may have received the call, and `timed_out` if the server may still be processing it.
-    `is_refused` is set if a new connection could not be opened because the server rejected the login. Such a login is
-    not retried, because repeated attempts could lock the user's directory account.
+    `is_refused` is set if the server rejected the login for a new connection. Such a login is not retried, because
+    repeated attempts could lock the user's directory account.
     """
 
     def __init__(self, *, sent: bool, timed_out: bool = False, is_refused: bool = False) -> None:
@@ -114,7 +114,7 @@ class ConnectionLost(Exception):
 
 
 class LoginRefused(Exception):
-    """The server refused the login. Carries the server's message, if there is one."""
+    """The server refused the login. The exception's text is the server's message, if there is one."""
 
 
 class ServerRefused(Exception):
@@ -126,17 +126,17 @@ class ServerRefused(Exception):
 
 
 class Purpose(Enum):
-    """The purpose of a call. It determines which domain error a failure becomes."""
+    """The purpose of a call, which determines the domain error that a failure becomes."""
 
     OPEN = auto()  # opening a session; no statement was started
     SUBMIT = auto()
     FOLLOW = auto()  # any call about a running or finished statement
 
 
-# Everything that a call can raise, including for an error status in its reply.
+# All exceptions that a call can raise, including the one for an error status in the reply.
 CALL_FAILURES = (ConnectionLost, LoginRefused, ServerRefused, ServerException, ReplyTooLarge)
 
-# Transports raise these errors when a connection is no longer usable. After NOT_SENT errors, the server has not
+# Transports raise these errors when a connection is no longer usable. After a NOT_SENT error, the server has not
 # received the call.
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -214,7 +214,7 @@ def check(status: TStatus) -> None:
         raise ServerRefused(status)
 
 
-# Messages may contain statements of several megabytes, so no pattern may start a long scan at each newline or dot.
+# Messages may contain statements of several megabytes, so no pattern may start a long scan at every newline or dot.
 _STACK = re.compile(r"\n[ \t]*at [\w$.<>/@-]+\([^)\n]*\)|\n[ \t]*(?:Caused by|Suppressed): |\n[ \t]*\.\.\. \d+ more")
 _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
@@ -245,7 +245,9 @@ _NO_TABLE = re.compile(
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Translate metadata query errors to database_not_found, TableNotFound or EngineForbidden where one applies."""
+    """Translate errors of metadata queries to database_not_found, TableNotFound or EngineForbidden where one
+    applies.
+    """
     try:
         with catalog_queries.metadata_errors():
             yield

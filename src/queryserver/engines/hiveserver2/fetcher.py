@@ -25,7 +25,7 @@ _RESULTS: dict[int, ResultType] = {
     **{one: ResultType[one.name] for one in structs.TTypeId if one.name in ResultType.__members__},
     structs.TTypeId.TIMESTAMP_LOCAL_TZ: ResultType.TIMESTAMP_TZ,
 }
-_NATIVE = {  # type names that are not the lower-case result type
+_NATIVE = {  # native names that differ from the lower-case result type
     ResultType.UNION: "uniontype",
     ResultType.NULL: "void",
     ResultType.INTERVAL_YEAR_MONTH: "interval year to month",
@@ -66,7 +66,7 @@ def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
 
 
 def record_batch(rows: structs.TRowSet, columns: tuple[DeclaredColumn, ...]) -> pa.RecordBatch:
-    """Convert one reply's rows. Raises MalformedMessage if the rows do not match the columns."""
+    """Convert the rows of one reply. Raises MalformedMessage if they do not match the columns."""
     value_columns = rows.columns or []
     names = [one.column.name for one in columns]
     if not value_columns:
@@ -102,7 +102,7 @@ def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
 def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
     """Build a mask that is true for NULL values; return None if there are none.
 
-    The bits in `nulls` start with the lowest, and may be fewer than the rows.
+    The bits in `nulls` start with the lowest, and there may be fewer bits than rows.
     """
     if not nulls.strip(b"\0"):
         return None
@@ -111,7 +111,10 @@ def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
 
 
 def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
-    """Parse texts to the column's type. If any does not fit (e.g. a year outside Arrow's range), keep all as text."""
+    """Parse strings into the column's type.
+
+    If one does not fit (e.g. a year outside Arrow's range), keep all as strings.
+    """
     if pa.types.is_binary(declared.arrow):
         return raw
     try:
@@ -136,7 +139,7 @@ _MAX_ROWS = 10_000  # Hive returns at most this many rows per call
 _MAX_CELLS = 250_000  # decoding this many blocks the event loop for about 20 ms
 _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES
-"""After a larger batch there is no read-ahead, so that each statement keeps only one such batch in memory."""
+"""After a larger batch, no rows are read ahead, so that each statement keeps only one such batch in memory."""
 
 _ROWS_LOST = "Results have expired: the engine does not give the rows again that it gave before."
 
@@ -148,13 +151,13 @@ class Fetcher:
     """Reads the rows of a result in order, each once.
 
     FETCH_NEXT moves the server's cursor, so it cannot be retried if its reply is lost. Instead, the rows are fetched
-    from the start again (FETCH_FIRST), and the rows already read are skipped. The same happens if this process
-    resumes (`again`) after another process has read `skip` rows. `can_repeat` reports whether the server can return
+    from the start again (FETCH_FIRST), and the rows already read are skipped. The same happens if this process resumes
+    a statement (`again`) after another process has read `skip` rows. `can_repeat` reports whether the server can return
     all rows again; if it cannot, reading fails with OutcomeUnknown.
 
-    Hive runs concurrent fetches of a result in parallel, which mixes up their rows. After a broken connection, the
-    next fetch therefore waits until the interrupted fetch should have ended: as long as the longest fetch so far, and
-    at least `Limits.settle_s`.
+    Hive runs concurrent fetches of a result in parallel, which would mix up their rows. After a broken connection, the
+    next fetch therefore waits until the interrupted fetch should have ended: as long as the longest fetch so far took,
+    and at least `Limits.settle_s`.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class Fetcher:
         self.cursor_may_have_moved = again  # another process may have fetched rows
         self._handle = handle
         self._has_reliable_more_rows = has_reliable_more_rows
-        self._read_before = skip  # number of rows read so far, counted from the first row of the result
+        self._read_before = skip  # rows read so far, counted from the first row of the result
         self._rows_since_start = 0  # rows returned by the server since its cursor was last at the start
         self._orientation = structs.TFetchOrientation.NEXT
         self._rows = _FIRST_ROWS
@@ -186,7 +189,7 @@ class Fetcher:
         self.is_exhausted = False
 
     async def peek(self) -> bool:
-        """Fetch the first rows in advance; return False if the reply has no columns. Raises EngineError."""
+        """Fetch the first rows in advance. Return False if the reply has no columns. Raises EngineError."""
         with call_errors(Purpose.FOLLOW):
             batch, more, is_table = await self._fetch_new()
         self._peeked = batch, more
@@ -209,7 +212,7 @@ class Fetcher:
             yield piece
 
     async def close(self) -> None:
-        """Cancel the request in progress; the caller that waits for it gets OutcomeUnknown."""
+        """Cancel the request in progress. A caller that is waiting for it gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
         await cancel_tasks(ahead)
@@ -232,7 +235,7 @@ class Fetcher:
         return batch, more
 
     async def _fetch_new(self) -> tuple[pa.RecordBatch, bool, bool]:
-        """Fetch the next rows; return them, whether more may follow, and whether the reply had columns.
+        """Fetch the next rows. Return them, whether more may follow, and whether the reply had columns.
 
         All network failures share one time limit, so that an engine that loses every second reply cannot keep the
         caller waiting forever.
@@ -292,7 +295,7 @@ class Fetcher:
         return reply
 
     def _new_rows(self, reply: structs.TFetchResultsResp) -> _Fetched:
-        """Convert a reply's rows, drop the rows that were read before, and adjust the size of the next fetch."""
+        """Convert a reply's rows, drop rows that were read before, and adjust the size of the next fetch."""
         self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
             return record_batch(structs.TRowSet(), self.columns), bool(reply.has_more_rows)
@@ -326,7 +329,7 @@ class Fetcher:
 
 
 async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool) -> list[str]:
-    """Fetch the whole log if `first`, else the lines added since the last call. Raises EngineError."""
+    """Return the whole log if `first` is set, otherwise the lines added since the last call. Raises EngineError."""
     lines: list[str] = []
     orientation = structs.TFetchOrientation.FIRST if first else structs.TFetchOrientation.NEXT
     with call_errors(Purpose.FOLLOW):

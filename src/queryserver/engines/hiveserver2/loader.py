@@ -1,8 +1,8 @@
-"""Loads Hive and Spark tables with INSERT statements that cast text literals to the column types.
+"""Loads Hive and Spark tables with INSERT statements that cast string literals to the column types.
 
-All values are written as text, so that a single function handles escaping. In measurements, Spark loaded 1,000 rows in
-1 s, and Hive ran a job of some seconds per statement. On both, a single JSON text, as used for Trino, takes quadratic
-time.
+All values are written as strings, so that a single function handles escaping. In measurements, Spark loaded 1,000 rows
+in 1 s, and Hive ran a job of several seconds per statement. On both, a single JSON string, as used for Trino, takes
+quadratic time.
 """
 
 import re
@@ -21,13 +21,13 @@ from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, 
 from queryserver.errors.statements import StatementRejected
 
 _TABLE = re.compile(r"[A-Za-z0-9_]+")
-# Backslash and quote are special in literals; `${name}` is substituted everywhere in a statement.
+# Backslash and quote are special in literals; `${name}` is substituted anywhere in a statement.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(chr, range(32)), *"\\'$", "\x7f")}
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderDialect:
-    """The differences between Hive and Spark that matter for loading."""
+    """How Hive and Spark differ in loading tables."""
 
     create: str  # appended to the column list of CREATE TABLE
     values: str  # a table of literals; `{}` stands for its rows
@@ -36,7 +36,7 @@ class LoaderDialect:
     hides_underscores: bool = False  # a table cannot be read if its name (and thus its directory) starts with `_`
 
 
-# Unlike text files, both formats preserve line breaks, empty texts and NULLs. Hive's Parquet writer fails for column
+# Unlike text files, both formats preserve line breaks, empty strings and NULLs. Hive's Parquet writer fails for column
 # names with spaces or parentheses, but its ORC writer accepts them.
 HIVE_LOADING = LoaderDialect(
     "STORED AS ORC",
@@ -50,7 +50,8 @@ SPARK_LOADING = LoaderDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
-    # Otherwise Spark rejects dates before 1582. With these settings it writes them, and reads them back unchanged.
+    # Otherwise Spark rejects dates before 1582. With these settings, Spark writes such dates and reads them back
+    # unchanged.
     settings=tuple(
         f"SET spark.sql.parquet.{name}RebaseModeInWrite=CORRECTED" for name in ("datetime", "int96")
     ),
@@ -60,15 +61,15 @@ LOADER_DIALECTS: Mapping[str, LoaderDialect] = MappingProxyType({"hive": HIVE_LO
 
 
 def string_literal(text: str | None) -> str:
-    r"""Write a text as a string literal for Hive and Spark; None becomes NULL.
+    r"""Format a string as a literal for Hive and Spark; None becomes NULL.
 
-    Characters that could end the literal or be substituted before parsing are escaped, e.g. as `\u0027`.
+    Characters that could end the literal, or be substituted before parsing, are escaped, for example as `\u0027`.
     """
     return "NULL" if text is None else f"'{text.translate(_ESCAPES)}'"
 
 
 def spark_string_literal(text: str | None) -> str:
-    """Write a text as a literal for Spark. Parsing many escapes takes quadratic time, so such texts are in hex."""
+    """Format a string as a literal for Spark. Parsing many escapes takes quadratic time, so such strings become hex."""
     plain = string_literal(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
@@ -76,7 +77,7 @@ def spark_string_literal(text: str | None) -> str:
 
 
 class Hs2Loader(StatementLoader):
-    """Implements `TableLoader`. Both engines store table names in lower case and allow letters, digits and `_`."""
+    """Implements `TableLoader`. Both engines store table names in lower case and allow only letters, digits and `_`."""
 
     mark = "`"
     max_statement_bytes = 512 * 1024
@@ -90,7 +91,7 @@ class Hs2Loader(StatementLoader):
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Load the rows. An append reads the staging table, so on Hive its name must not start with `_`."""
+        """Load the rows. An append reads the staging table, so on Hive that table's name must not start with `_`."""
         if load.append and self._dialect.hides_underscores:
             load = replace(load, staging=replace(load.staging, name=load.staging.name.lstrip("_")))
         return await super().load(load, batches, ledger)

@@ -1,4 +1,4 @@
-"""Follows one statement at the server: reads its status, log and rows, cancels it and closes it."""
+"""Tracks one statement on the server: reads its status, log and rows, cancels it and closes it."""
 
 import asyncio
 import json
@@ -32,9 +32,10 @@ _STEP_CHARACTERS = 32 * 1024  # filtering this many characters (at least one lin
 
 
 class OperationLog:
-    """Reads and cleans a statement's log lines. With `by_rpc`, each call returns the whole log, else only new lines.
+    """Reads and cleans a statement's log lines.
 
-    Lines beyond MAX_LOG_LINES or 8 Mi characters are dropped.
+    If `by_rpc` is set, each call returns the whole log, otherwise new lines. Lines beyond MAX_LOG_LINES or 8 Mi
+    characters are dropped.
     """
 
     def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
@@ -50,7 +51,7 @@ class OperationLog:
         self.lines: list[str] = []
 
     async def read(self) -> None:
-        """Add new lines. Ignore errors, because a missing log must not fail the statement."""
+        """Add new lines. Errors are ignored, because a missing log must not fail the statement."""
         async with self._reading:
             if self._is_full:
                 return
@@ -64,7 +65,7 @@ class OperationLog:
                         await self._take(text.splitlines(), is_whole=True)
                         self._whole = whole
                 else:
-                    # A lost reply loses its lines, so the next call then reads the whole log.
+                    # A lost reply loses its lines, so the call after it reads the whole log.
                     is_whole, self._is_first = self._is_first, True
                     lines = await log_lines(self._wire, self._handle, first=is_whole)
                     await self._take(lines, is_whole=is_whole)
@@ -89,7 +90,7 @@ class OperationLog:
 
 
 def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -> int | None:
-    """Return the progress in percent, at least `before`; None if the server has never reported any progress."""
+    """Return the progress in percent, at least `before`. Return `before` if the server reports no progress."""
     if update is None or update.status == 2:  # NOT_AVAILABLE
         return before
     share = update.progressed_percentage
@@ -97,7 +98,7 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
 
 
 def ran_tasks(reply: structs.TGetOperationStatusResp) -> bool:
-    """Return whether the statement ran tasks (Hive), which means that its rows are stored in files."""
+    """Return whether the statement ran tasks (Hive only). If it did, its rows are stored in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
     except (ValueError, RecursionError):
@@ -105,9 +106,9 @@ def ran_tasks(reply: structs.TGetOperationStatusResp) -> bool:
 
 
 async def retains_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
-    """Read a setting to check whether the session keeps the rows of its results; False if it cannot be read.
+    """Return whether the session keeps result rows, according to its settings; False if the setting cannot be read.
 
-    Always True for servers without such a setting. They report an error if they cannot return rows again.
+    Always True for servers without such a setting, because they report an error if they cannot return rows again.
     """
     if variant.row_retention_setting is None:
         return True
@@ -119,7 +120,7 @@ async def retains_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2
 
 
 async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
-    """Return the cells of SET's result: either one cell `name=value`, or a name and a value."""
+    """Return the cells in the result of SET: one cell `name=value`, or a name and a value."""
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_with_retries(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
@@ -139,7 +140,7 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     return [values[0].decode("utf-8", "replace") for values in texts if values]
 
 
-_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # for servers that do not wait before they reply
+_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # for servers that reply to polls without waiting
 _STATES = {
     structs.TOperationState.INITIALIZED: OperationState.PENDING,
     structs.TOperationState.PENDING: OperationState.PENDING,
@@ -149,9 +150,9 @@ CANCELED = "The statement was canceled."
 
 
 class Hs2Operation:
-    """Polls a statement in its own task, so that no caller waits for the server.
+    """Polls a statement in a task of its own, so that no caller waits for the server.
 
-    If another process started the statement, `rows_read` is the number of rows which that process has read.
+    If another process started the statement, `rows_read` is the number of rows that it has already read.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class Hs2Operation:
             raise StatementRejected(CANCELED)
 
     async def cancel(self) -> None:
-        """Stop the statement at the server, unless it has ended and all rows have been read."""
+        """Cancel the statement on the server, unless it has ended and all rows have been read."""
         if self.is_running:
             self._cancel_requested = True
             if self._stopping is None or self._stopping.done():
@@ -233,11 +234,11 @@ class Hs2Operation:
             self._cancel_requested = True
             self._status = OperationStatus(OperationState.CANCELED)
             await self._close_at_server()
-            # If the network is down, fetches would otherwise be retried.
+            # Stop fetching, which would otherwise be retried if the network is down.
             await self._fetcher.close()
 
     async def close(self) -> None:
-        """Free the statement's resources at the server; cancel the statement if it is running. Idempotent."""
+        """Free the statement's resources on the server; cancel the statement first if it is running. Idempotent."""
         if self.is_running and not self._cancel_requested:
             await self.cancel()
         await self._close_at_server()
@@ -270,7 +271,7 @@ class Hs2Operation:
             await self._wire.call(messages.CLOSE_OPERATION, self._request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
-        """Poll the statement until it ends. A failure becomes its status."""
+        """Poll the statement until it ends. Store a failure as its status."""
         try:
             with call_errors(Purpose.FOLLOW):
                 polls = 0
@@ -292,7 +293,7 @@ class Hs2Operation:
             self._had_tasks = ran_tasks(reply)
             await self._end(reply)
             return True
-        # Rows are fetched only after the statement has ended, so no other process can have moved the cursor.
+        # Rows are fetched only after the statement has ended, so no other process can have moved the cursor yet.
         self._fetcher.cursor_may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
@@ -303,9 +304,9 @@ class Hs2Operation:
         return False
 
     async def _summary_percentage(self) -> int | None:
-        """Return the percentage of scan ranges that Impala has read; None if it reports none.
+        """Return the percentage of scan ranges that Impala has read; None if Impala reports none.
 
-        The request also needs the session handle.
+        This request also needs the session handle.
         """
         request = structs.TGetExecSummaryReq(operation_handle=self.handle, session_handle=self._session)
         try:
@@ -345,7 +346,7 @@ class Hs2Operation:
         if has_result_set or (modified is not None and modified < 0):
             modified = None
         if not has_result_set and self._variant.close_returns_row_count:
-            # Impala's own close call discards the log, so read the log first.
+            # Impala's own close call discards the log, so the log is read first.
             await self._log.read()
             self._closed = True
             closed = await self._wire.call(
@@ -356,7 +357,7 @@ class Hs2Operation:
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
 
     async def _describe(self) -> bool:
-        """Read the columns; return False if there is no result set after all."""
+        """Read the columns. Return False if it turns out that there is no result set."""
         reply = await self._wire.call_with_retries(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )

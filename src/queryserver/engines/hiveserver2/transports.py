@@ -1,6 +1,6 @@
 """Transports messages over TCP: framed after SASL, or unframed. Handles one call at a time.
 
-A reply that exceeds the size limit is read and dropped, so that the connection stays usable.
+A reply that exceeds the size limit is read and discarded, so that the connection stays usable.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from thrift.Thrift import TType
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
-"""A parser that yields how many bytes it needs and receives these bytes; a negative number skips bytes."""
+"""A parser that yields how many bytes it needs and is sent these bytes. A negative number skips that many bytes."""
 
 _SIZES = {TType.BOOL: 1, TType.BYTE: 1, TType.DOUBLE: 8, TType.I16: 2, TType.I32: 4, TType.I64: 8}
 _MESSAGE_HEADER = struct.Struct(">II")
@@ -47,7 +47,7 @@ class CellTooLarge(Exception):
 
 
 class MessageSkipper:
-    """Skips one message. `largest_cell` is the cell size limit in bytes; None means no limit."""
+    """Skips one message. `largest_cell` is the maximum cell size in bytes; None means no limit."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
         self._largest_cell = largest_cell
@@ -74,7 +74,7 @@ class MessageSkipper:
         return False
 
     def _is_whole(self) -> bool:
-        """Pass the collected bytes to the parser; return True at the end of the message."""
+        """Send the collected bytes to the parser. Return True at the end of the message."""
         header = bytes(self._header)
         self._header.clear()
         try:
@@ -149,7 +149,7 @@ class ReplyTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplySpec(Generic[AnswerT_co]):
-    """Specifies how a transport handles a reply.
+    """How a transport handles a reply.
 
     `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `max_bytes` is not stored, but
     skipped by a MessageSkipper with `largest_cell`.
@@ -172,12 +172,12 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection within a limited time. Never raises."""
+        """Close the connection. Limited in time; never raises."""
         ...
 
 
 class StreamTransport:
-    """The base class of the two TCP transports."""
+    """Base class of the two TCP transports."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -202,7 +202,7 @@ class StreamTransport:
 
 
 class FramedTransport(StreamTransport):
-    """Precedes each message with its length in four bytes."""
+    """Prefixes each message with its length in four bytes."""
 
     async def exchange(self, call: bytes, expected: ReplySpec[AnswerT]) -> AnswerT:
         self._writer.write(_FRAME_LENGTH.pack(len(call)) + call)
@@ -219,10 +219,10 @@ class FramedTransport(StreamTransport):
 
 
 class UnframedTransport(StreamTransport):
-    """Exchanges messages without a length prefix. A message is complete if it can be decoded.
+    """Exchanges messages without a length prefix. A message is complete once it can be decoded.
 
-    A small reply usually arrives in one read. A larger reply is decoded again only after the server has paused for an
-    interval that grows with the decoding time, so all attempts together take a fraction of the transfer time.
+    A small reply usually arrives in one read. A larger reply is decoded again only when no data has arrived for an
+    interval that grows with the decoding time, so that all attempts together take a fraction of the transfer time.
     """
 
     async def exchange(self, call: bytes, expected: ReplySpec[AnswerT]) -> AnswerT:

@@ -28,7 +28,7 @@ class Hs2Variant:
     conf_overlay: Mapping[str, str] | None = None  # options sent with each statement
     quotes_database: bool = False  # the server inserts the initial database into a USE statement unquoted
     long_polls: bool = True  # GetOperationStatus waits some seconds for the statement to end
-    empty_result_column: str | None = None  # column that the server returns for a statement without a result set
+    empty_result_column: str | None = None  # column returned for a statement without a result set
     logs_by_rpc: bool = False  # GetLog returns the whole log, instead of FetchResults returning lines
     close_returns_row_count: bool = False  # CloseImpalaOperation returns the number of changed rows
     progress_by_summary: bool = False  # GetExecSummary returns the progress
@@ -66,9 +66,9 @@ SPARKSQL = Hs2Variant(
     quotes_database=True,
     literals=literals.SPARKSQL,
     empty_result_column="Result",
-    # With incremental collection, a repeated fetch recomputes the rows, possibly in another order.
+    # With incremental collection, a repeated fetch recomputes the rows, possibly in a different order.
     row_retention_setting=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
-    # If Spark rejects a statement, its EXPLAIN returns the error instead of a plan.
+    # If Spark rejects a statement, EXPLAIN returns the error instead of a plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
             r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
@@ -78,7 +78,7 @@ SPARKSQL = Hs2Variant(
 IMPALA = Hs2Variant(
     dialect="impala",
     proxy_user_key="impala.doas.user",
-    # The coordinator keeps this many rows, so that FETCH_FIRST works after reattaching.
+    # The coordinator keeps this many rows, so that FETCH_FIRST works after another process reattaches.
     conf_overlay=MappingProxyType({"impala.resultset.cache.size": "10000"}),
     long_polls=False,
     logs_by_rpc=True,
@@ -116,7 +116,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Hs2Login:
-    """A connection's member and user. With JWT, `password` is the token."""
+    """The member that a connection is opened to, and the user. For JWT, `password` is the token."""
 
     member: Member
     user: str
@@ -125,7 +125,10 @@ class Hs2Login:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS options. `ca` is the PEM text of trusted certificate authorities; if empty, the system's are trusted."""
+    """TLS options.
+
+    `ca` contains the trusted certificate authorities in PEM; if empty, the system's authorities are trusted.
+    """
 
     validate: bool = True
     ca: str = field(default="", repr=False)
@@ -133,7 +136,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of calls. Hive compiles the statement during `execute`; a server may compute rows during `fetch`."""
+    """Time limits for calls. Hive compiles the statement during `execute`; a server may compute rows during `fetch`."""
 
     connect_s: float = 10.0
     execute_s: float = 300.0
@@ -147,32 +150,33 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Hs2Address:
-    """A group of equivalent servers, called members. A session stays on its member.
+    """A group of equivalent servers, called members. A session stays on one member.
 
-    Without `username`, callers log in under their own names. With `impersonation`, the service logs in and acts on
-    behalf of the caller. `session_conf` has engine options. A timeout of 0 means the engine's own timeout.
+    If `username` is empty, callers log in under their own names. If `impersonation` is set, the service logs in and
+    acts on behalf of the caller. `session_conf` contains engine options. A timeout of 0 selects the engine's own
+    timeout.
     """
 
     members: tuple[Member, ...]
     mechanism: Mechanism = Mechanism.NONE
-    http_path: str | None = None  # None means binary transport
+    http_path: str | None = None  # None selects binary transport
     username: str = ""
     password: str = field(default="", repr=False)
     impersonation: bool = False
     kerberos_service: str = "hive"
-    kerberos_host: str = ""  # host name in the server's principal; if empty, the member's host
+    kerberos_host: str = ""  # host name in the server's principal; the member's host if empty
     tls: Tls | None = None
     database: str = "default"
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     query_timeout_s: int = 0
     session_timeout_s: int = 0
     limits: Limits = Limits()
-    cell_max_bytes: int = CELL_BYTES  # size limit of a value in a result
+    cell_max_bytes: int = CELL_BYTES  # maximum size of a result value
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
     def reply_max_bytes(self) -> int:
-        """The size limit of a reply: the largest row, plus an allowance for batches of many small rows."""
+        """Maximum size of a reply: the largest row, plus an allowance for batches of many small rows."""
         return max(ROW_SIZE_FACTOR * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
 
     @property
@@ -182,11 +186,14 @@ class Hs2Address:
 
     @property
     def needs_caller(self) -> bool:
-        """Whether only callers, not the service, can log in."""
+        """Whether only callers can log in, not the service itself."""
         return self.wants_credentials or self.mechanism is Mechanism.JWT
 
     def login(self, member: Member, user: User, options: SessionOptions) -> Hs2Login:
-        """Choose the login of a session. Raises CredentialsRequired."""
+        """Return the login for a session.
+
+        Raises CredentialsRequired if the caller must provide credentials or a token.
+        """
         if self.mechanism is Mechanism.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source needs the caller's own token.")
@@ -198,6 +205,6 @@ class Hs2Address:
         return Hs2Login(member, self.username or user.username, self.password)
 
     def proxy_user(self, user: User, options: SessionOptions) -> str | None:
-        """Return the user to impersonate; None if the login's own user should run statements."""
+        """Return the user to impersonate; None if statements should run as the user who logs in."""
         acts = self.impersonation and options.credentials is None and bool(self.username)
         return user.username if acts and user.username != self.username else None

@@ -39,7 +39,9 @@ class Packet(MysqlPacket):
     """Corrects how asyncmy detects the last packet of a text result."""
 
     def is_auth_switch_request(self) -> bool:
-        """Check the length too: a row whose first value has 16 MiB or more starts with the same byte, but is longer."""
+        """Also check the length: a row whose first value has 16 MiB or more starts with the same byte, but is
+        longer.
+        """
         return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _MAX_PACKET_BYTES
 
 
@@ -49,7 +51,7 @@ class RawConnection(Connection):
     `options` are passed to `asyncmy.Connection`.
     """
 
-    # These attributes are missing in the driver's stubs.
+    # These attributes are missing from the driver's stubs.
     _proto: Any
     _client_flag: int
     _result: Any
@@ -63,7 +65,7 @@ class RawConnection(Connection):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # Makes the server refuse texts with several statements.
+        # Makes the server reject texts with several statements.
         self._client_flag &= ~MULTI_STATEMENTS
         self._client_flag |= PS_MULTI_RESULTS
 
@@ -91,7 +93,7 @@ class RawConnection(Connection):
         return 0 if self._result is None else self._result.warning_count
 
     async def execute_prepared(self, statement: Any, values: bytes, cursor: Any) -> None:
-        """Run a prepared statement up to its first result set or its completion. `values` come packed."""
+        """Run a prepared statement up to its first result set or its completion. `values` are already packed."""
         await self._execute_command(_COM_STMT_EXECUTE, statement._execute_header + values)  # noqa: SLF001
         await self._read_query_result(True)
         await cursor._do_get_result()  # noqa: SLF001
@@ -115,16 +117,16 @@ class RawConnection(Connection):
         return rows
 
     async def reset_session(self) -> None:
-        """Reset the session to its state after login. Older servers raise an error."""
+        """Reset the session to its state after login. Older servers report an error instead."""
         await self._execute_command(_COM_RESET_CONNECTION, b"")
         await self._read_ok_packet()
 
     async def read_packet(self, packet_type: Any = Packet) -> Any:
-        """Read a packet. asyncmy calls this for each packet, except for completely buffered rows."""
+        """Read a packet. asyncmy calls this for each packet, except for rows that are already buffered completely."""
         return await super().read_packet(packet_type)
 
     async def check_size(self, need: int) -> None:
-        """Check a size before `need` bytes are awaited: a header, or the rest of a packet or packet part.
+        """Check a size before waiting for `need` bytes, which are a header, or the rest of a packet or packet part.
 
         Subclasses override this method. If it raises an error, the rest of the packet is not received.
         """

@@ -1,7 +1,7 @@
 """Metadata of a MySQL or MariaDB server, read from information_schema, which shows only objects visible to the login.
 
 Whether names may differ only in case depends on the server's settings: an exact match wins, otherwise a unique
-case-insensitive match. Lists only read columns for which the server need not open every table.
+case-insensitive match. Lists read only columns for which the server need not open every table.
 """
 
 import json
@@ -152,7 +152,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         return f"{statement} UPDATE HISTOGRAM ON {queries.backquoted(column)}"
 
     def _order(self, value: str, direction: str) -> str:
-        """Sort nulls last by an extra sort key, because MySQL has no NULLS LAST."""
+        """Sort NULLs last with an extra sort key, because MySQL has no NULLS LAST."""
         return f"{value} IS NULL, {value} {direction}"
 
     async def _current_database(self) -> str | None:
@@ -167,7 +167,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         return found
 
     async def _table(self, schema: str, table: str) -> str:
-        """Return the table's own spelling. All names are read only if there is no exact match."""
+        """Return the table's name as spelled by the server. All names are read only if there is no exact match."""
         names = f"SELECT table_name FROM information_schema.tables WHERE table_schema = {literal(schema)}"
         # The comparison in Python is needed because the server may also match other spellings.
         if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
@@ -261,9 +261,9 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
         ]
 
     async def _builtin_functions(self) -> Sequence[protocol.FunctionDescription]:
-        """Return the functions listed by MariaDB 10.6 and later, or by MySQL's help tables if the login may read them.
+        """Return the functions that MariaDB 10.6 and later or MySQL's help tables list.
 
-        The list is empty if neither source can be read.
+        The list is empty if the login cannot read these sources.
         """
         sources = (_EXPLAINED_MARIADB_FUNCTIONS, _MARIADB_FUNCTIONS)
         for query in sources if self._mariadb else (_EXPLAINED_MYSQL_FUNCTIONS,):
@@ -281,12 +281,12 @@ def _table_condition(database: str, table: str) -> str:
 
 
 def _comment(table_type: str, comment: str | None) -> str:
-    """Return a table's comment, omitting the text `VIEW` that servers return for views."""
+    """Return a table's comment, omitting the word `VIEW` that servers return for views."""
     return "" if table_type in _VIEWS else comment or ""
 
 
 def _signature(name: str, text: str) -> str:
-    """Extract the signatures, such as `ABS(X)`, from a help text, where commas or line breaks separate them."""
+    """Extract the signatures, such as `ABS(X)`, from a help text that separates them with commas or line breaks."""
     calls: list[str] = []
     syntax = text.partition("\nDescription")[0] if text.startswith("Syntax") else ""
     for line in syntax.splitlines()[:_SYNTAX_LINES]:
@@ -312,7 +312,7 @@ def read_histogram(text: str, rows: int | None) -> protocol.ColumnStatistics:
 
 
 def _bound(value: object) -> str:
-    """Convert a bound to text. Strings are stored as `base64:type254:…`."""
+    """Convert a bound to text. The server stores strings as `base64:type254:…`."""
     text = str(value)
     return b64decode(text.rpartition(":")[2]).decode(errors="replace") if text.startswith("base64:") else text
 

@@ -1,8 +1,8 @@
 """An asyncmy connection with raw values, flow control, one statement per text, and session reset.
 
-asyncmy keeps reading from its socket, so a slow reader would accumulate the whole result in memory. The transport is
-therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the row limit is
-rejected when its header arrives.
+asyncmy reads from its socket continuously, so with a slow reader the whole result would accumulate in memory. The
+transport is therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the
+row limit is rejected as soon as its header arrives.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.scanner import first_word
 
 QUERY_INTERRUPTED = 1317
-"""ER_QUERY_INTERRUPTED, the error number for a statement stopped by KILL QUERY."""
+"""ER_QUERY_INTERRUPTED, the error number for a statement canceled by KILL QUERY."""
 
 LOGIN_REFUSED = 2059
 """The driver's own error number for an unsupported login method."""
@@ -59,7 +59,7 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 # Access denied to this login: 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
-# Errors during preparation that do not imply that the statement cannot be prepared.
+# Errors during preparation that do not mean that the statement cannot be prepared.
 _OTHER_PREPARE_ERRORS = frozenset({QUERY_INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
 _NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
@@ -85,11 +85,11 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[None]:
-    """Translate statement errors. `started` states whether the server may have begun to execute the statement.
+    """Translate statement errors. `started` is True if the server may have begun to execute the statement.
 
-    Without `shows_text`, statement excerpts are removed from messages, because they may contain parameters. Raises
+    If `shows_text` is False, statement excerpts are removed from messages, because they may contain parameters. Raises
     SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits ended the
-    statement, otherwise StatementRejected or StatementDenied with the server's message.
+    statement, and otherwise StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
@@ -101,7 +101,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
 
 
 def number_of(error: BaseException | None) -> int:
-    """Return the server's or the driver's (2000 to 2999) error number, or 0 if there is none."""
+    """Return the error number from the server or the driver (2000 to 2999); 0 if there is none."""
     if isinstance(error, driver.MySQLError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return 0
@@ -122,7 +122,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     return known.at(find_location(text, NEAR_POSITIONS)).with_sqlstate(_sqlstate_of(error))
 
 
-# asyncmy drops the server's SQLSTATE and chooses the exception class by the error number.
+# asyncmy drops the server's SQLSTATE and chooses the exception class from the error number.
 _SQLSTATES: Mapping[type[Exception], str] = {
     driver.IntegrityError: "23000",
     driver.DataError: "22000",
@@ -167,11 +167,12 @@ class _RefusedLogin:
 class MysqlConnection(RawConnection):
     """A connection that returns the server's raw bytes and reads results in chunks.
 
-    With `is_private`, the connection is safe from eavesdropping, and the server may request the password in clear text.
+    If `is_private` is set, the connection is safe from eavesdropping, so the server may request the password in clear
+    text.
     """
 
     cell_max_bytes: int | None = None
-    """Size limit for a single value in a row; None for no limit."""
+    """Maximum size of a single value in a row; None for no limit."""
 
     def __init__(self, *, is_private: bool, **options: Any) -> None:
         methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
@@ -181,7 +182,7 @@ class MysqlConnection(RawConnection):
         self._cursor: Any = None
         self._prepared: Any = None
         self._specs: tuple[Spec, ...] = ()
-        """Column specs for a result with binary rows; empty for text rows."""
+        """Column specs if the result has binary rows; empty for text rows."""
         self._binary_rows: list[tuple[Any, ...]] = []
         """Unpacked rows that have not been returned yet."""
         self._warnings: list[str] = []
@@ -190,7 +191,7 @@ class MysqlConnection(RawConnection):
         self._row_count = 0
         self.has_ended = True
         self.may_read_otherwise = True
-        """Whether a statement may have changed the session's character set or collation for texts."""
+        """Whether a statement may have changed the session's character set or collation for strings."""
 
     async def set_up(self) -> None:
         """Enable autocommit and select UTF-8 in a new or reset session."""
@@ -222,14 +223,14 @@ class MysqlConnection(RawConnection):
         return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.values_in_order))
 
     async def start_prepared(self, statement: BoundStatement) -> None:
-        """Run the last prepared statement like `start`. The driver's own method would read all rows at once."""
+        """Run the last prepared statement as `start` does. The driver's own method would read all rows at once."""
         await self.execute_prepared(self._prepared, prepared.encode_values(statement.values_in_order), self._cursor)
         self._specs = row_specs(self.fields)
         if not self._specs:
             await self._drop_further_results()
 
     async def reads_texts_as_literals(self) -> bool:
-        """Whether a bound text has the same character set and collation as a literal."""
+        """Whether a bound string has the same character set and collation as a literal."""
         if self.may_read_otherwise:
             await self.start(_READS_AS_LITERALS)
             self.may_read_otherwise = await self.rows(2) != [(b"1",)]
@@ -237,7 +238,7 @@ class MysqlConnection(RawConnection):
         return not self.may_read_otherwise
 
     async def _begin(self) -> Any:
-        """Reset the last statement's state and return a cursor for the next statement."""
+        """Discard the state of the last statement and return a cursor for the next one."""
         self.resume()
         self._warnings, self._warning_count = [], 0
         self._row_count, self.has_ended = 0, False
@@ -262,7 +263,7 @@ class MysqlConnection(RawConnection):
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
     async def rows(self, count: int) -> list[tuple[Any, ...]]:
-        """Return up to `count` more rows and at most some MiB. `has_ended` is set after the last row.
+        """Return up to `count` more rows, and at most a few MiB. `has_ended` is set after the last row.
 
         Values are bytes or None; binary rows also contain numbers. A procedure's further result sets are discarded.
         Raises cell_too_large, RowTooLarge.
@@ -302,13 +303,13 @@ class MysqlConnection(RawConnection):
         try:
             return await super().read_packet(packet_type)
         except UnicodeDecodeError:
-            # A column name cannot be decoded, and the response has only been read in part.
+            # A column name cannot be decoded, and only part of the response has been read.
             self.close()
             message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
             raise errors.OutcomeUnknown(message) from None
 
     async def check_size(self, need: int) -> None:
-        """Refuse a value or row above the limit. A packet part has at most 16 MiB - 1."""
+        """Reject a value or row above the limit. `need` is at most 16 MiB - 1, the maximum size of a packet part."""
         if self.cell_max_bytes is None or need <= _PACKET_HEADER_BYTES:
             return
         try:
@@ -349,7 +350,7 @@ class MysqlConnection(RawConnection):
                 self._prepared = None  # the reset also closes prepared statements
                 await self.reset_session()
                 await self.set_up()
-                # A reset keeps the database that a statement may have selected; it can be changed but not unset.
+                # A reset keeps the database that a statement may have selected. It can be changed but not unset.
                 if self._database is not None:
                     await self.select_db(self._database)
                     return True
@@ -387,11 +388,11 @@ def _text(value: bytes | str | None) -> str:
 
 _DROPPED_ROWS = 1000
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
-"""Statements that change rows; with `RETURNING` (MariaDB), their result rows are the changed rows."""
+"""Statements that change rows. With `RETURNING` (MariaDB), their result rows are the changed rows."""
 
 
 class MysqlStatement(DriverStatement):
-    """A statement on a MySQL connection. `interrupt_thread` stops the server thread with the given id."""
+    """A statement on a MySQL connection. `interrupt_thread` cancels the statement that the given server thread runs."""
 
     def __init__(
         self,
@@ -417,7 +418,10 @@ class MysqlStatement(DriverStatement):
             await self._run_once()
 
     async def _run_rows(self, statement: BoundStatement, raise_if_stopped: Callable[[], None]) -> None:
-        """Run once per parameter row, in the open transaction or a new one. Rows from RETURNING are discarded."""
+        """Run once per parameter row, in the open transaction or else in a new one.
+
+        Rows from RETURNING are discarded.
+        """
         connection, changed = self._connection, 0
         is_own = connection.get_autocommit() and not connection.get_transaction_status()
         try:
@@ -445,7 +449,7 @@ class MysqlStatement(DriverStatement):
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:
-            # Set for each statement, because an earlier one may have reset the mode in an executable comment.
+            # Set for each statement, because an executable comment in an earlier one may have reset the mode.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         bound = await self._prepared()

@@ -1,4 +1,4 @@
-"""Implements `Engine` for one MySQL or MariaDB server."""
+"""The engine for one MySQL or MariaDB server."""
 
 import asyncio
 import re
@@ -23,12 +23,15 @@ from queryserver.sql.literals import mysql_text as literal
 
 @dataclass(frozen=True, slots=True)
 class MysqlAddress(DatabaseAddress):
-    """The address of one server. Without `ssl` connections are unencrypted and never send passwords in clear text."""
+    """The address of one server.
+
+    If `ssl` is None, connections are unencrypted and never send passwords in clear text.
+    """
 
     product: ClassVar[str] = "MySQL"
     ssl: tls.SSLContext | None = None
     read_timeout_s: int | None = None
-    """Limit for the server's silence; None, the default, sets no limit, because a statement may take any time."""
+    """How long the server may send nothing. None, the default, sets no limit, because a statement may take any time."""
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
@@ -79,7 +82,7 @@ class MysqlEngine:
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL only has the login
-        """Open a session in the database given by `options`. Leaving the context stops a running statement."""
+        """Open a session in the database given by `options`. Leaving the context cancels a running statement."""
         login = self._login(options)
         interrupt = partial(self._interrupt, login)
         new_statement = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
@@ -108,13 +111,13 @@ class MysqlEngine:
         return replace(self._address.login(options.credentials), database=database)
 
     async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
-        """Stop a statement through another connection of the same user, whose database does not matter."""
+        """Cancel a statement through another connection of the same user, whose database does not matter."""
         anywhere = replace(login, database=self._address.database)
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))
 
 
 async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
-    """Apply the settings. Names are quoted and texts are hexadecimal, which is valid in every `sql_mode`."""
+    """Apply the settings. Names are quoted and strings are hexadecimal, which is valid in every `sql_mode`."""
     if options.settings:
         texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
         connection.may_read_otherwise = True

@@ -30,17 +30,17 @@ _RESERVED_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
-    """Writes rows as `(…)` for INSERT.
+    """Formats rows as `(…)` for INSERT.
 
-    `escape` escapes a text for use between quotes in the session. Raises StatementRejected for NaN, infinity, and rows
-    larger than the server accepts.
+    `escape` escapes a string for use between quotes in the session. Raises StatementRejected for NaN, infinity, and
+    rows larger than the server accepts.
     """
 
     escape: Callable[[str], str]
     max_row_bytes: int
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Convert the rows in order. Numbers and times are quoted too; the server converts them to the column type."""
+        """Format the rows in order. Numbers and times are quoted too; the server converts them to the column type."""
         literals = [
             self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
@@ -74,7 +74,7 @@ _MAX_NAME_CHARACTER = "\uffff"
 
 
 class MysqlLoader(loader.StatementLoader):
-    """Implements `TableLoader`. `fresh_session` opens a similar session for the clean-up if `session` is lost."""
+    """Implements `TableLoader`. `fresh_session` opens a similar session for the cleanup if `session` is lost."""
 
     mark = "`"
 
@@ -92,7 +92,7 @@ class MysqlLoader(loader.StatementLoader):
     async def drop(self, table: TableName) -> None:
         try:
             await super().drop(table)
-        except (SessionLost, OutcomeUnknown):  # DROP TABLE IF EXISTS is idempotent
+        except (SessionLost, OutcomeUnknown):  # retrying is safe, because DROP TABLE IF EXISTS is idempotent
             async with self._fresh_session() as session:
                 await loader.execute(session, f"DROP TABLE IF EXISTS {self.qualified_name(table)}")
 
@@ -111,7 +111,7 @@ class MysqlLoader(loader.StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in kinds)
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Refuse also to append to a table without transactions and to replace a table that foreign keys reference."""
+        """Also refuse to append to a table without transactions, and to replace a table that foreign keys reference."""
         table = load.target
         await super().refuse_existing(load)
         if load.append and ("NO",) in await self._rows(
@@ -129,7 +129,7 @@ class MysqlLoader(loader.StatementLoader):
 
     def check_names(self, load: TableLoad) -> None:
         for name in (load.target.name, *(column.name for column in load.columns)):
-            if max(name) > _MAX_NAME_CHARACTER:  # the server would replace such characters by `?`
+            if max(name) > _MAX_NAME_CHARACTER:  # the server would replace such characters with `?`
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
 
@@ -139,10 +139,10 @@ class MysqlLoader(loader.StatementLoader):
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
         await loader.execute(self._session, _STRICT)
         ((max_row_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
-        self._row_writer = RowWriter(escape_str, max_row_bytes)  # escaping that fits the mode set by `_STRICT`
+        self._row_writer = RowWriter(escape_str, max_row_bytes)  # escapes as required by the mode set by `_STRICT`
         self.max_statement_bytes = min(max_row_bytes - _RESERVED_BYTES, _STATEMENT_BYTES)
         definitions = loader.column_definitions(columns, backquoted)
-        # The table accepts all characters, whatever the database's default character set is.
+        # The table accepts all characters, whatever the default character set of the database.
         sql = f"CREATE TABLE {self.qualified_name(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
         await loader.execute(self._session, sql)
         return [column.declared for column in columns]
@@ -168,7 +168,7 @@ class MysqlLoader(loader.StatementLoader):
         await staging.publish(self._last_step("COMMIT"), consumes_table=False)
 
     async def _roll_back(self, staging: loader.Staging) -> None:
-        """Roll back. If that fails on a live connection, the staging table is left in the ledger."""
+        """Roll back. If that fails on a live connection, leave the staging table in the ledger."""
         try:
             async with asyncio.timeout(_LAST_STEP_S):
                 with suppress(EngineError):  # a late interrupt hits this statement instead of the next

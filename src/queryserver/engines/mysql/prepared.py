@@ -1,4 +1,4 @@
-"""Server-side prepared statements (COM_STMT_EXECUTE): which statements to prepare, and their markers and values."""
+"""Server-side prepared statements (COM_STMT_EXECUTE): which statements are prepared, and their markers and values."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from queryserver.sql.parameters import Parameter, precision_and_scale
 PREPARABLE_KEYWORDS = frozenset(
     {"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"}
 )
-"""First keywords of statements to prepare. None of them changes how the session interprets texts.
+"""First keywords of statements that may be prepared. None of them changes how the session interprets strings.
 
 MariaDB would prepare other statements with wrong effects: it stores a trigger with the parameter markers in its text,
 and returns a procedure's OUT parameters as rows.
@@ -35,16 +35,19 @@ _BEFORE_EXPRESSION = re.compile(
     "|INTERVAL|ESCAPE|BY|LIMIT|OFFSET|FROM|FOR|LEADING|TRAILING|BOTH|RETURNING",
     re.IGNORECASE,
 )
-"""Keywords allowed before a marker in parentheses. After other words, `(?)` would be a call: `DATE (?)`, `MD5 (?)`."""
+"""Keywords allowed before a marker in parentheses.
+
+After any other word, `(?)` would be a call: `DATE (?)`, `MD5 (?)`.
+"""
 _MAX_SCALE = 30
-"""Maximum decimal scale in MySQL; in MariaDB it is 38."""
+"""Maximum scale of a decimal in MySQL; MariaDB allows 38."""
 
 
 def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
-    """Whether markers mean the same as literals in this statement, which starts with `keyword`.
+    """Whether markers would mean the same as literals in this statement, which starts with `keyword`.
 
-    A `VALUES` table that is not the row list of an INSERT gets its types on MariaDB regardless of the parameters:
-    `VALUES (?), (2)` converts a text to 0. The result is False in case of doubt, such as for a quoted word.
+    For a `VALUES` table that is not the row list of an INSERT, MariaDB chooses the types regardless of the parameters:
+    `VALUES (?), (2)` converts a string to 0. The result is False in case of doubt, for example for a quoted word.
     """
     text = statement.statement
     if (
@@ -63,17 +66,17 @@ def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
 def is_bound(one: Parameter) -> bool:
     """Whether a value is bound; integers, TRUE, FALSE and NULL are written as literals instead.
 
-    As bound values, they would have wider types and lose the Boolean type, and MariaDB would read LIMIT -1 as no limit.
+    If bound, they would have wider types and lose the Boolean type, and MariaDB would read LIMIT -1 as no limit.
     """
     is_whole = isinstance(one.value, Decimal) and precision_and_scale(one.value)[1] == 0
     return not (is_whole or isinstance(one.value, int | None))
 
 
 def mark(number: int, one: Parameter) -> str:
-    """Return the marker for a value, cast to its literal's type.
+    """Return the marker for a value, cast to the type that its literal would have.
 
-    MariaDB needs the parentheses: it accepts a text in `LIMIT ?`, but rejects `LIMIT (?)` as a syntax error, just as
-    with a literal.
+    The parentheses matter for MariaDB: it accepts a string in `LIMIT ?`, but rejects `LIMIT (?)` as a syntax error, as
+    it does for a literal.
     """
     if not is_bound(one):
         return MYSQL.write(number, one)

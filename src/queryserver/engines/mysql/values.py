@@ -1,7 +1,7 @@
-"""MySQL columns and values: names and types (Contract editor 6.3), and readers of text and binary rows.
+"""MySQL columns and values: names and types (Contract editor 6.3), and readers for text and binary rows.
 
 The server sends a type code, flags, a length in bytes and a character set, from which the declared type is derived.
-asyncmy unpacks rows, except dates and times in binary rows, because Python cannot represent 0000-00-00.
+asyncmy unpacks rows, except for dates and times in binary rows, because Python cannot represent 0000-00-00.
 """
 
 import struct
@@ -29,7 +29,7 @@ _INTEGERS = {
     FIELD_TYPE.LONG: ("int", (ResultType.INT, pa.int32()), (ResultType.BIGINT, pa.int64())),
     FIELD_TYPE.LONGLONG: ("bigint", (ResultType.BIGINT, pa.int64()), (ResultType.BIGINT, pa.uint64())),
 }
-"""The type name, and its signed and unsigned types."""
+"""The type name, and the result types for signed and unsigned columns."""
 _TIMES = {
     FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
     FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
@@ -84,7 +84,10 @@ def declare(field: Any) -> DeclaredColumn:
 
 
 def _decimal(field: Any) -> DeclaredColumn:
-    """Declare a decimal column. Its length includes the sign unless unsigned, and the point if it has a scale."""
+    """Declare a decimal column.
+
+    Its length counts the sign unless unsigned, and the decimal point if the scale is not 0.
+    """
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
@@ -113,7 +116,7 @@ def _size(length: int) -> str:
 
 
 def _bytes_per_character(charset_id: int) -> int:
-    """Return the bytes per character. Ids unknown to asyncmy belong to newer utf8mb4 collations."""
+    """Return the maximum number of bytes per character. Ids unknown to asyncmy belong to newer utf8mb4 collations."""
     try:
         return _BYTES_PER_CHARACTER.get(charset_by_id(charset_id).name, 1)
     except KeyError:
@@ -126,7 +129,9 @@ def column_reader(declared: DeclaredColumn) -> ColumnReader:
 
 
 def _fallback_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
-    """Return a reader that uses `read`, which raises pa.ArrowInvalid for values outside the column type's range."""
+    """Return a reader that calls `read`, which raises pa.ArrowInvalid for values outside the range of the column's
+    type.
+    """
     name, native = declared.column.name, declared.column.native_type
     refusal = (
         f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
@@ -137,7 +142,7 @@ def _fallback_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Valu
 
 
 def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
-    """Parse values in the server's text format. Raises pa.ArrowInvalid."""
+    """Parse values in the server's text format. Raises pa.ArrowInvalid for values that do not fit the type."""
     if wanted == pa.binary():
         return pa.array(values, wanted)
     if wanted == pa.bool_():
@@ -148,7 +153,7 @@ def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 Spec = tuple[int, bool, int, None, None]
-"""asyncmy's column description: the type code, whether it is unsigned, and settings that leave texts undecoded."""
+"""asyncmy's column description: the type code, whether it is unsigned, and settings that leave strings undecoded."""
 
 _WIDTHS = {
     FIELD_TYPE.TINY: 1,
@@ -164,7 +169,7 @@ _WIDTHS = {
 
 
 def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
-    """Return specs that make asyncmy unpack numbers and return other values, including dates and times, as bytes."""
+    """Return specs for which asyncmy unpacks numbers and returns other values, including dates and times, as bytes."""
     return tuple(
         (
             field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
@@ -182,7 +187,7 @@ _NULL = 0xFB
 
 
 def length_at(row: bytes, offset: int) -> tuple[int, int] | None:
-    """Read a length and return it with the offset after it, or None if bytes are missing.
+    """Read a length and return it with the offset after it; None if bytes are missing.
 
     MySQL calls this format Protocol::LengthEncodedInteger.
     """
@@ -209,7 +214,7 @@ def long_text_value(row: bytes, limit: int) -> int | None:
 
 
 def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
-    """Do the same as `long_text_value` for a binary row: a header byte, a NULL bitmap, and the values."""
+    """Like `long_text_value`, for a binary row: a header byte, a NULL bitmap, and the values."""
     offset = 1 + (len(specs) + 9) // 8
     nulls = int.from_bytes(row[1:offset], "little") >> 2
     for number, (code, *_) in enumerate(specs):
@@ -253,7 +258,7 @@ def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 _UNPACKERS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
-"""Unpacking functions by value length, which varies because trailing zeros are not sent."""
+"""Unpacking functions by value length. The length varies because trailing zeros are not sent."""
 
 
 def _read_dates(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
@@ -272,7 +277,7 @@ def _read_as_texts(text: Callable[[bytes], str], wanted: pa.DataType, values: Va
 
 
 def date_text(value: bytes) -> str:
-    """Format a date as in the text protocol; `value` has 0, 4, 7 or 11 bytes."""
+    """Format a date as in the text protocol. `value` has 0, 4, 7 or 11 bytes."""
     value = value.ljust(4, b"\0")
     return f"{int.from_bytes(value[:2], 'little'):04}-{value[2]:02}-{value[3]:02}"
 
@@ -287,7 +292,7 @@ _CLOCK = struct.Struct("<BIBBB").unpack_from
 
 
 def time_text(value: bytes, digits: int) -> str:
-    """Format a time as text; `value` has sign, days, hours, minutes, seconds and microseconds in 0, 8 or 12 bytes."""
+    """Format a time. `value` has 0, 8 or 12 bytes: sign, days, hours, minutes, seconds and microseconds."""
     negative, days, hours, minutes, seconds = _CLOCK(value.ljust(8, b"\0"))
     text = "%02d:%02d:%02d" % (days * 24 + hours, minutes, seconds)  # noqa: UP031 half the time of an f-string
     return f"{'-' if negative else ''}{text}{_fraction_text(value[8:], digits) if digits else ''}"

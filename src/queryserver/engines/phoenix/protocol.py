@@ -1,7 +1,7 @@
-"""Encodes and decodes Avatica's messages and parameter values, and translates errors.
+"""Encodes and decodes Avatica messages and parameter values, and translates errors.
 
-See Avatica's Protocol Buffers Reference. Every HTTP body is a WireMessage, which has the name of the message's Java
-class and the message itself.
+See Avatica's Protocol Buffers Reference. Every HTTP body is a WireMessage, which contains the name of the message's
+Java class and the message itself.
 """
 
 import math
@@ -33,7 +33,7 @@ class Malformed(ValueError):
 
 
 def varint(value: int) -> bytes:
-    """Encode an integer below 2**64; a negative one in two's complement."""
+    """Encode an integer below 2**64 as a varint; a negative integer in two's complement."""
     rest = value & _WORD
     out = bytearray()
     while rest > 0x7F:
@@ -64,7 +64,7 @@ def pairs(field: int, value: Mapping[str, str]) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the integer at `at`; return it and the position after it. Raises Malformed."""
+    """Decode the varint at offset `at`. Return its value and the offset after it. Raises Malformed."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -78,7 +78,10 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields' numbers and values in order: integers for varints, bytes for other types. Raises Malformed."""
+    """Yield field numbers and values in order. Values are integers for varints, bytes for other types.
+
+    Raises Malformed.
+    """
     at, end = 0, len(data)
     while at < end:
         tag, at = read_varint(data, at)
@@ -100,9 +103,9 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Message:
-    """A decoded message. The methods raise Malformed if a field has another type.
+    """A decoded message. The methods raise Malformed if a field has a different type.
 
-    As in proto3, they return a field's last value, and the type's default value if the field is absent.
+    As in proto3, they return the last value of a field, or the type's default value if the field is absent.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -160,7 +163,7 @@ def zigzag(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AvaticaColumn:
-    """A column as the server declares it. Precision and scale are 0 if the column has none."""
+    """A column as declared by the server. Precision and scale are 0 if the type has none."""
 
     label: str
     type_name: str
@@ -187,7 +190,7 @@ class ExecuteResult:
 
 
 class ServerError(Exception):
-    """An ErrorResponse. `text` is the server's message, and `traces` has its Java exceptions with stack traces."""
+    """An ErrorResponse. `text` is the server's message; `traces` contains its Java exceptions with stack traces."""
 
     def __init__(self, text: str, traces: Sequence[str], sqlstate: str = "") -> None:
         super().__init__(text)
@@ -330,7 +333,7 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAM
 
 
 def mark(number: int, one: Parameter) -> str:
-    """Return a value's marker, or a literal for an array, because the Query Server corrupts bound arrays."""
+    """Return the marker for a value; for an array, a literal, because the Query Server corrupts bound arrays."""
     return LITERALS.write(number, one) if isinstance(one.value, tuple) else "?"
 
 
@@ -411,7 +414,7 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Encode a timestamp as text, because numbers are limited to milliseconds; one before 1582-10-15 as a number."""
+    """Encode a timestamp as a string, because numbers are limited to milliseconds; before 1582-10-15, as a number."""
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
@@ -429,7 +432,7 @@ _LOST = "The connection to the Query Server was lost while the statement ran."
 _UNREACHABLE = "No connection to the Query Server could be made."
 
 _MESSAGE_CHARS = 10_000
-# Matches e.g. `org.apache.phoenix.schema.TableNotFoundException: `. Another class name may follow.
+# Matches, for example, `org.apache.phoenix.schema.TableNotFoundException: `. Another class name may follow.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: ?|$)")
 _STACK_LINE = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 _DENIED = re.compile(r"AccessDeniedException|AccessControlException|Insufficient permissions|\(42000\).*permission")
@@ -453,7 +456,7 @@ class HttpRefusal(Exception):
 
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
-    """Translate Query Server errors to EngineError."""
+    """Translate Query Server failures to EngineError, depending on the phase."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent

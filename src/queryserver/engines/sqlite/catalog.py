@@ -41,7 +41,10 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """Describe a table. Its name matches regardless of the case of A to Z, the only letters that SQLite folds."""
+        """Describe a table.
+
+        The name matches regardless of case for A to Z, the only letters whose case SQLite ignores.
+        """
         _require_main(database)
         found = await self._rows(
             "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
@@ -69,7 +72,9 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Parse `stat`, which starts with the row count and the rows per value of the index's first column."""
+        """Return statistics from `stat`, which starts with the row count and the rows per value of the index's
+        first column.
+        """
         if await self._was_analyzed():
             rows = await self._rows(
                 "SELECT s.stat FROM main.sqlite_stat1 s, pragma_index_info(s.idx, 'main') i"
@@ -82,7 +87,7 @@ class SqliteCatalog(SessionCatalog):
         return protocol.ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
-        """List the connection's functions; a database has no functions."""
+        """List the connection's functions. Databases have no functions in SQLite, so the list for `main` is empty."""
         if database is not None:
             _require_main(database)
             return []
@@ -101,7 +106,7 @@ class SqliteCatalog(SessionCatalog):
         return f"ANALYZE {self._full_name(table)}"
 
     async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:
-        """Return the table's foreign keys; a key without target columns refers to the primary key."""
+        """Return the table's foreign keys. A key without target columns references the primary key."""
         rows = await self._rows(
             'SELECT k."from", k."table", coalesce(k."to", p.name)'
             f" FROM pragma_foreign_key_list({literal(table)}, 'main') k"
@@ -145,7 +150,9 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
 
 
 def _arguments(count: int) -> str:
-    """Return a placeholder argument list, because SQLite only reports the argument count; negative means any number."""
+    """Return placeholder names as the argument list, because SQLite reports only the count; negative means any
+    number.
+    """
     if count < 0:
         return "..."
     return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))

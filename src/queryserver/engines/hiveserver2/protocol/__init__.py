@@ -1,1 +1,1 @@
-"""Structs, methods and message encoding of TCLIService, for clients and servers."""
+"""TCLIService's structs, methods and message encoding, for clients and servers."""

@@ -74,7 +74,7 @@ StructT = TypeVar("StructT", bound=Struct)
 
 
 def missing_field(one: Struct) -> str | None:
-    """Return the first required field that is unset in `one` or a nested struct; None if all are set."""
+    """Return the name of the first required field that is unset in `one` or a nested struct; None if all are set."""
     for name in one.required:
         if getattr(one, name) is None:
             return f"{type(one).__name__}.{name}"
@@ -133,7 +133,7 @@ class TTableSchema(Struct):
 
 
 class ColumnValues(Struct):
-    """A column's values. `nulls` is a bit mask that starts with the lowest bit and may be shorter than the column."""
+    """The values of a column. The bit mask `nulls` starts with the lowest bit and may be shorter than the column."""
 
     nulls: bytes = wire(2, BYTES)
 
@@ -163,7 +163,7 @@ class TDoubleColumn(ColumnValues):
 
 
 class TStringColumn(ColumnValues):
-    """Also used for TBinaryColumn. Texts stay UTF-8 bytes, which Arrow accepts without conversion to str."""
+    """Also used for TBinaryColumn. Strings stay UTF-8 bytes, which Arrow accepts without conversion to str."""
 
     values: list[bytes] = wire(1, list_of(BYTES))
 
