@@ -1,1 +1,1 @@
-"""Rows to bytes, without I/O: cells on the wire, and files of results."""
+"""Conversion of rows to bytes and back, without I/O: cells in responses, result files, imported files."""

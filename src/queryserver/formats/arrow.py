@@ -1,9 +1,9 @@
-"""Arrow helpers: kinds of types, dictionaries, unions, nested arrays, and tables as bytes.
+"""Arrow helpers: type predicates, dictionaries, unions, nested arrays, and tables as bytes.
 
-A text union is a dense union of two members that represents values which the Arrow type of a column cannot hold:
-infinite dates, years before 1 and after 9999, NaN decimals. The first member has the values of that type, the second
-the engine's texts of the other values. Its type codes differ from those of a union that an engine declares. Cells show
-the engine's text, and a file has the column's type whatever its values are (Contract editor 8.2).
+A text union is a dense union with two members. It represents values that the Arrow type of a column cannot hold:
+infinite dates, years before 1 and after 9999, NaN decimals. The first member contains the values that fit the type, the
+second the engine's text of all others. Its type codes are not used by unions that engines declare. Cells show the
+engine's text, and files have the column's type, whatever its values (Contract editor 8.2).
 """
 
 import operator
@@ -18,11 +18,11 @@ import pyarrow.compute
 from pyarrow import types
 
 kernels: Any = pyarrow.compute
-"""Arrow's compute functions. pyarrow creates them at import, where no type checker sees them."""
+"""Arrow's compute functions. pyarrow creates them at import time, so type checkers do not know them."""
 _CHUNK_BYTES = 1024 * 1024
 
 _TEXT_UNION_CODES = [100, 101]
-"""Type codes of the values and of the texts. The codes of other unions begin with 0."""
+"""Type codes of the values and of the texts. The codes of other unions start at 0."""
 _DATE_OR_TIMESTAMP = re.compile(
     r"(\d+)-(\d\d)-(\d\d)( \(BC\))?(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
     r"(Z|[+-]\d\d(?::\d\d){0,2})?)?( BC| \(BC\))?"
@@ -43,7 +43,7 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Decode the dictionary arrays of the batch to plain arrays."""
+    """Decode the dictionary arrays of a batch to plain arrays."""
     is_dictionary = types.is_dictionary
     if not any(map(is_dictionary, batch.schema.types)):
         return batch
@@ -52,7 +52,7 @@ def without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def union_offsets(array: pa.Array) -> tuple[list[int], list[int]]:
-    """Return, for each row, the type code of its member and the index of its value in that member."""
+    """Return, for each row of a union, the type code of its member and the index of its value in that member."""
     # The attributes `type_codes` and `offsets` ignore the offset of a slice (pyarrow 26): they start at the first row.
     _, codes_buffer, *rest = array.buffers()
     codes = pa.Array.from_buffers(pa.int8(), len(array), [None, codes_buffer], offset=array.offset).to_pylist()
@@ -63,14 +63,14 @@ def union_offsets(array: pa.Array) -> tuple[list[int], list[int]]:
 
 
 def text_union(values: pa.Array, texts: pa.Array) -> pa.Array:
-    """Build a text union from `values` and, where `texts` is not NULL, the text. `values` is NULL in these rows."""
+    """Build a text union that has the text where `texts` is not NULL (`values` is NULL there), otherwise the value."""
     codes = kernels.if_else(kernels.is_valid(texts), _TEXT_UNION_CODES[1], _TEXT_UNION_CODES[0]).cast(pa.int8())
     places = pa.array(range(len(codes)), _OFFSET_TYPE)
     return pa.UnionArray.from_dense(codes, places, [values, texts], type_codes=_TEXT_UNION_CODES)
 
 
 def is_text_union(kind: pa.DataType) -> bool:
-    """Whether the type is a text union (see the module's docstring)."""
+    """Return whether the type is a text union (see the module docstring)."""
     return types.is_union(kind) and list(kind.type_codes) == _TEXT_UNION_CODES
 
 
@@ -79,10 +79,10 @@ def text_union_value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def text_union_to_native(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert a text union to dates or timestamps of type `kind`, with infinities as the extreme numbers of the type.
+    """Convert a text union to dates or timestamps of type `kind`. Infinities become the extreme numbers of the type.
 
-    DuckDB writes and reads infinities in the same way, in Arrow and in Parquet. Raises ValueError if a text is no date
-    or timestamp, or if `kind` cannot represent it.
+    DuckDB represents infinities in the same way, in Arrow and in Parquet. Raises ValueError if a text is neither a date
+    nor a timestamp, or if `kind` cannot represent it.
     """
     codes, places = union_offsets(array)
     usual, texts = (
@@ -124,7 +124,7 @@ def _number(text: str, infinite: int, number: Callable[[int, Sequence[str | None
 
 
 def _day(year: int, month: int, day: int) -> int:
-    """Return the days since 1970-01-01 in the proleptic Gregorian calendar, for any year."""
+    """Return the number of days since 1970-01-01 in the proleptic Gregorian calendar, for any year."""
     cycles = (year - 2000) // 400
     return (
         date(year - 400 * cycles, month, day).toordinal() - date(1970, 1, 1).toordinal() + cycles * _DAYS_OF_400_YEARS
@@ -146,7 +146,7 @@ def _ticks(day: int, clock: Sequence[str | None], per_s: int) -> int:
 
 
 def field_names(kind: pa.StructType) -> list[str]:
-    """Return unique names for a struct's fields: `field0`, … for unnamed fields; repeated names get `_2`, `_3`, …"""
+    """Return unique names for a struct's fields: unnamed fields are `field0`, …; repeated names get `_2`, `_3`, …"""
     names: dict[str, None] = {}
     for index in range(kind.num_fields):
         wanted = name = kind.field(index).name or f"field{index}"
@@ -158,7 +158,7 @@ def field_names(kind: pa.StructType) -> list[str]:
 
 
 def member_types(kind: Any) -> list[pa.DataType]:
-    """Return the types of the members of a struct, a map (key, then item), a list or a union."""
+    """Return the member types of a struct, map (key, then item), list or union."""
     if types.is_map(kind):
         return [kind.key_type, kind.item_type]
     if types.is_struct(kind) or types.is_union(kind):
@@ -169,8 +169,8 @@ def member_types(kind: Any) -> list[pa.DataType]:
 def with_members(array: Any, changed: Callable[[pa.Array, int], pa.Array]) -> pa.Array:
     """Rebuild an array of structs, maps or lists from converted member arrays.
 
-    `changed` receives a member array and its index, and returns the new member array. Fixed-size lists become lists;
-    fields of structs get the names used in cells (Contract editor 6.3). Returns `array` itself if nothing changes.
+    `changed` receives a member array and its index and returns the new member array. Fixed-size lists become lists, and
+    struct fields get the names used in cells (Contract editor 6.3). Returns `array` itself if nothing changes.
     """
     kind, mask = array.type, array.is_null()
     if types.is_struct(kind):
@@ -188,8 +188,8 @@ def with_members(array: Any, changed: Callable[[pa.Array, int], pa.Array]) -> pa
         if new_keys is keys and new_items is items:
             return array
         return pa.MapArray.from_arrays(offsets, new_keys, new_items, mask=mask)
-    # Computed from the lengths, because a NULL list may still span items in the array's offsets, and fixed-size lists
-    # have no offsets.
+    # Computed from the lengths, because the offsets of a NULL list may still span items, and fixed-size lists have no
+    # offsets.
     sizes = kernels.fill_null(kernels.list_value_length(array), 0).cast(pa.int64())
     ends = pa.concat_arrays([pa.array([0], pa.int64()), kernels.cumulative_sum(sizes)])
     items = array.flatten()
@@ -216,11 +216,11 @@ def decode(stream: bytes) -> pa.Table:
 
 
 def unpack_zstandard(packed: bytes, *, max_bytes: int) -> bytearray:
-    """Decompress Zstandard frames. Stops shortly after `max_bytes`. Raises ValueError if the frames are corrupt."""
+    """Decompress Zstandard frames, stopping shortly after `max_bytes`. Raises ValueError if the frames are corrupt."""
     made, piece = bytearray(), bytearray(_CHUNK_BYTES)
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            # `read` would leak its buffer when the data turn out to be corrupt.
+            # `read` would leak its buffer if the data is corrupt.
             while len(made) <= max_bytes and (size := stream.readinto(piece)):
                 made += memoryview(piece)[:size]
     except (pa.ArrowException, OSError) as error:

@@ -1,6 +1,6 @@
-"""Conversion of Avro files to JSON Lines, block by block.
+"""Converts Avro files to JSON Lines, block by block.
 
-Runs in the confined worker process, whose memory is limited, so this module does not import Arrow.
+Runs in the confined worker process, whose memory is limited, so this module must not import Arrow.
 """
 
 import bz2
@@ -35,14 +35,14 @@ _RAW_DEFLATE = -15
 _METADATA = parse_schema({"type": "map", "values": "bytes"})
 
 _FLOAT = struct.Struct("<f")
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 naive; the readers append the zone as text
 _FLOAT_DIGITS = range(6, 10)
 _MAX_DECIMAL_BYTES = 1024
 _MAX_SCALE = 1000
 
 
 class AvroFile:
-    """An Avro file that is read sequentially: `file` needs only `read`, and must be at its beginning."""
+    """An Avro file that is read sequentially. `file` needs only the method `read`, and must be at its beginning."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Read the header. Raises DecompressionFailed or CodecNotAvailable."""
@@ -67,7 +67,7 @@ class AvroFile:
             raise DecompressionFailed("The avro schema is nested too deeply.") from None
 
     def lines(self) -> Iterator[bytes]:
-        """Yield each value as a line of JSON with a line end. Raises DecompressionFailed."""
+        """Yield each value as JSON, terminated by a line feed. Raises DecompressionFailed."""
         while (count := self._next_count()) is not None:
             with _translate_errors():
                 packed = cast("bytes", schemaless_reader(self._file, "bytes", None))
@@ -88,7 +88,7 @@ class AvroFile:
                 raise DecompressionFailed("The avro data are broken: a block lacks its mark.")
 
     def _next_count(self) -> int | None:
-        """Return the number of values in the next block, or None after the last block."""
+        """Return the number of values in the next block; None at the end of the file."""
         head = self._file.read(1)
         while head and head[-1] & 0x80 and len(head) < _MAX_VARINT_BYTES:
             byte = self._file.read(1)
@@ -106,7 +106,7 @@ class AvroFile:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Translate errors of fastavro and orjson to DecompressionFailed."""
+    """Translate errors from fastavro and orjson to DecompressionFailed."""
     try:
         yield
     except (EOFError, LookupError, OverflowError, TypeError, ValueError, struct.error):
@@ -116,7 +116,7 @@ def _translate_errors() -> Generator[None]:
 
 
 def _snappy(block: bytes) -> bytes:
-    """Decompress a block, which ends with the CRC-32 of the decompressed data."""
+    """Decompress a block, which ends with the CRC-32 of the decompressed data. Raises ValueError if they differ."""
     unpacked = bytes(cramjam.snappy.decompress_raw(block[:-4]))
     if zlib.crc32(unpacked) != int.from_bytes(block[-4:]):
         raise ValueError(block[-4:])
@@ -136,7 +136,7 @@ _CODECS: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType(
 
 
 def _reader_schema(schema: Any) -> Any:
-    """Reduce a schema to names, types and the logical types of `_LOGICAL_READERS`."""
+    """Reduce a schema to names, types, and those logical types that `_LOGICAL_READERS` supports."""
     if isinstance(schema, str):
         return {"type": schema, "logicalType": _logical_name(schema, "")} if schema in {"float", "double"} else schema
     if isinstance(schema, list):
@@ -161,7 +161,7 @@ def _reader_schema(schema: Any) -> Any:
 
 
 def _reader_schema_of_primitive(kind: str, declared: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
-    """Reduce a primitive type, a fixed type or a reference to a named type."""
+    """Reduce the schema of a primitive type, a fixed type, or a reference to a named type."""
     size = {"size": declared["size"]} if kind == "fixed" else {}
     form = _logical_name(kind, str(declared.get("logicalType", "")))
     scale = declared.get("scale", 0)
@@ -174,7 +174,7 @@ def _reader_schema_of_primitive(kind: str, declared: Mapping[str, Any], named: M
 
 
 def _logical_name(kind: str, logical: str) -> str:
-    """Return a private name for a logical type, so that fastavro does not use its own reader for it."""
+    """Return a private name for a logical type, so that fastavro uses the readers below instead of its own."""
     return f"shown-{kind if kind in {'float', 'double'} else logical}"
 
 
@@ -195,7 +195,7 @@ def _double(value: float, *_schemas: object) -> object:
 
 
 def _decimal(content: bytes, schema: Mapping[str, Any], _reader_schema: object) -> str | bytes:
-    """Read a decimal in big-endian two's complement."""
+    """Read a decimal, which is stored as a big-endian two's-complement integer. Very long ones stay bytes."""
     if len(content) > _MAX_DECIMAL_BYTES:
         return content
     number = Decimal(int.from_bytes(content, "big", signed=True)).as_tuple()
@@ -243,5 +243,5 @@ _LOGICAL_READERS: dict[str, Callable[..., Any]] = {
         for unit, per_second in _UNITS.items()
     },
 }
-"""Readers by type and logical type. Values of other logical types are shown as their underlying type."""
+"""Readers by type and logical type. Values of other logical types are shown as values of their underlying type."""
 LOGICAL_READERS.update(_LOGICAL_READERS)

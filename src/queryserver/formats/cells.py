@@ -1,6 +1,6 @@
-"""Conversion of Arrow columns to JSON cells, in the raw form and in Hue's form (Contract editor 6.3).
+"""Conversion of Arrow columns to JSON cells, either raw or in the form that Hue's clients expect (Contract editor 6.3).
 
-Columns are converted as a whole: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only
+Whole columns are converted at once: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only
 nested values and unions are converted one by one in Python.
 """
 
@@ -24,8 +24,8 @@ from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType
 from queryserver.formats.text_forms import text_form
 from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
-# Rows are rendered in blocks of about this many Arrow bytes. This limits the Python values in memory when a page is cut
-# at `max_bytes`: a text of one letter takes some 50 bytes in Python.
+# Rows are rendered in blocks of about this many Arrow bytes. This limits the number of Python values in memory when a
+# page ends at `max_bytes`: a one-letter string takes about 50 bytes in Python.
 BLOCK_BYTES = 2 * 1024 * 1024
 _PYTHON_BYTES_PER_BYTE = 12
 _JSON_BYTES_PER_BYTE = 4
@@ -36,19 +36,19 @@ _NESTED = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, Result
 CellConverter: TypeAlias = Callable[[pa.Array], list[object]]
 """Converts a child array, or an array of integers, to raw cells."""
 
-# A double keeps 15 digits of a number of usual magnitude, and orjson reads every fraction as a double.
+# A double represents up to 15 significant digits exactly, and orjson parses every fraction as a double.
 _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
 _MAX_NESTED_LEVELS = 250
-"""orjson writes at most 254 levels."""
+"""orjson serializes at most 254 levels."""
 MAX_SAFE_INTEGER = 2**53 - 1
-"""Up to here a double represents every integer exactly (JavaScript: Number.MAX_SAFE_INTEGER)."""
+"""Up to this value a double represents every integer exactly (JavaScript: Number.MAX_SAFE_INTEGER)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedRows:
-    """Rows as JSON in pieces. Joined by commas, the pieces are the elements of the array of rows.
+    """Rows as JSON, in pieces that, joined by commas, are the elements of the array of rows.
 
-    `is_cut`: the next row would have exceeded the limit.
+    `is_cut` states that the next row would have exceeded the limit.
     """
 
     pieces: tuple[bytes, ...]
@@ -74,7 +74,7 @@ def render_page(
 ) -> RenderedRows:
     """Render as many rows of the batches as fit into `max_bytes`.
 
-    The batches may differ in their Arrow types. Takes about 7 ms for 10,000 rows of 10 simple columns.
+    The batches may have different Arrow types. 10,000 rows of 10 simple columns take about 7 ms.
     """
     pieces: list[bytes] = []
     rows, left = 0, max_bytes - len("[]")
@@ -101,8 +101,8 @@ def render_page(
 
 
 def rendering_memory(rows: pa.Table | pa.RecordBatch, max_bytes: int | None = None) -> int:
-    """Estimate the bytes of memory that rendering takes: the rows, one block as Python values, and two copies of the
-    JSON of at most `max_bytes`.
+    """Estimate the memory that rendering needs, in bytes: for the rows, for one block as Python values, and for two
+    copies of the JSON of at most `max_bytes` each.
     """
     size = rows.nbytes
     json = _JSON_BYTES_PER_BYTE * size
@@ -114,13 +114,13 @@ def rendering_memory(rows: pa.Table | pa.RecordBatch, max_bytes: int | None = No
 
 
 def join_pages(pages: Sequence[RenderedRows]) -> RenderedRows:
-    """Join the rows of several pages, in order."""
+    """Combine the rows of several pages, in order."""
     pieces = tuple(piece for page in pages for piece in page.pieces)
     return RenderedRows(pieces, sum(page.rows for page in pages), is_cut=any(page.is_cut for page in pages))
 
 
 def _fitting_rows(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, int]:
-    """Return the JSON of the first rows, at most `left` bytes, and the number of these rows."""
+    """Return the JSON of as many leading rows as fit into `left` bytes, and their number."""
     rows = [orjson.dumps(row) for row in cells]
     ends = accumulate(len(row) + len(",") for row in rows)
     taken = sum(1 for _ in takewhile(lambda end: end - len(",") <= left, ends))
@@ -128,7 +128,7 @@ def _fitting_rows(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, in
 
 
 def _min_json_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
-    """Return a lower bound for the JSON bytes of the block's texts, with escaped characters, without rendering them."""
+    """Return a lower bound for the JSON size of the block's strings, including escapes, without rendering them."""
     least = 0
     for column in block.columns:
         if is_text(column.type) or is_binary(column.type):
@@ -143,11 +143,11 @@ def _min_json_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
 def cell_values(
     array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False, big_numbers_as_text: bool = False
 ) -> list[object]:
-    """Convert one column to str, int, float, bool, None, list and dict, for any JSON writer.
+    """Convert a column to str, int, float, bool, None, list and dict, for any JSON writer.
 
-    Floats are finite, integers have at most 64 bits, and keys of objects are text. With `big_numbers_as_text`, 64-bit
-    integers become text: all of them in columns of the types NUMBERS_AS_TEXT, in others only those that a double cannot
-    represent.
+    Floats are finite, integers have at most 64 bits, and the keys of objects are strings. With `big_numbers_as_text`,
+    64-bit integers become strings: all of them in columns of the types NUMBERS_AS_TEXT, in other columns only those
+    that a double cannot represent exactly.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -174,7 +174,7 @@ def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Cell
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:
-    """Decode dictionaries, run ends and extension types to plain arrays."""
+    """Decode dictionary, run-end encoded and extension arrays to plain arrays."""
     kind = array.type
     if types.is_dictionary(kind):
         return _unwrapped(array.dictionary_decode())
@@ -190,7 +190,7 @@ def _unwrapped(array: pa.Array) -> pa.Array:
 
 
 def _values(array: pa.Array, numbers: CellConverter) -> list[object]:
-    """Convert an array to raw cells according to its Arrow type alone."""
+    """Convert an array to raw cells based only on its Arrow type."""
     array = _unwrapped(array)
     kind = array.type
     if types.is_integer(kind):
@@ -207,11 +207,11 @@ def _values(array: pa.Array, numbers: CellConverter) -> list[object]:
 
 
 def escape_for_hue(values: list[object], array: pa.Array) -> list[object]:
-    """Convert raw cells to the form that Hue's clients expect. `array` is the source of the cells."""
+    """Convert raw cells to the form that Hue's clients expect. `array` is the source of the raw cells."""
     if is_binary(array.type):
         return ["NULL" if value is None else _escaped(value.decode(errors="replace")) for value in array.to_pylist()]
     if types.is_floating(array.type):
-        # repr() of a float is the shortest text that reads back as the same float, and writes nan, inf and -inf as Hue.
+        # repr() of a float is the shortest string that parses to the same float, and writes nan, inf and -inf like Hue.
         return ["NULL" if value is None else repr(float(value)) for value in values]  # type: ignore[arg-type]
     return [
         "NULL" if value is None
@@ -248,9 +248,9 @@ def nested_values(array: pa.Array, values: CellConverter) -> list[object]:
 
 
 def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
-    """Parse texts as JSON; a text that is not valid JSON stays unchanged.
+    """Parse strings as JSON. A string that is not valid JSON stays unchanged.
 
-    With `big_numbers_as_text`, integers that a double cannot represent become text.
+    With `big_numbers_as_text`, integers that a double cannot represent exactly become strings.
     """
     exact = partial(_integer, least=-MAX_SAFE_INTEGER, greatest=MAX_SAFE_INTEGER)
     integer = exact if big_numbers_as_text else _integer
@@ -266,7 +266,7 @@ def _struct_values(array: pa.Array, values: CellConverter) -> Iterable[object]:
 
 
 def _children(array: Any, child: pa.Array, values: CellConverter) -> Iterable[list[object]]:
-    """Convert the part of the child array that `array` uses, and divide its cells into lists."""
+    """Convert the part of the child array that `array` refers to, and split the cells into one list per value."""
     bounds = _bounds(array)
     first = min((start for start, _ in bounds), default=0)
     last = max((end for _, end in bounds), default=0)
@@ -295,14 +295,14 @@ def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
         if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_NESTED_LEVELS:
             return orjson.loads(text)
         value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=int)  # int refuses NaN
-        orjson.dumps(value)  # fails for lone surrogates and too many levels, which could not be written again
+        orjson.dumps(value)  # fails for lone surrogates and too many levels, which could not be serialized again
     except (ValueError, TypeError, RecursionError):
         return text
     return value
 
 
 def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> int | str:
-    """Parse an integer; one outside the range stays text, as integers wider than 64 bits do in a column."""
+    """Parse an integer. One outside the range stays a string, like integers wider than 64 bits in a column."""
     if len(digits) > len(str(greatest)) + 1:
         return digits
     number = int(digits)
@@ -310,18 +310,18 @@ def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> i
 
 
 def _fraction(number: str) -> float | str:
-    """Parse a fraction; one that a double cannot represent stays text, as decimals do in a column."""
+    """Parse a fraction. One that a double cannot represent exactly stays a string, like decimals in a column."""
     value = float(number)
     try:
         is_exact = Decimal(repr(value)) == Decimal(number)
-    except ArithmeticError:  # an exponent beyond that of Decimal
+    except ArithmeticError:  # the exponent exceeds the range of Decimal
         is_exact = False
     return value if is_exact else number
 
 
 def float_values(array: pa.Array) -> list[object]:
     if types.is_float32(array.type):
-        # The cast goes through text, so that a 32-bit 0.1 stays 0.1 and does not become 0.10000000149011612.
+        # The cast goes through strings, so that a 32-bit 0.1 stays 0.1 instead of becoming 0.10000000149011612.
         array = array.cast(pa.string()).cast(pa.float64())
     elif types.is_float16(array.type):
         array = array.cast(pa.float64())
@@ -337,7 +337,7 @@ def integers_as_numbers(array: pa.Array) -> list[object]:
 
 
 def integers_64_as_text(array: pa.Array) -> list[object]:
-    """Convert all integers of a 64-bit type to text, so that the column has one form."""
+    """Convert all integers of a 64-bit type to strings, so that the column has a uniform form."""
     return array.cast(pa.string()).to_pylist() if array.type.bit_width == 64 else array.to_pylist()
 
 

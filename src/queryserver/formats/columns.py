@@ -1,4 +1,4 @@
-"""Columns: the types of results, files and tables, and the form of cells (Contract editor 6.3)."""
+"""Column types of results, files and tables, and the form of cells in responses (Contract editor 6.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class BaseType(StrEnum):
-    """Column types independent of the dialect (Contract importer 12.4)."""
+    """Column types, independent of SQL dialects (Contract importer 12.4)."""
 
     INT8 = "Int8"
     INT16 = "Int16"
@@ -38,7 +38,7 @@ class BaseType(StrEnum):
 class ColumnType:
     """The type of a column.
 
-    Only `DECIMAL` has `precision` and `scale`. `length` limits a `STRING`, in characters; None means unlimited.
+    Only `DECIMAL` has `precision` and `scale`. `length` limits a `STRING`, in characters; None means no limit.
     """
 
     base: BaseType
@@ -56,7 +56,7 @@ _MAX_TEXT_CHARACTERS = 10_000
 
 
 class ResultType(StrEnum):
-    """`meta.type`: the same names for all dialects."""
+    """Values of `meta.type`, which are the same for all dialects."""
 
     BOOLEAN = "BOOLEAN_TYPE"
     TINYINT = "TINYINT_TYPE"
@@ -95,12 +95,12 @@ PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
     ResultType.TIMESTAMP: pa.timestamp("us"),
     ResultType.BINARY: pa.binary(),
 }
-"""Arrow types that represent the values exactly. All other types are text, unless an engine has a better type."""
+"""Arrow types that represent the values exactly. Other types are strings, unless an engine has a better Arrow type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a result. `native_type` is the engine's own type text."""
+    """A column of a result. `native_type` is the type name as reported by the engine."""
 
     name: str
     type: ResultType
@@ -109,10 +109,10 @@ class Column:
 
 
 def limit_texts(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Shorten names to 1,000 characters, and type texts and comments to 10,000.
+    """Truncate names to 1,000 characters, and type names and comments to 10,000.
 
-    Some engines use the text of an expression as its name: SQLite's name of `1 /* 9 MB */` has 9 MB and would be stored
-    twice.
+    Some engines use the text of an expression as its column name: in SQLite, the name of `1 /* 9 MB */` has 9 MB and
+    would be stored twice.
     """
     return tuple(
         Column(
@@ -135,10 +135,10 @@ class CellForm:
 
     is_escaped: bool = False
     big_numbers_as_text: bool = False
-    """Whether numbers that may have more digits than a double are written as text."""
+    """Whether numbers that may exceed the precision of a double are written as strings."""
 
 
 NUMBERS_AS_TEXT = frozenset(
     ResultType(f"{name}_TYPE") for name in ("BIGINT", "DECIMAL", "ARRAY", "MAP", "STRUCT", "UNION")
 )
-"""Column types whose 64-bit integers and decimals are always text with `big_numbers_as_text`, whatever their value."""
+"""Types of columns in which `big_numbers_as_text` turns every 64-bit integer and decimal into a string."""

@@ -1,8 +1,9 @@
-"""Conversion of a file's rows to Arrow batches; bad rows are left out and explained (Contract importer 13.2).
+"""Converts rows of a file to Arrow batches. Bad rows are left out and explained (Contract importer 13.2).
 
-Converting a column gives the same values as `cell_converter` does for each cell. Arrow accepts more forms of numbers
-and times than the contract (`007`, `0x1F`, `+5`). So it converts only cells that match a pattern, and the others are
-converted one by one. Most columns of numbers, dates and timestamps can be checked without patterns, in half the time.
+Converting a column gives the same values as converting each cell with `cell_converter`. Arrow accepts more forms of
+numbers and times than the contract (`007`, `0x1F`, `+5`), so it only converts cells that match a pattern; other cells
+are converted one by one. Most columns of numbers, dates and timestamps can be checked without patterns, in half the
+time.
 """
 
 import math
@@ -36,7 +37,7 @@ _TIMESTAMP = re.compile(
     r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?")
-"""Splits a text that is known to be a timestamp, or a time, into its parts."""
+"""These patterns split a text that is known to be a timestamp, or a time, into its parts."""
 _DURATION = re.compile(r"(-?)([0-9]{1,9}):([0-5][0-9])(?::([0-5][0-9])(?:\.([0-9]{1,9}))?)?")
 
 RANGES: Mapping[BaseType, tuple[int, int]] = {
@@ -46,7 +47,7 @@ RANGES: Mapping[BaseType, tuple[int, int]] = {
 
 _NUMBERS = frozenset({"integer", "fraction", "exponent"})
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
-"""Numbers of at least this size become infinite as 32-bit floats."""
+"""Numbers with at least this absolute value become infinite as 32-bit floats."""
 
 _DATE_TYPES = frozenset({BaseType.DATE, BaseType.DATETIME})
 _PLAIN_DATE_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
@@ -55,7 +56,7 @@ _PLAIN_DATE_LENGTHS = frozenset({None, 10, 16, 19, *range(21, 27)})
 _MAX_PLAIN_DIGITS = 38
 _SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _NUMBER = r"-?(?:(?:0|[1-9]\d{0,8})(?:\.\d{0,28})?|[1-9]\d{9,18}(?:\.\d{0,19})?|[1-9]\d{19,37}|\.\d{1,37})"
-"""Numbers of at most 38 digits, which are within the limits of decimals and the range of 32-bit floats."""
+"""Numbers with at most 38 digits, which fit the limits of decimals and the range of 32-bit floats."""
 _DAY = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 _ARROW_PATTERNS: Mapping[BaseType, str] = {
     **dict.fromkeys(RANGES, r"^-?(?:0|[1-9][0-9]{0,18})$"),
@@ -67,10 +68,10 @@ _ARROW_PATTERNS: Mapping[BaseType, str] = {
     BaseType.DATETIME: rf"^{_DAY}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?Z?)?$",
     BaseType.TIME: r"^[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?$",
 }
-"""Patterns of cells that Arrow either converts as the contract demands or rejects."""
+"""Patterns of cells that Arrow either converts as the contract requires or rejects."""
 
 
-# Arrow's type names where they are not the BaseType in lower case.
+# Arrow's names of types, if they differ from the BaseType in lower case.
 _ARROW_NAMES: Mapping[BaseType, str] = {
     BaseType.FLOAT32: "float",
     BaseType.FLOAT64: "double",
@@ -84,7 +85,7 @@ _ARROW_NAMES: Mapping[BaseType, str] = {
 
 
 def arrow_type(column: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a column's values. Timestamps are in UTC and have no zone."""
+    """Return the Arrow type for a column's values. Timestamps are naive UTC."""
     if column.base is BaseType.DECIMAL:
         return pa.decimal128(column.precision or 38, column.scale or 0)
     return pa.type_for_alias(_ARROW_NAMES.get(column.base) or column.base.lower())
@@ -92,16 +93,16 @@ def arrow_type(column: ColumnType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column of the new table. `source` is the index of its cells in a row of the file."""
+    """A column of the new table. `source` is the index of its cells in the rows of the file."""
 
     source: int
     name: str
     type: ColumnType
     nullable: bool = True
     format: str | None = None
-    """The format of dates or numbers in the cells; None means the plain forms. Always None for text columns."""
+    """The format of the dates or numbers in the cells; None if they have the standard form. None for text columns."""
     null_words: tuple[str, ...] = ()
-    """Cell texts that mean NULL, for delimited text."""
+    """Cell values that mean NULL, in delimited text."""
 
     @property
     def accepts_any_cell(self) -> bool:
@@ -110,7 +111,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """Why a row is left out: the error of its first invalid column. `record` counts from 1, including the header."""
+    """A row that is left out, and why: the error in its first invalid column. `record` is from 1, with the header."""
 
     record: int
     reason: str
@@ -123,26 +124,26 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedRows:
-    """A portion of converted rows: `rows` in total, of which `batch` has the good ones, and `bad` were left out."""
+    """A batch of converted rows: of `rows` rows, `batch` contains the good ones, and `bad` rows were left out."""
 
     rows: int
     batch: pa.RecordBatch
     bad: int
     explanations: Sequence[BadRow]
     nulls: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Number of cells with a null word, by column name."""
+    """Number of cells with null words, by column name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedColumn:
-    """The converted values of a column. Cells of `invalid_rows` could not be converted and are null."""
+    """The converted values of a column. Cells in `invalid_rows` could not be converted and are null."""
 
     values: pa.Array
     invalid_rows: Sequence[int] = ()
 
 
 class RowConverter:
-    """Converts portions of a file. Explains at most `max_explanations` bad rows in total."""
+    """Converts a file in portions. Explains at most `max_explanations` bad rows in total."""
 
     def __init__(self, columns: Sequence[TargetColumn], *, max_explanations: int) -> None:
         self._columns = columns
@@ -150,7 +151,7 @@ class RowConverter:
         self._explanations_left = max_explanations
 
     def block(self, block: Block, *, has_header: bool) -> ConvertedRows:
-        """Convert rows of delimited text. With `has_header`, the first record of the file is skipped."""
+        """Convert rows of delimited text. If `has_header` is set, the first record of the file is skipped."""
         skip = 1 if has_header and block.first_record == 1 else 0
         texts = block.columns.slice(skip)
         bad = {row - skip: _BadRowCause(None, _TOO_MANY_FIELDS) for row in block.long_rows if row >= skip}
@@ -184,9 +185,9 @@ class RowConverter:
     def records(
         self, rows: pa.RecordBatch, unreadable: Sequence[tuple[int, int | None, str]], first_record: int
     ) -> ConvertedRows:
-        """Convert rows of a record file, whose values are typed or are texts of typed values.
+        """Convert rows of a record file, whose values are typed or are the texts of typed values.
 
-        `unreadable` lists rows that cannot be read: the row, the column's index (None for the whole row), the reason.
+        `unreadable` lists values that could not be read: row, column index (None for the whole row), reason.
         """
         cells = [rows.column(one.source) for one in self._columns]
         converted = [_convert_values(own, one) for own, one in zip(cells, self._columns, strict=True)]
@@ -247,21 +248,21 @@ _Cells: TypeAlias = "Sequence[Sequence[str | None] | pa.StringArray]"
 
 @dataclass(frozen=True, slots=True)
 class _BadRowCause:
-    """Why a row is bad. `column` is None if the error concerns the whole row. `_reason` supplies an empty reason."""
+    """Why a row is bad. `column` is None if the whole row is. If `reason` is empty, `_reason` determines it."""
 
     column: int | None
     reason: str = ""
 
 
 def _convert_values(values: pa.Array, column: TargetColumn) -> ConvertedColumn:
-    """Convert typed values. Texts stay unchanged, even if blank; values of a different type are converted from text."""
+    """Convert typed values. Texts stay unchanged, even blank ones. Values of another type are converted from text."""
     wanted = arrow_type(column.type)
     if types.is_string(wanted):
         return limit_length(value_texts(values), column.type)
     if values.type == wanted:
         return ConvertedColumn(values)
     if types.is_binary(wanted):
-        # Bytes are stored as base64 text.
+        # Bytes are given as base64 text.
         return ConvertedColumn(
             pa.array([None if text is None else b64decode(text) for text in values.to_pylist()], wanted)
         )
@@ -269,9 +270,9 @@ def _convert_values(values: pa.Array, column: TargetColumn) -> ConvertedColumn:
 
 
 def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) -> ConvertedColumn:
-    """Convert the cells of a column of a `Block`, where null and empty cells are distinguished.
+    """Convert the cells of a column of a `Block`, in which null differs from an empty cell.
 
-    `form` is the required format of dates or numbers; it must be None for text columns.
+    `form` is the required format of the dates or numbers. It must be None for text columns.
     """
     if types.is_string(arrow_type(column)):
         return limit_length(null_cells_to_null(cells, is_text=True), column)
@@ -291,7 +292,7 @@ def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) 
     matches = kernels.fill_null(kernels.match_substring_regex(texts, _ARROW_PATTERNS[column.base]), fill_value=False)
     try:
         known = _cast(kernels.if_else(matches, texts, pa.scalar(None, pa.string())), wanted)
-    except pa.ArrowInvalid:  # an impossible date or a number out of range; Arrow does not say which cell
+    except pa.ArrowInvalid:  # an impossible date or a number out of range; Arrow does not report which cell
         return convert_cells(texts.to_pylist(), column)
     doubted = kernels.and_(kernels.is_valid(texts), kernels.invert(matches))
     rest = convert_cells(texts.filter(doubted).to_pylist(), column)
@@ -301,7 +302,7 @@ def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) 
 
 
 def limit_length(texts: pa.StringArray, column: ColumnType) -> ConvertedColumn:
-    """Mark texts longer than the column's limit as invalid."""
+    """Mark texts longer than the length limit of the column as invalid."""
     if column.length is None:
         return ConvertedColumn(texts)
     is_long = kernels.fill_null(kernels.greater(kernels.utf8_length(texts), column.length), fill_value=False)
@@ -310,7 +311,7 @@ def limit_length(texts: pa.StringArray, column: ColumnType) -> ConvertedColumn:
 
 
 def convert_cells(cells: Sequence[str | None], column: ColumnType) -> ConvertedColumn:
-    """Convert cells one by one. NULL cells are None."""
+    """Convert cells one by one. None stands for NULL cells."""
     convert_one = cell_converter(column)
     values: list[Value | None] = []
     invalid_rows: list[int] = []
@@ -326,7 +327,7 @@ def convert_cells(cells: Sequence[str | None], column: ColumnType) -> ConvertedC
 
 
 def null_cells_to_null(cells: pa.StringArray, *, is_text: bool) -> pa.StringArray:
-    """Replace blank cells and `\\N` by null. In text columns, an empty quoted cell stays an empty text."""
+    """Replace blank cells and `\\N` with null. In text columns, an empty quoted cell stays an empty string."""
     trimmed = kernels.utf8_trim(cells, characters=BLANKS)
     means_null = kernels.or_(kernels.equal(trimmed, ""), kernels.equal(trimmed, r"\N"))
     if is_text:
@@ -336,7 +337,7 @@ def null_cells_to_null(cells: pa.StringArray, *, is_text: bool) -> pa.StringArra
 
 
 def _convert_whole_column(texts: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    """Convert a column with Arrow alone, without patterns; None if the result might violate the contract."""
+    """Convert a column with Arrow alone, without patterns; None if the result might not conform to the contract."""
     try:
         if column.base in _DATE_TYPES:
             lengths = set(kernels.unique(kernels.binary_length(texts)).to_pylist())
@@ -355,7 +356,7 @@ def _convert_whole_column(texts: pa.StringArray, column: ColumnType) -> pa.Array
 
 
 def _are_plain_numbers(texts: pa.StringArray) -> bool:
-    """Whether all numbers are finite, at most 38 characters long, and without an exponent, a plus or a leading zero."""
+    """Return whether all numbers are finite, have at most 38 characters, and no exponent, plus sign or leading zero."""
     known = texts.drop_null()
     joined = kernels.binary_join(pa.ListArray.from_arrays([0, len(known)], known), ",")[0].as_buffer().to_pybytes()
     if any(sign in joined for sign in (b"e", b"E", b"n", b"N", b"+", b"-0")) or _max_length(known) > _MAX_PLAIN_DIGITS:
@@ -370,23 +371,23 @@ def _max_length(texts: pa.StringArray) -> int:
 
 
 def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
-    """Convert texts with Arrow. Raises ArrowInvalid if a text is not of the type or out of range."""
+    """Convert text with Arrow. Raises ArrowInvalid if a text does not have the type or is out of range."""
     if types.is_floating(wanted):
         return kernels.cast(kernels.cast(texts, pa.float64()), wanted)
     if types.is_time(wanted):
-        # Arrow does not parse times, so they are parsed as timestamps of 1970-01-01.
+        # Arrow does not parse times, so they are parsed as timestamps on 1970-01-01.
         moments = kernels.cast(kernels.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("us"))
         return kernels.cast(moments, wanted)
     if types.is_timestamp(wanted):
         return kernels.cast(kernels.ascii_rtrim(texts, characters="Z"), wanted)
     if types.is_decimal(wanted) and _max_length(texts) + wanted.scale > _MAX_PLAIN_DIGITS:
-        # Arrow does not detect when rescaling overflows 128 bits. 256 bits are always enough.
+        # Arrow does not detect that rescaling overflows 128 bits. 256 bits always suffice.
         return kernels.cast(kernels.cast(texts, pa.decimal256(76, wanted.scale)), wanted)
     return kernels.cast(texts, wanted)
 
 
 def value_texts(values: pa.Array) -> pa.StringArray:
-    """Return the text of each value with all its digits. NULL stays NULL."""
+    """Return each value as text, with all its digits. NULL stays NULL."""
     if isinstance(values, pa.StringArray):
         return values
     if types.is_duration(values.type):
@@ -397,13 +398,13 @@ def value_texts(values: pa.Array) -> pa.StringArray:
 
 
 class InvalidCell(ValueError):
-    """A cell cannot be converted to its column's type. The message quotes at most 60 characters of the cell."""
+    """A cell cannot be converted to the type of its column. The message quotes at most 60 characters of the cell."""
 
 
 def is_null(cell: str, *, is_text: bool) -> bool:
-    """Whether a cell means NULL: a blank cell, `\\N` or an unquoted null; in a workbook, a cell of class NULL.
+    """Return whether a cell means NULL: blank, `\\N` or an unquoted null; in a workbook, a cell of class NULL.
 
-    In text columns, an empty quoted cell is an empty text.
+    In text columns, an empty quoted cell is an empty string.
     """
     if isinstance(cell, TypedText):
         return cell.kind is CellKind.NULL
@@ -414,7 +415,7 @@ def is_null(cell: str, *, is_text: bool) -> bool:
 
 
 def cell_converter(column: ColumnType) -> Callable[[str], Value]:
-    """Return a function that converts a cell, which must not be NULL, to a value. The function raises InvalidCell."""
+    """Return a function that converts a cell, which must not mean NULL, to a value. The function raises InvalidCell."""
     base = column.base
     if base in RANGES:
         least, greatest = RANGES[base]
@@ -445,7 +446,7 @@ def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:
 
 
 def _number(text: str) -> str:
-    """Check that a text is a finite number of at most MAX_INTEGER_DIGITS digits, and return it."""
+    """Return the text if it is a finite number of at most MAX_INTEGER_DIGITS digits. Raises InvalidCell."""
     if match_form(text) not in _NUMBERS:
         raise _not_a(text, "a number")
     if text_facts(text).kind is CellKind.TEXT:
@@ -547,6 +548,6 @@ def _not_a(text: str, wanted: str) -> InvalidCell:
 
 
 def _quoted_start(text: str) -> str:
-    """Return the beginning of a cell in quotes, without control characters."""
+    """Return the beginning of a cell in quotes. Unprintable characters are replaced with U+FFFD."""
     cut = text if len(text) <= _MAX_QUOTED_CHARACTERS else text[:_MAX_QUOTED_CHARACTERS] + "…"
     return '"' + "".join(one if one.isprintable() else "�" for one in cut) + '"'

@@ -1,4 +1,4 @@
-"""Detection of a file's type and of the delimiters of a text (Contract importer 9.1, 10). File names are ignored."""
+"""Detects the type of a file and the delimiters of a text file (Contract importer 9.1, 10). File names are ignored."""
 
 import json
 import re
@@ -33,17 +33,17 @@ _MARKUP = ("<?xml", "<!doctype", "<html", "{\\rtf")
 _JSON_BEGINNING = re.compile(rf'[{BLANKS}]*(?:\{{[{BLANKS}]*"|\[[{BLANKS}]*\{{)')
 
 _TYPE_SEPARATORS = {FileType.CSV: ",", FileType.TSV: "\t"}
-"""Field separators implied by the file type."""
+"""Field separators that the file type implies."""
 
 NO_QUOTE = "\0"
-"""The value of the parameter `quote_char` (`\\0` unescaped) for files without quoting."""
+"""Value of the parameter `quote_char` (`\\0` unescaped) for files without quoting."""
 
 _MAX_CHARACTERS = 8
 _ESCAPE = re.compile(r"\\(?:([tnr\\\"'abfv0])|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4}))")
 _ESCAPED = dict(zip("tnr\\\"'abfv0", "\t\n\r\\\"'\a\b\f\v\0", strict=True))
 
 _SAMPLE_RECORDS = 200
-"""Number of records that a separator is evaluated on."""
+"""Number of records on which a separator is evaluated."""
 
 _CHUNK_CHARACTERS = 16 * 1024
 _MULTI_CHARACTER_SEPARATORS = ("|~|", "~|~")
@@ -56,7 +56,7 @@ _GOOD_FITTING_SHARE = 0.95
 _MIN_VALUE_SHARE = 0.9
 _ONE_COLUMN_CONFIDENCE = 0.5
 _MIN_QUOTED_PER_UNCLOSED = 20
-"""Minimum number of fields in apostrophes for each field with an unclosed one, to accept `'` as quote character."""
+"""To accept `'` as quote character, each unclosed field needs at least this many fields in closed apostrophes."""
 _COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
 _TEXT_KINDS = frozenset({CellKind.NULL, CellKind.TEXT})
 _VALUE_KINDS = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
@@ -64,27 +64,27 @@ _VALUE_KINDS = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How to read a file. An option of None, except `sheet_name` and `delimiters`, is detected from the content."""
+    """How to read a file. Options that are None are detected from the content, except `sheet_name` and `delimiters`."""
 
     file_type: FileType
     sheet_name: str | None = None
-    """Set for workbooks only."""
+    """Set only for workbooks."""
     delimiters: Delimiters | None = None
-    """None for a workbook, and for a text without a declared field separator."""
+    """None for a workbook, and for text without a declared field separator."""
     quote_char: str | None = None
     record_separator: str | None = None
-    """`quote_char` and `record_separator` as received, if `delimiters` is None."""
+    """The values of `quote_char` and `record_separator` in the call, if `delimiters` is None."""
     encoding: str | None = None
     formats: ValueFormats = NO_FORMATS
-    """Formats of dates and numbers in a text, or in the text cells of a workbook."""
+    """Formats of the dates and numbers in a text file, or in the text cells of a workbook."""
     skip_rows: int | None = None
-    """Number of lines of a text, or rows of a worksheet, above the table."""
+    """Number of lines of a text file, or rows of a worksheet, above the table."""
     comment: str | None = None
-    """Prefix of comment lines in a text; `""` if there are none."""
+    """Prefix of comment lines in a text file; an empty string if there are none."""
     escape: str | None = None
-    """The escape character; `""` if there is none."""
+    """The escape character; an empty string if there is none."""
     null_words: tuple[str, ...] | None = None
-    """Cells of a text that mean NULL; detected for each column."""
+    """Cell values of a text file that mean NULL; None: detected for each column."""
 
     @classmethod
     def from_parameters(
@@ -102,7 +102,7 @@ class ReadingOptions:
         escape: str | None = None,
         null_words: Sequence[str] | None = None,
     ) -> Self:
-        """Parse the parameters of a call, where None means absent. Raises sheet_required or InvalidParameter."""
+        """Parse the parameters of a call; None means absent. Raises sheet_required, InvalidParameter."""
         if file_type is FileType.EXCEL:
             if sheet_name is None:
                 raise sheet_required("Sheet name is required for Excel files.")
@@ -129,7 +129,7 @@ class ReadingOptions:
             raise separator_required("Field separator is required for delimited files.")
 
     def complete_delimiters(self, detected: Delimiters) -> Delimiters:
-        """Return the declared delimiters, completed by the detected ones. Raises InvalidParameter."""
+        """Return the declared delimiters; take undeclared ones from `detected`. Raises InvalidParameter."""
         if self.delimiters is not None:
             return self.delimiters
         quote = self.quote_char or detected.quote
@@ -137,10 +137,10 @@ class ReadingOptions:
 
 
 def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileType:
-    """Detect the type of a file from its first SAMPLE_BYTES. `is_whole` means that the sample is the whole file.
+    """Detect the type of a file from its first SAMPLE_BYTES. `is_whole` states that the sample is the whole file.
 
-    DELIMITED stands for any text. EXCEL means the signature of a workbook; `recognise_workbook` checks the content.
-    Raises file_empty or UnsupportedFormat.
+    DELIMITED stands for any text. EXCEL means that the file has the signature of a workbook; `recognise_workbook`
+    checks the content. Raises file_empty, UnsupportedFormat.
     """
     records = _record_file_type(sample)
     if records is not None:
@@ -148,7 +148,7 @@ def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = No
     text = _decode_sample(sample, is_whole, encoding)
     if text is None:
         return FileType.EXCEL
-    # JSON is UTF-8, and a NUL byte indicates UTF-16.
+    # JSON is UTF-8; a NUL byte indicates UTF-16.
     if b"\0" not in sample and _is_json_lines(text, is_whole, of="{"):
         return FileType.NDJSON
     if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole, of="{["):
@@ -157,7 +157,7 @@ def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = No
 
 
 def type_by_signature(sample: bytes) -> FileType | None:
-    """Return the type of a record file or EXCEL if the first bytes are its signature; None if it may be a text."""
+    """Return EXCEL or the type of a record file if the file has its signature; None if it may be text."""
     return FileType.EXCEL if sample.startswith(_WORKBOOK_SIGNATURES) else _record_file_type(sample)
 
 
@@ -173,10 +173,10 @@ def _record_file_type(sample: bytes) -> FileType | None:
 
 
 def detect_declared_type(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileType:
-    """Return EXCEL or DELIMITED for a file that a client declares to be a workbook or a text.
+    """Return EXCEL or DELIMITED for a file that a client declares to be a workbook or text.
 
-    Unlike `detect_file_type`, accepts any text, even markup. Raises format_mismatch for a binary record file, and as
-    `detect_file_type`.
+    Unlike `detect_file_type`, accepts any text, even markup. Raises format_mismatch for a binary record file, and the
+    errors of `detect_file_type`.
     """
     records = _record_file_type(sample)
     if records is not None:
@@ -186,7 +186,7 @@ def detect_declared_type(sample: bytes, *, is_whole: bool, encoding: str | None 
 
 
 def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
-    """Decode and trim the sample; None if it may be a workbook. Raises file_empty or UnsupportedFormat."""
+    """Decode and trim the sample; None if it may be a workbook. Raises file_empty, UnsupportedFormat."""
     if not sample or sample in _BYTE_ORDER_MARKS or not sample.strip(BLANKS.encode()):
         raise file_empty(_EMPTY_MESSAGE)
     if sample.startswith(_WORKBOOK_SIGNATURES):
@@ -201,7 +201,7 @@ def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> str |
 
 
 def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
-    """Whether every non-blank line is JSON and begins with a character of `of`. Ignores a cut last line."""
+    """Return whether every non-blank line is JSON and begins with a character of `of`. A cut last line is ignored."""
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
     if not is_whole and len(lines) > 1:
         lines.pop()
@@ -210,7 +210,7 @@ def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
 
 def _is_json(line: str) -> bool:
     try:
-        # Numbers stay text, because Python rejects integers with very many digits.
+        # Numbers are not converted, because Python rejects integers with very many digits.
         json.loads(line, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return False
@@ -219,30 +219,30 @@ def _is_json(line: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DetectedFormat:
-    """The detected format of a text. `record_separator` may be `\\r\\n` where `delimiters` have `\\n`."""
+    """The detected format of a text file. `record_separator` can be `\\r\\n`, for which `delimiters` have `\\n`."""
 
     type: FileType
     delimiters: Delimiters
     record_separator: str
     encoding: str
     confidence: float
-    """The lower of the confidences in the separator and in the encoding."""
+    """The confidence in the separator or in the encoding, whichever is lower."""
     is_encoding_certain: bool = True
     skipped: SkippedLines = NO_LINES
 
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """The delimiters of a text, including the escape character, and the lines that are not part of the table."""
+    """The delimiters of a text file, including the escape character, and the lines that are not part of the table."""
 
     delimiters: Delimiters
     skipped: SkippedLines = NO_LINES
 
 
 def detect_delimiters(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> DetectedFormat:
-    """Detect the delimiters of a text from its first bytes. `is_whole` means that the sample is the whole file.
+    """Detect the delimiters of text from its first bytes. `is_whole` states that the sample is the whole file.
 
-    Without `encoding`, detects the encoding too. Raises UnsupportedFormat if the sample is not a text.
+    If `encoding` is None, detects the encoding too. Raises UnsupportedFormat if the sample is not text.
     """
     found = detect_encoding(sample, is_whole=is_whole) if encoding is None else DetectedEncoding(encoding, 1.0)
     text = decoded(sample, found.name, is_whole=is_whole)
@@ -252,7 +252,7 @@ def detect_delimiters(sample: bytes, *, is_whole: bool, encoding: str | None = N
     is_one_column = named is None and sample_text.is_one_column()
     scan = sample_text.scan(named[1]) if named else None if is_one_column else sample_text.best_scan()
     if scan is None:
-        # A text of one column gets a separator that does not occur in it: a common one, else a private-use character.
+        # For a single column, choose a separator that does not occur: a common one, or else a private-use character.
         present, signs = set(text), (*_ONE_COLUMN_SEPARATORS, *map(chr, range(0xE000, 0xF900)))
         field = named[1] if named else next((sign for sign in signs if sign not in present), "\x1f")
         delimiters, confidence = Delimiters(field, '"', sample_text.record), _ONE_COLUMN_CONFIDENCE
@@ -286,9 +286,9 @@ def resolve_text_format(
     comment: str | None = None,
     escape: str | None = None,
 ) -> TextFormat:
-    """Complete the format of a text from its beginning, `text`.
+    """Complete the format of a text file from its beginning, `text`.
 
-    Detects the parameters that are None; `""` for `comment` or `escape` means that there is none.
+    Parameters that are None are detected. An empty `comment` or `escape` means that there is none.
     """
     named = SEPARATOR_LINE.match(text) if skip_rows is None else None
     rest = text[named.end() :] if named else text
@@ -305,7 +305,7 @@ def resolve_text_format(
 
 
 def _outside_quotes(text: str) -> Sequence[str]:
-    """Return the parts of a text outside double quotes; the whole text if the quotes are unbalanced."""
+    """Return the parts of a text outside double quotes; the whole text if the quotes are not balanced."""
     parts = text.split('"')
     return parts[::2] if len(parts) % 2 else (text,)
 
@@ -320,7 +320,7 @@ def _record_separator(text: str) -> str:
 
 
 class _Scan:
-    """The records that one separator produces from a sample (Contract importer 10.2, 10.3)."""
+    """The records that result from cutting a sample with one separator (Contract importer 10.2, 10.3)."""
 
     def __init__(self, delimiters: Delimiters, layout: Layout, quoted: int, unclosed: int) -> None:
         self.delimiters = delimiters
@@ -328,21 +328,21 @@ class _Scan:
         self.fitting_share = layout.fitting_share()
         self.quoted = quoted
         self.unclosed = unclosed
-        """Number of fields with an opening quote that is never closed."""
+        """Number of fields whose opening quote is never closed."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether there are several records, all of the same width."""
+        """Whether there are several records, all with the same width, and no lines above the table."""
         records = self.layout.records
         return len(records) > 1 and not self.layout.first and len({len(record) for record in records}) == 1
 
     def rank(self) -> tuple[bool, bool, int, float]:
-        """Sort key for separators that fit: the largest is the best. Few lines above the table are preferred."""
+        """Return a sort key for separators that fit; the largest is best. Few lines above the table are preferred."""
         above = self.layout.first
         return not above, self.fitting_share >= _GOOD_FITTING_SHARE, -above, self._typed_share()
 
     def has_typed_column(self) -> bool:
-        """Whether a column, without the first record, has a type other than text."""
+        """Return whether any column, not counting the first record, has a type other than text."""
         for position in range(self.layout.width):
             facts = ColumnFacts()
             facts.add_all(record[position] for record in self.layout.records[1:])
@@ -370,10 +370,10 @@ class _Sample:
     record: str
     finds_lines_above: bool = True
     comment: str | None = None
-    """None: detected."""
+    """None: the prefix is detected."""
 
     def is_one_column(self) -> bool:
-        """Whether most lines are single values such as numbers or dates (Contract importer 10.4)."""
+        """Return whether most lines are single values such as numbers or dates (Contract importer 10.4)."""
         lines = self.text.split(self.record, _SAMPLE_RECORDS)
         if len(lines) > _SAMPLE_RECORDS or (not self.is_whole and len(lines) > 1):
             lines.pop()
@@ -383,7 +383,7 @@ class _Sample:
         return bool(values) and typed >= _MIN_VALUE_SHARE * len(values)
 
     def best_scan(self) -> _Scan | None:
-        """Return the scan of the separator that fits best (Contract importer 10.5); None if none fits."""
+        """Return the scan with the separator that fits best (Contract importer 10.5); None if none fits."""
         for field in _MULTI_CHARACTER_SEPARATORS:
             scan = self.scan(field)
             if scan is not None and scan.fitting_share == 1:
@@ -394,14 +394,14 @@ class _Sample:
             fitting = [scan for scan in usual if scan.layout.is_ragged()]
         if not fitting:
             fitting = [scan for scan in self._scans(_RARE_SEPARATORS) if scan.is_exact and scan.has_typed_column()]
-        # max returns the first of equals. Ranking classifies cells, so it is skipped for a single candidate.
+        # max returns the first of equal candidates. Ranking classifies cells, so it is skipped for one candidate.
         return max(fitting, key=_Scan.rank) if len(fitting) > 1 else next(iter(fitting), None)
 
     def _scans(self, fields: Sequence[str]) -> Iterator[_Scan]:
         return (scan for field in fields if (scan := self.scan(field)) is not None)
 
     def scan(self, field: str) -> _Scan | None:
-        """Cut the text by a separator; None if the records have a single column."""
+        """Cut the text with this separator; None if the result has a single column."""
         if field not in self.text:
             return None
         scan = self.with_escape(self.cut(Delimiters(field, '"', self.record)))
@@ -412,9 +412,9 @@ class _Sample:
         return scan if scan.layout.width > 1 else None
 
     def with_escape(self, scan: _Scan) -> _Scan:
-        """Return a scan with backslash as the escape character if that gives a better table, else the same scan."""
+        """Return a scan with backslash as escape character if that gives a better table, otherwise `scan`."""
         delimiters = scan.delimiters
-        # Python finds a single character with memchr, 20 times as fast as two characters.
+        # Python finds a single character with memchr, 20 times faster than a two-character string.
         if (
             "\\" not in self.text
             or delimiters.field == "\\"
@@ -431,8 +431,8 @@ class _Sample:
         return escaped if gain > 0 or (gain == 0 and is_better) else scan
 
     def cut(self, delimiters: Delimiters) -> _Scan:
-        """Cut the first records of the text."""
-        # Detection accepts more columns than a table may have; the file's reader raises too_many_columns.
+        """Cut the text into its first records."""
+        # Detection permits more columns than a table may have; reading the file then raises too_many_columns.
         reader = RecordReader(delimiters, counts_quotes=True, max_columns=len(self.text) + 1)
         records: list[Record] = []
         for start in range(0, len(self.text), _CHUNK_CHARACTERS):
@@ -452,7 +452,7 @@ class _Sample:
         return _Scan(delimiters, layout, quoted, unclosed)
 
     def repeated_separator(self, field: str) -> str:
-        """Return the separator doubled or tripled if it occurs only in runs of that length (Contract importer 10.6)."""
+        """Return the separator doubled or tripled if it only occurs in runs of that length (Contract importer 10.6)."""
         if field not in _REPEATABLE_SEPARATORS:
             return field
         text = self.text
@@ -463,13 +463,13 @@ class _Sample:
 
 
 def unescape(value: str) -> str:
-    """Replace escape sequences by their characters. Unknown sequences stay; pairs of `\\u` surrogates are joined."""
+    """Replace escape sequences with their characters. Unknown ones are kept; `\\u` surrogate pairs are combined."""
     text = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "") or chr(int(found[2] or found[3], 16)), value)
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def parse_delimiters(field: str, *, quote: str | None = None, record: str | None = None) -> Delimiters:
-    """Parse the delimiters of a call. `field` must not be empty; empty `quote` and `record` count as absent.
+    """Parse the delimiters of a call. `field` must not be empty; an empty `quote` or `record` counts as absent.
 
     Raises InvalidParameter if a delimiter is too long or invalid, or if one contains another.
     """
@@ -488,7 +488,7 @@ def parse_delimiters(field: str, *, quote: str | None = None, record: str | None
 
 
 def parse_comment_prefix(value: str) -> str:
-    """Parse the prefix of comment lines. `\\0` means none and gives `""`. Raises InvalidParameter."""
+    """Parse the prefix of comment lines. `\\0` means that there are none: returns `""`. Raises InvalidParameter."""
     text = _checked_text("comment", value)
     if text == NO_QUOTE:
         return ""
@@ -498,7 +498,7 @@ def parse_comment_prefix(value: str) -> str:
 
 
 def parse_escape_character(value: str) -> str:
-    """Parse the escape character. `\\0` means none and gives `""`. Raises InvalidParameter."""
+    """Parse the escape character. `\\0` means that there is none: returns `""`. Raises InvalidParameter."""
     text = _checked_text("escape", value)
     if len(text) != 1:
         raise InvalidParameter("escape must be one character.")

@@ -1,6 +1,6 @@
-"""Location of the table in a text: lines above it, comment lines and the number of columns (Contract importer 10.8).
+"""Locates the table in a text: lines above it, comment lines and the number of columns (Contract importer 10.8).
 
-Many tables have titles, notes and blank lines above them. They are detected from the records that a separator produces.
+Many tables have titles, notes and blank lines above them. These are detected from the records that a separator yields.
 """
 
 import re
@@ -19,19 +19,19 @@ SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
 
 _PREFIXES = ("#", "//", "%", "--", "!")
 _MAX_COMPARED_WIDTHS = 8
-"""Maximum number of different record widths that are compared."""
+"""Maximum number of distinct record widths that are compared."""
 _MIN_FITTING_SHARE = 0.8
 _MAX_SPARSE_SHARE = 0.1
 _MIN_RAGGED_SHARE = 0.95
 _MIN_CERTAIN = 3
 _MAX_NOTES = 3
 _MAX_LABELS = 10
-"""Maximum number of lines with a name and a value above a table, which must have at least three columns."""
+"""Maximum number of lines above a table that contain a name and a value. The table must have at least three columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The table found in a sample. `first` is the index of the table's first record among all records."""
+    """The table found in a sample. `first` is the index of its first record among all records of the sample."""
 
     records: Sequence[Record]
     width: int
@@ -39,16 +39,16 @@ class Layout:
     comment: str = ""
 
     def fitting_share(self) -> float:
-        """Return the share of records that have the table's width, ignoring blank cells after the last column."""
+        """Return the fraction of records that have the table's width, ignoring blank cells after the last column."""
         records = self.records
         fitting = sum(_has_width(record, self.width) for record in records)
-        # A header may be narrower than its rows.
+        # The header may be narrower than the rows.
         if records and 1 < len(records[0]) < self.width and all(map(_has_text, records[0])):
             fitting += 1
         return fitting / len(records) if records else 0.0
 
     def is_ragged(self) -> bool:
-        """Whether the first record is a header and the other records have various smaller widths."""
+        """Return whether the first record is a header and the other records are narrower, with various widths."""
         records = self.records
         names = [cell.strip(BLANKS).lower() for cell in records[0]] if records else []
         if len(records) <= _MIN_CERTAIN or len(names) < _MIN_CERTAIN or self.first:
@@ -61,10 +61,10 @@ class Layout:
 def detect_layout(
     records: Sequence[Record], text: str, delimiters: Delimiters, *, finds_lines_above: bool, comment: str | None
 ) -> Layout:
-    """Find the table among the first records of a text, cut with these delimiters and without skipping lines.
+    """Find the table among the first records of a text, which were cut with these delimiters without skipping lines.
 
-    Without `finds_lines_above`, the table begins at the first record. `comment` is the prefix of comment lines; None
-    means that it is detected.
+    If `finds_lines_above` is false, the table begins at the first record. `comment` is the prefix of comment lines;
+    None means that it is detected.
     """
     if not records:
         return Layout(records, 0)
@@ -79,8 +79,8 @@ def detect_layout(
         first = _count_records_above(table, width, follows_blank_line) if finds_lines_above else 0
         return Layout(table[first:], width, numbers[first] if first or not comment else 0, comment)
 
-    # Rows whose last cells are blank also fit a smaller width, but their header does not. And if many lines precede the
-    # table, their width may be the most frequent one.
+    # If the last cells of rows are blank, the rows also fit a smaller width, but their header does not. If many lines
+    # precede the table, the width of these lines may be the most frequent one.
     rest = table[len(table) // 2 :]
     widths = dict.fromkeys((table_width(table), _most_frequent_width(table), _most_frequent_width(rest)))
     layouts = list(map(with_width, widths))
@@ -88,9 +88,9 @@ def detect_layout(
 
 
 def table_width(records: Sequence[Record]) -> int:
-    """Return the width that most records have, ignoring blank cells at their ends; of equals the largest.
+    """Return the width that fits most records, ignoring blank cells at their ends; among equals, the largest.
 
-    Widths of 1 count only if all records have one cell. Returns 0 without records.
+    A width of 1 is returned only if all records have one cell, and 0 if there are no records.
     """
     widths = Counter(map(len, records))
     candidates = [width for width, _ in widths.most_common(_MAX_COMPARED_WIDTHS) if width > 1]
@@ -114,12 +114,12 @@ def _has_text(cell: str) -> bool:
 
 
 def _count_notes_below(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
-    """Count the notes below the table: single cells after a blank line, at most as many as records above the line."""
+    """Count the notes below the table: single cells after a blank line, not more than records above that line."""
     first = len(records)
     while first and len(records[first - 1]) == 1:
         first -= 1
     count = len(records) - first
-    # The first single cells may still be rows of the table.
+    # The first of these single cells may still be rows of the table.
     while count and count <= len(records) // 2 and len(records) - count >= _MIN_CERTAIN:
         if follows_blank_line(len(records) - count):
             return count
@@ -130,7 +130,7 @@ def _count_notes_below(records: Sequence[Record], follows_blank_line: Callable[[
 def _without_comments(
     records: Sequence[Record], declared: str | None, field: str
 ) -> tuple[str, Sequence[Record], Sequence[int]]:
-    """Return the prefix of comment lines (`""` without comments), the other records, and the indexes of these."""
+    """Return the prefix of comment lines (`""` if there are none), the other records, and the indexes of these."""
     unchanged = "", records, range(len(records))
     if declared is not None:
         rest = [number for number, record in enumerate(records) if not (declared and record[0].startswith(declared))]
@@ -143,9 +143,9 @@ def _without_comments(
     table = [records[number] for number in others]
     width = table_width(table)
     if width > 1:
-        # A marked line as wide as the table may be a row, `#1,a`, or the header, `# id,name`. Others are sentences.
+        # A marked line as wide as the table may be a row (`#1,a`) or the header (`# id,name`). Others are sentences.
         wide = [records[number] for number in marked if _has_width(records[number], width)]
-        # If the separator is a blank, the prefix is a separate cell.
+        # If the separator is a blank, the prefix is a cell of its own.
         is_comment = all(field.join(record[:2]).startswith(f"{prefix} ") for record in wide)
         if is_comment and wide and not has_header(table):
             is_comment = not has_header([wide[-1], *table])
@@ -155,7 +155,7 @@ def _without_comments(
 
 
 def count_rows_above(rows: Sequence[Sequence[str]], row_numbers: Sequence[int]) -> int:
-    """Count the rows above the table of a worksheet. `row_numbers` are the sheet's row numbers of the first `rows`."""
+    """Count the rows above a worksheet's table. `row_numbers` contains the sheet's row numbers of the first `rows`."""
     width = max(map(len, rows), default=0)
     records, is_above = list[Record](), True
     for row in rows[: len(row_numbers)]:
@@ -176,7 +176,7 @@ def _count_records_above(records: Sequence[Record], width: int, follows_blank_li
 def _count_narrow_records_above(
     records: Sequence[Record], width: int, follows_blank_line: Callable[[int], bool]
 ) -> int:
-    """Count the records above the table that are narrower than it or nearly blank."""
+    """Count the records above the table, if these are narrower than the table or nearly blank."""
     wide = (number for number, record in enumerate(records) if len(record) >= width)
     first = next((number for number in wide if not _is_sparse(records[number], width)), 0)
     if first and sum(_is_sparse(record, width) for record in records[first:]) > _MAX_SPARSE_SHARE * len(records):
@@ -186,7 +186,7 @@ def _count_narrow_records_above(
         return 0
     if has_header(table):
         return first
-    # The last record may be a header that is narrower than its rows.
+    # The last of these records may be a header that is narrower than its rows.
     last = records[first - 1]
     is_narrow = len(last) > 1 and all(map(_has_text, last)) and has_header(records[first - 1 :])
     if is_narrow:
@@ -206,9 +206,9 @@ def _count_narrow_records_above(
 
 
 def _count_notes_above(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
-    """Count the notes above a blank line and a header. They may be as wide as the table.
+    """Count the notes above a blank line and a header. Notes may be as wide as the table.
 
-    Notes are up to three records of text, or up to ten with a name and a value, such as `Printed,2024-01-31,`.
+    Notes are up to three records of text, or up to ten records with a name and a value, such as `Printed,2024-01-31,`.
     """
     is_text = is_labelled = True
     for number in range(1, min(_MAX_LABELS + 1, len(records) - 1)):
@@ -237,7 +237,7 @@ def _has_label(records: Sequence[Record]) -> bool:
 
 
 def _is_sparse(record: Record, width: int) -> bool:
-    """Whether a record is as wide as the table and nearly blank, such as a title saved by a spreadsheet."""
+    """Return whether a record is as wide as the table but nearly blank, such as a title that a spreadsheet exported."""
     if len(record) < width:
         return False
     values = sum(map(_has_text, record))
@@ -245,12 +245,12 @@ def _is_sparse(record: Record, width: int) -> bool:
 
 
 def count_lines_above(text: str, delimiters: Delimiters, count: int) -> int:
-    """Count the lines, including blank ones, before the record with index `count`."""
+    """Count the lines, including blank lines, before the record with the index `count`."""
     return text.count(delimiters.record, 0, _record_start(text, delimiters, count)) if count else 0
 
 
 def _record_start(text: str, delimiters: Delimiters, count: int) -> int:
-    """Return the start of the record with index `count`, not counting blank lines."""
+    """Return the start of the record with the index `count`; blank lines are not counted as records."""
     cutter, position = RecordCutter(delimiters, max_columns=len(text) + 1), 0
     while position < len(text):
         end = cutter.cut(text, position, final=True) or len(text)

@@ -1,4 +1,4 @@
-"""Parsing of `multipart/form-data` within limits (Contract security T6): text fields, or one file as a stream."""
+"""Parses `multipart/form-data` within limits (Contract security T6): text fields, or one file as a stream."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _NO_LIMIT = 1 << 30
-"""Disables the parser's limits per header line; this module limits the headers of a part as a whole."""
+"""Disables the parser's limits per header line, because this module limits the total size of a part's headers."""
 _MAX_HEADER_BYTES = 16 * 1024
 _WINDOW_BYTES = 64 * 1024
 PIECE_BYTES = 1024 * 1024
@@ -35,12 +35,12 @@ _CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
 class _PartCallbacks(ABC):
-    """Parser callbacks that read the headers of a part. Raises PayloadTooLarge if the headers are too large."""
+    """Parser callbacks that read the headers of a part. Raise PayloadTooLarge if the headers are too large."""
 
     def __init__(self, max_header_bytes: int) -> None:
         self.is_complete = False
         self._disposition = b""
-        """The value of the header `Content-Disposition`; empty if the part has none."""
+        """The value of the `Content-Disposition` header; empty if the part has none."""
         self._max_header_bytes = max_header_bytes
         self._header_bytes = 0
         self._header_name = bytearray()
@@ -48,7 +48,7 @@ class _PartCallbacks(ABC):
         self._value = bytearray()
 
     def parser(self, content_type: str) -> MultipartParser:
-        """Create a parser. Raises InvalidParameter without a boundary, FormParserError if the boundary is invalid."""
+        """Create a parser. Raises InvalidParameter if the boundary is missing, FormParserError if it is invalid."""
         callbacks: MultipartCallbacks = {
             "on_part_begin": self._begin,
             "on_header_begin": self._begin_header,
@@ -103,7 +103,7 @@ class _PartCallbacks(ABC):
 
 
 def parse_text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
-    """Return the name and value of each part, in order. Raises InvalidParameter or PayloadTooLarge."""
+    """Return the names and values of all parts, in order. Raises InvalidParameter, PayloadTooLarge."""
     parts = _TextParts(max_parts)
     try:
         parser = parts.parser(content_type)
@@ -117,7 +117,7 @@ def parse_text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[
 
 
 def parse_boundary(content_type: str) -> bytes:
-    """Return the boundary between parts. Raises InvalidParameter if the content type has none."""
+    """Return the boundary that separates the parts. Raises InvalidParameter if the content type has none."""
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     except UnicodeEncodeError:
@@ -155,14 +155,14 @@ class _TextParts(_PartCallbacks):
 
 @dataclass(frozen=True, slots=True)
 class PartNames:
-    """The names of a part. `file_name` is None for a text field."""
+    """The names of a part. `file_name` is None if the part is a text field."""
 
     field: str
     file_name: str | None
 
 
 def parse_part_names(disposition: bytes) -> PartNames:
-    """Parse the names in a `Content-Disposition` header. Raises InvalidParameter or InvalidName."""
+    """Parse the names in a `Content-Disposition` header. Raises InvalidParameter, InvalidName."""
     try:
         parameters = _parameters(disposition.decode())
     except UnicodeDecodeError:
@@ -198,7 +198,7 @@ def _parameters(disposition: str) -> Mapping[str, str]:
 
 
 def _decode_extended_value(value: str) -> str:
-    """Decode an extended value (RFC 8187) such as `UTF-8'en'a%20b`."""
+    """Decode an extended value (RFC 8187) such as `UTF-8'en'a%20b`. Raises InvalidName."""
     charset, first, rest = value.partition("'")
     _, second, encoded = rest.partition("'")
     if not first or not second or charset.lower() not in _CHARSETS:
@@ -213,24 +213,24 @@ def _decode_extended_value(value: str) -> str:
 class MultipartLimits:
     parts: int = 32
     header_bytes: int = 8 * _KIB
-    """Maximum size of the headers of a part."""
+    """Maximum total size of the headers of a part."""
     value_bytes: int = 64 * _KIB
     """Maximum size of a text field."""
     frame_bytes: int = 512 * _KIB
-    """Maximum size of everything except the file and the values, including the bytes after the last boundary."""
+    """Maximum size of the body, not counting the file and field values but including bytes after the last boundary."""
     slow_bytes: int = 60 * _KIB
     slow_s: float = 60.0
-    """A body is too slow if fewer than `slow_bytes` arrive while the server waits for `slow_s` in total."""
+    """A body is too slow if fewer than `slow_bytes` arrive in `slow_s` seconds of waiting for the client."""
 
 
 _LIMITS = MultipartLimits()
 
 
 class MultipartStream:
-    """Reads one body: call `file_name` first, then read `content` to its end.
+    """Reads one body. Call `file_name` first, then read `content` to its end.
 
-    `file_fields` are the accepted field names of the file; empty accepts any name. `leading_fields` must precede the
-    file.
+    `file_fields` contains the accepted field names for the file; if empty, any name is accepted. `leading_fields` must
+    come before the file.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class MultipartStream:
         self._limits = limits
         self._parts = _StreamedParts(limits, file_fields, leading_fields)
         self.fields = self._parts.fields
-        """The text fields received so far, in order."""
+        """The text fields that have been received so far, in order."""
         self._waited_s = 0.0
         self._recent_bytes = 0
         self.bytes_read = 0
@@ -257,14 +257,14 @@ class MultipartStream:
 
     @property
     def file_field(self) -> str:
-        """The field name of the file; empty before the file's part begins."""
+        """The field name of the file; empty until the part with the file begins."""
         return self._parts.file_field
 
     async def file_name(self) -> str:
-        """Read up to the file and return its name, unchanged.
+        """Read the body up to the file and return the file name, unmodified.
 
         Raises InvalidParameter, InvalidName, MissingParameter (no file), too_many_parts, PayloadTooLarge, BodyTooSlow,
-        upload_aborted (the body ends early), and any error of `body`.
+        upload_aborted (the body ends too early), and the errors of `body`.
         """
         while self._parts.file_name is None:
             if not await self._read():
@@ -273,10 +273,10 @@ class MultipartStream:
         return self._parts.file_name
 
     async def content(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes of the file in pieces of at most 1 MiB.
+        """Yield the content of the file in pieces of at most 1 MiB.
 
-        Ends normally only after the whole body was read and is valid. Raises the errors of `file_name`, and
-        InvalidParameter for a second file or for `leading_fields` after the file.
+        Ends normally only if the whole body has been read and is valid. Raises the errors of `file_name`, and
+        InvalidParameter if there is a second file or one of `leading_fields` follows the file.
         """
         while await self._read():
             while self._parts.waiting_bytes >= PIECE_BYTES:
@@ -299,7 +299,7 @@ class MultipartStream:
         return True
 
     async def _next(self) -> bytes | None:
-        """Receive the next piece. Counts only the time spent waiting for the client, so a slow store does not count."""
+        """Receive the next piece. Only time spent waiting for the client counts, so that a slow store does no harm."""
         clock = asyncio.get_running_loop().time
         started = clock()
         try:
@@ -319,7 +319,7 @@ class MultipartStream:
 
 
 class _StreamedParts(_PartCallbacks):
-    """Collects text fields, and buffers the bytes of the file until `take` removes them."""
+    """Collects text fields. Buffers the content of the file until `take` removes it."""
 
     def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
         super().__init__(limits.header_bytes)

@@ -1,6 +1,6 @@
-"""Conversion of Parquet files to JSON Lines, one row group at a time.
+"""Converts Parquet files to JSON Lines, one row group at a time.
 
-Runs in the confined worker process, because a file of some hundred bytes may decompress to gigabytes.
+Runs in the confined worker process, because a file of a few hundred bytes can decompress to gigabytes.
 """
 
 import io
@@ -21,25 +21,26 @@ from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
-# The total size of the read buffers; there is one for each column.
+# Total size of the read buffers, of which each column has one.
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
 _MANY_COLUMNS = 500
-"""Files with fewer columns need little memory per row group."""
+"""With up to this many columns, a row group needs little memory."""
 _MAX_SMALL_GROUP_CELLS = 1024 * 1024
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 _MAGIC, _TAIL = b"PAR1", bytes(4)
-"""A file begins and ends with the magic bytes. The size of the metadata precedes those at the end."""
+"""A file begins and ends with the magic bytes. The metadata size is stored before those at the end."""
 _ARROW_TYPES = b"ARROW:schema"
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
 
 def parquet_lines(file: IOBase) -> Generator[bytes]:
-    """Yield the rows as JSON Lines in pieces of about 64 KiB, with keys in column order and values in raw form.
+    """Yield the rows as JSON Lines, in pieces of about 64 KiB. Keys are in column order, and values in raw form.
 
-    Reads `file` at any offset; errors of `file` pass through. Raises DecompressionFailed or DecompressionLimit.
+    Reads `file` at arbitrary offsets. Errors of `file` are not translated. Raises DecompressionFailed,
+    DecompressionLimit.
     """
     try:
         metadata = _metadata(file)
@@ -54,19 +55,19 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
 
 
 def open_parquet(file: IOBase) -> pq.ParquetFile:
-    """Open a file with limits on the memory for metadata and buffers. Raises ArrowException or OSError."""
+    """Open a file with limits on the memory for metadata and read buffers. Raises ArrowException, OSError."""
     return _open(file, _metadata(file))
 
 
 def parquet_batches(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in batches of about 1 MiB, without dictionary arrays. Raises as `open_parquet`."""
+    """Yield all rows in batches of about 1 MiB, without dictionary arrays. Raises the errors of `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
             yield from map(without_dictionaries, split_batch(batch, 2 * _BATCH_BYTES, decoded_bytes))
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
-    """Read the metadata. Ignores the stored Arrow schema if it demands dictionaries that Arrow cannot read."""
+    """Read the metadata. The stored Arrow schema is ignored if it requires dictionaries that Arrow cannot read."""
     parquet = _with_limits(file)
     metadata = parquet.metadata
     if not any(map(_has_dictionaries, parquet.schema_arrow.types)) or not _columns_without_dictionary(metadata):
@@ -87,7 +88,7 @@ def _has_dictionaries(kind: pa.DataType) -> bool:
 
 
 def _columns_without_dictionary(metadata: pq.FileMetaData) -> set[int]:
-    """Return the text and binary columns with an encoding that Arrow cannot read into dictionaries."""
+    """Return the string and binary columns with an encoding that Arrow cannot read into dictionaries."""
     numbers = [
         number for number in range(metadata.num_columns) if metadata.schema.column(number).physical_type == "BYTE_ARRAY"
     ]
@@ -105,7 +106,7 @@ def _open(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
     return pq.ParquetFile(
         _with_wide_reads(file, metadata, buffer_bytes),
         metadata=metadata,
-        # Dictionary-encoded values are not expanded: a text of 1 MiB in a million rows takes 1 MiB.
+        # Keeps dictionary-encoded values compact: a string of 1 MiB that is repeated in a million rows takes 1 MiB.
         read_dictionary=_dictionary_columns(metadata),
         buffer_size=buffer_bytes,
         pre_buffer=False,
@@ -125,15 +126,15 @@ def _encode(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
 
 
 def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one row group. Small groups with many columns are read in groups of columns.
+    """Yield the rows of one row group. Small row groups with many columns are read a few hundred columns at a time.
 
-    Arrow needs a reader of about 6 KiB and a buffer for each column that it reads at the same time.
+    For each column that is read at the same time, Arrow needs a reader of about 6 KiB and a buffer.
     """
     metadata, names = parquet.metadata, parquet.schema_arrow.names
     group = metadata.row_group(number)
     columns = metadata.num_columns
     is_small = group.num_rows * columns <= _MAX_SMALL_GROUP_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
-    # Columns can be selected by name if none is nested and all names differ.
+    # Columns can be selected by name only if none is nested and all names are distinct.
     is_flat = len(set(names)) == columns and not any("." in name for name in names)
     if columns <= _MANY_COLUMNS or not is_small or not is_flat:
         yield from parquet.iter_batches(_batch_rows(group), [number], use_threads=False)
@@ -146,9 +147,9 @@ def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
 
 
 def _with_wide_reads(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
-    """Wrap a file with many short columns so that it is read in larger pieces. Raises DecompressionLimit.
+    """Wrap a file that has many short columns, so that it is read in larger pieces. Raises DecompressionLimit.
 
-    Columns longer than their buffers are read one buffer at a time, so larger pieces would be read repeatedly.
+    Columns that are longer than their buffers are read one buffer at a time; larger pieces would be read repeatedly.
     """
     columns = metadata.num_columns
     if columns <= _FEW_COLUMNS or not metadata.num_row_groups:
@@ -165,7 +166,7 @@ def _with_wide_reads(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int)
 
 
 class SeekableFile(io.RawIOBase, ABC):
-    """Base class of files with a read position."""
+    """Base class for files with a read position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +174,7 @@ class SeekableFile(io.RawIOBase, ABC):
 
     @abstractmethod
     def _end(self, offset: int) -> int:
-        """Return the position at `offset` from the end of the file."""
+        """Return the position that is `offset` bytes (usually negative) from the end of the file."""
 
     def readable(self) -> bool:
         return True
@@ -193,9 +194,9 @@ class SeekableFile(io.RawIOBase, ABC):
 
 
 class _WindowedFile(SeekableFile):
-    """Reads a file `window_bytes` at a time, since 20,000 columns of a few bytes would need 20,000 reads of a store.
+    """Reads a file at least `window_bytes` at a time: 20,000 columns of a few bytes would need 20,000 store reads.
 
-    The caller closes the underlying file.
+    Does not close the underlying file.
     """
 
     def __init__(self, file: io.IOBase, window_bytes: int) -> None:
@@ -221,7 +222,7 @@ class _WindowedFile(SeekableFile):
 
 
 def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
-    """Return the columns that can be read as dictionaries: top-level texts and bytes."""
+    """Return the columns that can be read as dictionaries: strings and binary values at the top level."""
     schema, without_dictionary = metadata.schema, _columns_without_dictionary(metadata)
     return [
         column.path
@@ -235,7 +236,7 @@ def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Return the rows of a batch of about 1 MiB. Repeated values take few bytes in the file, but a slot per row."""
+    """Return the number of rows in a batch of about 1 MiB. Repeated values take few file bytes, but memory per row."""
     by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
     by_places = _BATCH_BYTES // max(group.num_columns, 1)
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)

@@ -1,6 +1,6 @@
-"""Conversion of texts, bytes, decimals and times to raw text forms (Contract editor 6.3), a whole column at a time.
+"""Converts text, binary, decimal and time columns to their raw text form (Contract editor 6.3), a column at a time.
 
-Used for JSON pages and for downloads. Values without a suitable Arrow kernel are converted one by one in Python.
+Used for JSON pages and downloads. Values without a suitable Arrow kernel are converted one by one in Python.
 """
 
 from base64 import b64encode
@@ -17,23 +17,23 @@ from queryserver.formats.arrow import is_binary, is_text, kernels
 
 _TEXT = pa.string()
 _PLAIN_SCALES = range(7)
-"""Scales of decimals that Arrow writes without an exponent. Like Java, it uses one for numbers below 10^-6."""
+"""Decimal scales that Arrow always writes without an exponent. Like Java, it uses one for numbers below 10^-6."""
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S = 86_400
-# Engines represent `infinity` as the largest integer, and `-infinity` as its negative.
+# Engines represent `infinity` as the largest integer and `-infinity` as its negative.
 _INFINITE_DAYS = 2**31 - 1
 _INFINITE_TICKS = 2**63 - 1
 
 
 def text_form(array: pa.Array) -> pa.Array | None:
-    """Convert each value to its raw text; NULL stays NULL. None if the raw form is not text, and for nested arrays."""
+    """Return each value as raw text; NULL stays NULL. None if the raw form is not text, or if the array is nested."""
     make = next((make for fits, make in _CONVERTERS if fits(array.type)), None)
     return None if make is None else make(array)
 
 
 def _valid_texts(array: pa.Array) -> pa.Array:
-    """Replace invalid UTF-8 by U+FFFD. Arrow does not validate the bytes that a driver returns."""
+    """Replace invalid UTF-8 with U+FFFD. Arrow does not validate the bytes that a driver returns."""
     array = array.cast(_TEXT)
     try:
         array.validate(full=True)
@@ -47,7 +47,7 @@ def _binary_texts(array: pa.Array) -> pa.Array:
 
 
 def _decimal_texts(array: pa.Array) -> pa.Array:
-    """Format decimals with all digits of their scale, without an exponent."""
+    """Format decimals without an exponent, with all fraction digits of their scale."""
     texts = array.cast(_TEXT)
     has_exponent = array.type.scale not in _PLAIN_SCALES and kernels.any(kernels.match_substring(texts, "E")).as_py()
     return _map_values(texts, lambda text: format(Decimal(text), "f")) if has_exponent else texts
@@ -68,20 +68,20 @@ def _date_texts(array: pa.Array) -> pa.Array:
 
 
 def _time_texts(array: pa.Array) -> pa.Array:
-    """Format times as `10:20:30`, with a fraction unless it is zero; times outside a day as `24:00:00`, `-00:00:05`."""
+    """Format times as `10:20:30`, with a fraction if it is not zero; times beyond a day as `24:00:00`, `-00:00:05`."""
     per_second = _TICKS_PER_SECOND[array.type.unit]
     ticks = array.view(pa.int32() if types.is_time32(array.type) else pa.int64())
     is_beyond = kernels.or_(kernels.less(ticks, 0), kernels.greater_equal(ticks, _DAY_S * per_second))
     if not kernels.any(is_beyond, min_count=0).as_py():
         return _clock_texts(array, pa.time32("s"), pa.time64("us"))
-    # Arrow's times must be within a day (Schema.fbs: Time), but DuckDB has 24:00:00, and files may have any number.
+    # Arrow's times must lie within a day (Schema.fbs: Time), but DuckDB has 24:00:00, and files may contain any number.
     within = kernels.if_else(is_beyond, pa.scalar(None, array.type), array)
     beyond = _map_values(kernels.if_else(is_beyond, ticks, None), lambda tick: _beyond_day_text(tick, per_second))
     return kernels.coalesce(beyond, _clock_texts(within, pa.time32("s"), pa.time64("us")))
 
 
 def _timestamp_texts(array: pa.Array) -> pa.Array:
-    """Format timestamps as `2024-01-31 10:20:30`, with a fraction unless it is zero, and with the zone's offset."""
+    """Format timestamps as `2024-01-31 10:20:30`, with a fraction if it is not zero, and with any zone's UTC offset."""
     zone, unit = array.type.tz, array.type.unit
     if zone is None:
         return _naive_texts(array)
@@ -90,7 +90,7 @@ def _timestamp_texts(array: pa.Array) -> pa.Array:
         return _utc_texts(utc)
     try:
         local = kernels.local_timestamp(array)
-    except pa.ArrowInvalid:  # this machine does not know the zone; UTC expresses the same instant
+    except pa.ArrowInvalid:  # this machine does not know the zone; UTC denotes the same instant
         return _utc_texts(utc)
     offsets = kernels.divide(kernels.subtract(local.view(pa.int64()), utc.view(pa.int64())), _TICKS_PER_SECOND[unit])
     return _concat(_naive_texts(local), _map_values(offsets, _offset_text))
@@ -98,18 +98,18 @@ def _timestamp_texts(array: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def _offset_text(seconds: int) -> str:
-    """Format a UTC offset as `+01:00`, with seconds for zones of the 19th century."""
+    """Format a UTC offset as `+01:00`; with seconds if needed, as for zones in the 19th century."""
     return ("-" if seconds < 0 else "+") + _clock_text(abs(seconds)).removesuffix(":00")
 
 
 def _duration_texts(array: pa.Array) -> pa.Array:
-    """Format durations as `1 day 02:03:04`. In a negative duration both parts have a sign."""
+    """Format durations as `1 day 02:03:04`. If a duration is negative, both parts have a sign."""
     scale = _TICKS_PER_SECOND["ns"] // _TICKS_PER_SECOND[array.type.unit]
     return _map_values(array.view(pa.int64()), lambda tick: _duration_text(tick * scale))
 
 
 def _interval_texts(array: pa.Array) -> pa.Array:
-    """Format intervals as DuckDB does: `1 year 2 months 3 days 02:03:04.5`. Only DuckDB returns Arrow intervals."""
+    """Format intervals like DuckDB: `1 year 2 months 3 days 02:03:04.5`. Only DuckDB returns Arrow intervals."""
     return _map_values(array, lambda value: _interval_text(*value))
 
 
@@ -132,10 +132,10 @@ def _utc_texts(utc: pa.Array) -> pa.Array:
 
 
 def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> pa.Array:
-    """Format times with no or 6 fraction digits, or more for nanoseconds. Arrow cannot format all years."""
+    """Format times with 0 or 6 fraction digits, or up to 9 for nanoseconds. Some years come out as `<value out …>`."""
     try:
         return array.cast(seconds).cast(_TEXT)
-    except pa.ArrowInvalid:  # some value has a fraction: seconds would lose it
+    except pa.ArrowInvalid:  # a value has fractional seconds, which the cast to seconds would lose
         pass
     try:
         return without_zero_fraction(array.cast(micros).cast(_TEXT))
@@ -144,7 +144,7 @@ def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> 
 
 
 def without_zero_fraction(texts: pa.Array) -> pa.Array:
-    """Remove a fraction of zeros from times in Arrow's form, such as `10:20:30.000000`."""
+    """Remove zero fractions from times in Arrow's form, such as `10:20:30.000000`."""
     is_zero = kernels.ends_with(texts, ".000000")
     if not kernels.any(is_zero, min_count=0).as_py():
         return texts
@@ -152,14 +152,14 @@ def without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def _short_fraction(text: str) -> str:
-    """Shorten the fraction to at least 6 digits, and remove it if it is zero."""
+    """Truncate zeros at the end of the fraction down to 6 digits; remove a zero fraction."""
     head, _, fraction = text.partition(".")
     digits = fraction.rstrip("0")
     return f"{head}.{digits.ljust(6, '0')}" if digits else head
 
 
 def _fill_out_of_range(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> pa.Array:
-    """Replace Arrow's `<value out of range: 1>`, written for years beyond 16 bits, by the correct text."""
+    """Replace `<value out of range: 1>`, which Arrow writes for years beyond 16 bits, with the correct text."""
     if not kernels.any(kernels.starts_with(texts, "<"), min_count=0).as_py():
         return texts
     infinities = {infinite: "infinity", -infinite: "-infinity", -infinite - 1: "-infinity"}
@@ -171,7 +171,7 @@ def _fill_out_of_range(texts: pa.Array, numbers: pa.Array, infinite: int, text_o
 
 
 def _date_text(days: int) -> str:
-    """Format a number of days since 1970-01-01 in the Gregorian calendar, for any year."""
+    """Format a number of days since 1970-01-01 in the proleptic Gregorian calendar, for any year."""
     # The calendar repeats every 400 years, which have 146,097 days.
     eras, day = divmod(days + date(1970, 1, 1).toordinal() - 1, 146_097)
     first = date.fromordinal(day + 1)

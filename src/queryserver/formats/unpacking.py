@@ -1,6 +1,7 @@
-"""Streaming decompression of gzip, bzip2 and Snappy files, and extraction of the requested part.
+"""Streaming decompression of gzip, bzip2 and Snappy files, and extraction of the requested range.
 
-Snappy data come in frames, in Hadoop's blocks or as one raw block. cramjam decompresses blocks and verifies checksums.
+Snappy data is divided into frames or Hadoop blocks, or is one raw block. cramjam decompresses the blocks and verifies
+checksums.
 """
 
 import bz2
@@ -16,14 +17,14 @@ import cramjam
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 
 OUTPUT_BYTES = 64 * 1024
-"""Maximum size of a decompressed piece, which limits the memory that a decompression bomb can take at a time."""
+"""Maximum size of a decompressed piece. This limits the memory that a decompression bomb can occupy at a time."""
 
 LOOK_BACK_BYTES = 4096
-"""Bytes kept before the requested part, to detect a character that is cut at the start."""
+"""Number of bytes kept before the requested range, to detect a character that is split at its start."""
 LOOK_AHEAD_BYTES = 8
-"""Bytes kept after the requested part: the rest of a character, and evidence that the stream continues."""
+"""Number of bytes kept after the requested range: to complete a character, and to know that the stream continues."""
 START_BYTES = 4
-"""Bytes kept from the beginning of the stream, for a byte order mark."""
+"""Number of bytes kept from the beginning of the stream, for a byte order mark."""
 
 _GZIP = b"\x1f\x8b"
 _BZ2 = b"BZh"
@@ -32,10 +33,10 @@ _PARQUET = b"PAR1"
 _SNAPPY_NAMES = (".snappy", ".sz")
 
 FRAMED_START = b"\xff\x06\x00\x00sNaPpY"
-"""A stream identifier chunk (framing_format.txt of snappy)."""
+"""The stream identifier chunk (framing_format.txt of Snappy)."""
 
-# A copy element of three bytes produces at most 64. Compression can enlarge a block by a sixth and 32 bytes (snappy.h:
-# MaxCompressedLength).
+# A three-byte copy element produces at most 64 bytes. Compression can enlarge a block by a sixth plus 32 bytes
+# (snappy.h: MaxCompressedLength).
 _MAX_EXPANSION = 22
 _MAX_LENGTH = 2**32 - 1
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -54,12 +55,12 @@ class Codec(StrEnum):
 
 
 def head_bytes(name: str) -> int:
-    """Return the number of leading bytes that `detect_codec` needs; more for raw Snappy, which has no signature."""
+    """Return how many leading bytes `detect_codec` needs. Raw Snappy has no signature and so needs more."""
     return 4096 if name.lower().endswith(_SNAPPY_NAMES) else 16
 
 
 def detect_codec(name: str, head: bytes, size_bytes: int) -> Codec:
-    """Detect the compression of a file from its name and its first `head_bytes(name)` bytes."""
+    """Detect the compression codec of a file from its name and its first `head_bytes(name)` bytes."""
     lowered = name.lower()
     if head.startswith(_PARQUET):
         return Codec.PARQUET
@@ -75,7 +76,7 @@ def detect_codec(name: str, head: bytes, size_bytes: int) -> Codec:
 
 
 class SnappyForm(StrEnum):
-    """Forms of Snappy files: chunks with checksums (`.sz`), blocks of Hadoop's codec, or a single raw block."""
+    """Forms of Snappy files: chunks with checksums (`.sz`), blocks written by Hadoop, or a single raw block."""
 
     FRAMED = "framed"
     HADOOP = "hadoop"
@@ -83,7 +84,7 @@ class SnappyForm(StrEnum):
 
 
 def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
-    """Detect the form of a Snappy file of `size_bytes` that begins with `head`; None if it has no Snappy data."""
+    """Detect the form of a Snappy file of `size_bytes` that begins with `head`; None if it does not contain Snappy."""
     if head.startswith(FRAMED_START):
         return SnappyForm.FRAMED
     if is_raw_start(head, size_bytes):
@@ -92,7 +93,7 @@ def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
 
 
 def is_raw_start(head: bytes, size_bytes: int) -> bool:
-    """Whether `head` can begin a raw block of `size_bytes`: the length, then literals and copies of earlier bytes."""
+    """Return whether a raw block of `size_bytes` can begin with `head`: a length, then literals and copy elements."""
     preamble = raw_length(head)
     if preamble is None:
         return False
@@ -109,9 +110,9 @@ def is_raw_start(head: bytes, size_bytes: int) -> bool:
 
 
 def _next_element(head: bytes, place: int) -> tuple[int, int, int] | None:
-    """Read one element: its size, the bytes that it produces, and the distance of a copy (0 for a literal).
+    """Read one element: its size, the number of bytes it produces, and the distance of a copy (0 for a literal).
 
-    An invalid distance of 0 is returned as -1. None if the head ends within the element.
+    The distance is -1 for a copy with the invalid distance 0. Returns None if the head ends within the element.
     """
     if place >= len(head):
         return None
@@ -129,7 +130,7 @@ def _next_element(head: bytes, place: int) -> tuple[int, int, int] | None:
 
 
 def raw_length(block: bytes) -> tuple[int, int] | None:
-    """Read the uncompressed length of a raw block and the size of this varint; None if it is invalid."""
+    """Return the uncompressed length of a raw block and the size of its varint; None if the varint is invalid."""
     length = 0
     for place, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << (7 * place)
@@ -139,7 +140,7 @@ def raw_length(block: bytes) -> tuple[int, int] | None:
 
 
 def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
-    """Whether `head` begins with a Hadoop block: 32-bit big-endian lengths of the block and of its first raw part."""
+    """Return whether `head` begins a Hadoop block: 32-bit big-endian lengths of the block and of its first raw part."""
     if len(head) < 8:
         return head == bytes(4) and size_bytes == 4
     whole, part = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
@@ -206,7 +207,7 @@ def _bunzip2(stream: bz2.BZ2Decompressor, piece: bytes) -> Iterator[bytes]:
 
 
 class SnappyUnpacker:
-    """Decompresses a Snappy file of `size_bytes`, whose form is detected from the first bytes."""
+    """Decompresses a Snappy file of `size_bytes`. The form is detected from the first bytes."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         self._size = size_bytes
@@ -238,7 +239,7 @@ class SnappyUnpacker:
             raise DecompressionFailed("The snappy data end too early.")
 
     def _frames(self) -> Iterator[bytes]:
-        """Decompress chunks, which have a kind, a length (three bytes, little-endian) and content."""
+        """Decompress chunks. A chunk consists of a kind, a length (three bytes, little-endian) and the content."""
         while len(self._waiting) >= 4:
             kind, length = self._waiting[0], int.from_bytes(self._waiting[1:4], "little")
             if len(self._waiting) < 4 + length:
@@ -246,7 +247,7 @@ class SnappyUnpacker:
             content = bytes(self._waiting[4 : 4 + length])
             del self._waiting[: 4 + length]
             if kind in {_COMPRESSED, _PLAIN}:
-                # One chunk has a checksum and at most 64 KiB of data.
+                # cramjam verifies the checksum of the chunk, which has at most 64 KiB of data.
                 chunk = FRAMED_START + bytes([kind]) + len(content).to_bytes(3, "little") + content
                 try:
                     yield bytes(cramjam.snappy.decompress(chunk))
@@ -256,7 +257,7 @@ class SnappyUnpacker:
                 raise DecompressionFailed("The snappy data are broken.")
 
     def _blocks(self) -> Iterator[bytes]:
-        """Decompress Hadoop blocks. Each has any number of raw parts, with a length before each part."""
+        """Decompress Hadoop blocks. A block has any number of raw parts, each preceded by its length."""
         while len(self._waiting) >= 4:
             number = _HADOOP_NUMBER.unpack_from(self._waiting)[0]
             if not self._left_of_block:
@@ -276,14 +277,14 @@ class SnappyUnpacker:
 
 
 Unpacker: TypeAlias = StreamsUnpacker | SnappyUnpacker
-"""Decompresses a file in pieces of about 64 KiB. Blocking; not for concurrent calls.
+"""Decompresses a file in pieces of about 64 KiB. Blocks; not for concurrent use.
 
-`feed` and `end` raise DecompressionFailed or DecompressionLimit; `end` raises DecompressionFailed for a truncated file.
+`feed` and `end` raise DecompressionFailed, DecompressionLimit; for a truncated file, `end` raises DecompressionFailed.
 """
 
 
 def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
-    """Create an unpacker for a file of `size_bytes`; None for codecs without one. `limit_bytes` limits one block."""
+    """Create an unpacker for a file of `size_bytes`; None if the codec has none. `limit_bytes` is per Snappy block."""
     match codec:
         case Codec.GZIP:
             return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflate, padding=b"\0")
@@ -296,7 +297,7 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
 
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:
-    """Decompress one raw block. Raises DecompressionFailed, or DecompressionLimit for a declared length above it."""
+    """Decompress one raw block. Raises DecompressionFailed; DecompressionLimit if its length exceeds `limit_bytes`."""
     preamble = raw_length(block)
     if preamble is None:
         raise DecompressionFailed("The snappy data are broken.")
@@ -318,18 +319,18 @@ def _chunks(content: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ByteExcerpt:
-    """Bytes [offset, offset + length) of a stream, with the bytes around them."""
+    """The bytes [offset, offset + length) of a stream, and some of the bytes around them."""
 
     offset: int
     length: int
     start: bytes
     before: bytes
     content: bytes
-    """The requested bytes, and up to LOOK_AHEAD_BYTES after them."""
+    """The requested bytes, followed by up to LOOK_AHEAD_BYTES bytes."""
 
     @property
     def requested(self) -> bytes:
-        """The requested bytes; fewer at the end of the stream."""
+        """The requested bytes; fewer than `length` at the end of the stream."""
         return self.content[: self.length]
 
     @property
@@ -339,7 +340,7 @@ class ByteExcerpt:
 
 
 class Window:
-    """Extracts an excerpt from a stream, with memory for little more than the requested bytes."""
+    """Extracts an excerpt from a stream, holding little more than the requested bytes in memory."""
 
     def __init__(self, offset: int, length: int, limit_bytes: int) -> None:
         self._offset = offset
@@ -355,7 +356,7 @@ class Window:
         return self._passed >= self._offset + self._length + LOOK_AHEAD_BYTES
 
     def take(self, piece: bytes) -> None:
-        """Receive the next bytes. Raises DecompressionLimit if the requested bytes are beyond the limit."""
+        """Process the next bytes. Raises DecompressionLimit if the requested bytes lie beyond the limit."""
         if len(self._start) < START_BYTES:
             self._start = (self._start + piece[:START_BYTES])[:START_BYTES]
         skipped = min(max(self._offset - self._passed, 0), len(piece))

@@ -1,4 +1,4 @@
-"""Sizes of Arrow values in bytes: finding values and rows that are too large, and splitting batches by size."""
+"""Computes the sizes of Arrow values, finds oversized values and rows, and splits batches by size."""
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -12,24 +12,24 @@ from queryserver.formats.arrow import is_binary, is_text, kernels, union_offsets
 Rows = TypeVar("Rows", bound=pa.RecordBatch | pa.Table)
 
 ROW_SIZE_FACTOR = 2
-"""The maximum size of a row, as a multiple of the maximum size of a cell (`editor.cell_max_bytes`)."""
+"""Maximum size of a row, as a multiple of the maximum size of a cell (`editor.cell_max_bytes`)."""
 MEMBER_BYTES = 8
-"""The minimum size of a member of a list, map or struct; added to the size of a text, binary or nested member."""
+"""Minimum size of a member of a list, map or struct. It is added to the size of a string, binary or nested member."""
 STRUCT_BYTES = 32
-"""The overhead of a struct, added to the sizes of its members and its field names."""
+"""Overhead of a struct, in addition to the sizes of its members and field names."""
 _LENGTH = pa.int64()
 
 
 def has_nested_types(schema: pa.Schema) -> bool:
-    """Whether the values of a column may be larger than the column's `nbytes`."""
+    """Return whether computed value sizes can exceed the `nbytes` of their column."""
     return any(map(_is_nested, schema.types))
 
 
 def first_oversized_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int, int] | None:
-    """Return the row and column, both from 0, of the first value above the limit; None if there is none."""
+    """Return the row and column, both from 0, of the first value larger than the limit; None if there is none."""
     found = None
     for column, array in enumerate(batch.columns):
-        # `nbytes` of a plain column is known without reading it, and no value is larger.
+        # `nbytes` of a plain column is known without reading it, and no value of the column is larger.
         if array.nbytes <= limit_bytes and not _is_nested(array.type):
             continue
         if (row := _first_above(value_sizes(array), limit_bytes)) is not None:
@@ -38,7 +38,7 @@ def first_oversized_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int,
 
 
 def first_oversized_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
-    """Return the first row, from 0, whose values together exceed the limit; None if there is none."""
+    """Return the first row, from 0, whose values exceed the limit in total; None if there is none."""
     if batch.nbytes <= limit_bytes and not has_nested_types(batch.schema):
         return None
     return _first_above(row_sizes(batch), limit_bytes)
@@ -50,7 +50,7 @@ def row_sizes(batch: pa.RecordBatch) -> pa.Array:
 
 
 def split_batch(batch: Rows, most_bytes: int, bytes_of: Callable[[Any], int] = attrgetter("nbytes")) -> Iterator[Rows]:
-    """Slice the batch, without copying, into parts of at most `most_bytes` or of a single row."""
+    """Slice a batch, without copying, into parts of at most `most_bytes` each, or of a single row."""
     if batch.num_rows <= 1 or sum(map(bytes_of, batch.columns)) <= most_bytes:
         yield batch
         return
@@ -60,18 +60,18 @@ def split_batch(batch: Rows, most_bytes: int, bytes_of: Callable[[Any], int] = a
 
 
 def decoded_bytes(array: pa.Array | pa.ChunkedArray) -> int:
-    """Estimate the size of the values without dictionary encoding."""
+    """Estimate the size of the values after decoding dictionaries."""
     if isinstance(array, pa.ChunkedArray):
         return sum(map(decoded_bytes, array.chunks))
     kind = array.type
-    # For view types, `nbytes` of a slice counts the text of the whole array.
+    # For view types, `nbytes` of a slice includes the text of the whole array.
     if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
         return kernels.sum(value_sizes(array)).as_py() or 0
     return array.nbytes
 
 
 def value_sizes(array: pa.Array) -> pa.Array:
-    """Return the size of each value in bytes. NULL counts as 0 or as the fixed size of its slot."""
+    """Return the size of each value in bytes. NULL counts as 0, or as its slot if the type has a fixed size."""
     kind: Any = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return value_sizes(array.storage)
@@ -107,7 +107,7 @@ def _member_sizes(array: pa.Array) -> pa.Array:
 
 
 def _list_sizes(array: Any, items: pa.Array) -> pa.Array:
-    """Sum the sizes of the child's items for each list of `array`."""
+    """Return the sum of the item sizes for each list of `array`."""
     kind = array.type
     if types.is_fixed_size_list(kind):
         places = range(array.offset, array.offset + len(array))
@@ -132,7 +132,7 @@ def _is_nested(kind: pa.DataType) -> bool:
         return _is_nested(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _is_nested(kind.storage_type)
-    if types.is_union(kind):  # each value is a value of one member
+    if types.is_union(kind):  # a union value is a value of one of its members
         return any(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     return types.is_nested(kind)
 

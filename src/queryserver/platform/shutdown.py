@@ -15,26 +15,26 @@ from queryserver.platform.logs import stop_logging
 log = structlog.get_logger(__name__)
 
 STATEMENTS_STOPPED_WITHIN_S = 5.0
-"""Time after the grace period for engines to confirm the cancellation of running statements."""
+"""Time after the grace period in which engines can confirm that running statements were canceled."""
 STATEMENTS_RECORDED_WITHIN_S = 1.5
-"""Time to record the end of statements whose engine did not confirm."""
+"""Time to record the end of statements whose cancellation the engine did not confirm."""
 SESSIONS_CLOSED_WITHIN_S = 1.5
-"""Time to close engine sessions and release this process's leases."""
+"""Time to close engine sessions and to release this process's leases."""
 CALLS_ANSWERED_WITHIN_S = 3.0
-"""Time for calls that are still running when statements have used up the grace period."""
+"""Time for calls that are still running after statements have used up the grace period."""
 ENGINES_CLOSED_WITHIN_S = 2.0
-"""Time to close connections, and for threads inside drivers."""
+"""Time to close engine connections, including threads that are inside drivers."""
 REST_S = 15.0
-"""Time for all steps after the grace period together. Then the process exits, whatever still runs."""
+"""Total time for all steps after the grace period. Then the process exits, even if something is still running."""
 THREADS_END_WITHIN_S = 2.0
-"""Time for threads to end after everything else is closed."""
+"""Time for threads to end after everything else has been closed."""
 _LOG_WITHIN_S = 1.0
 _CHECK_EVERY_S = 0.1
 
 
 @contextmanager
 def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]:
-    """Log a shutdown step's duration and limit."""
+    """Log the duration of a shutdown step together with its time limit. Does not enforce the limit."""
     started = time.monotonic()
     try:
         yield
@@ -44,14 +44,14 @@ def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]
 
 
 class StopClock:
-    """Ends the process at a deadline, set when the stop signal arrives. The deadline can only be moved earlier."""
+    """Exits the process at a deadline, which is set when the stop signal arrives and can only be moved earlier."""
 
     def __init__(self) -> None:
         self._ends_at = math.inf
         self._is_watched = False
 
     def set(self, within_s: float) -> None:
-        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no lock itself."""
+        """Set the deadline to `within_s` from now, unless it is already earlier. Safe in signal handlers (no lock)."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
         if not self._is_watched:
             self._is_watched = True
@@ -68,4 +68,4 @@ class StopClock:
         writing = threading.Thread(target=stop_logging, daemon=True)
         writing.start()
         writing.join(_LOG_WITHIN_S)
-        os._exit(0)  # without joining threads: one inside a driver may never return
+        os._exit(0)  # does not join threads, since a thread inside a driver may never return

@@ -24,9 +24,9 @@ class _SharedCall:
 
 
 class SingleFlight:
-    """Runs one task for all of a key's callers. Cancels it after its time budget or when the last caller leaves.
+    """Runs one task for all callers of a key. Cancels it when its time budget expires or the last caller leaves.
 
-    Cancellation at the data source may take a while; only the exit of `running` waits for it.
+    Cancellation at the data source may take a while. Only leaving the `running` context waits for it.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class SingleFlight:
         self.running = self._tasks.running
 
     async def join(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, budget: timedelta) -> T:
-        """Return the result of `work`, or of the work already running for this key.
+        """Return the result of `work`, or of the task that is already running for this key.
 
-        `budget` counts from the start of the work. Raises EngineTimeout when it is exhausted, EngineUnavailable when
-        this object is closed, and the errors raised by the work.
+        `budget` is counted from the start of the task. Raises EngineTimeout when it expires, EngineUnavailable if this
+        object is closed, and the errors of `work`.
         """
         call = self._joinable.get(key) or self._start(key, work, budget)
         call.waiting += 1

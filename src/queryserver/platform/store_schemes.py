@@ -17,4 +17,4 @@ STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
         "file": "file",
     }
 )
-"""The canonical scheme by lower-case spelling, for all stores, configured or not."""
+"""The canonical scheme of each accepted scheme (lower case), for all stores, whether configured or not."""

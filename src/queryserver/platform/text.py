@@ -1,9 +1,9 @@
 r"""Booleans, natural sort order, and strict JSON for client input (Contract platform 1.2).
 
-Strict JSON has no duplicate keys, NaN, U+0000 or lone surrogates, and its depth and size are limited.
+Strict JSON has no duplicate keys, NaN, U+0000 or lone surrogates, and limits on depth and size apply.
 
-Python's own parser is used only for short texts without `\u` escapes. It holds the interpreter lock for the whole text
-(0.9 s for 16 MB of `[],`), so longer texts are parsed token by token.
+Python's own parser is used only for short texts without `\u` escapes: it holds the interpreter lock until the whole
+text is parsed (0.9 s for 16 MB of `[],`). Longer texts are parsed token by token.
 """
 
 import json
@@ -16,12 +16,12 @@ from queryserver.errors.base import InvalidJson
 MAX_DEPTH = 64
 _SHORT_BYTES = 64 * 1024
 _SAFE_DEPTH = 100  # far below the interpreter's recursion limit
-# 16 MiB could contain 8 million values, which take gigabytes as Python objects.
+# 16 MiB can contain 8 million values, which would occupy gigabytes as Python objects.
 MAX_VALUES = 1_000_000
-_MAX_DIGITS = 4300  # the limit of int()
+_MAX_DIGITS = 4300  # the default limit of int()
 
 _HEX = "[0-9A-Fa-f]"
-# Surrogates must come in pairs, and U+0000 is not allowed.
+# Surrogates are allowed only in pairs, and U+0000 is not allowed.
 _UNICODE_ESCAPE = (
     rf"u(?!0000)(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
     rf"|[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}})"
@@ -46,10 +46,10 @@ _FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
 
 
 def parse_boolean(text: str) -> bool | None:
-    """Parse a boolean word in a form, option or environment variable, ignoring case. Returns None for other words.
+    """Parse a boolean word from a form, option or environment variable, ignoring case; None for other words.
 
-    Whitespace is not stripped, and the empty text is not a boolean (forms treat it as false). File cells follow a
-    different rule (`formats/conversion`): there `1` is a number and `no` is text.
+    Whitespace is not stripped, and the empty string is not a boolean (forms treat it as false). Cells of files follow
+    another rule (`formats/conversion`): there `1` is a number and `no` is text.
     """
     word = text.lower()
     return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
@@ -59,7 +59,7 @@ _AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B
 
 
 def parse_byte_amount(text: str) -> int | None:
-    """Parse an amount of bytes such as `512MB` or `1.5 GiB`; None if the text is not an amount."""
+    """Parse a number of bytes such as `512MB` or `1.5 GiB`; None if the text has another form."""
     if (found := _AMOUNT.fullmatch(text)) is None:
         return None
     prefix = (found["prefix"] or "").upper()
@@ -68,9 +68,9 @@ def parse_byte_amount(text: str) -> int | None:
 
 
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
-    """Parse JSON. Raises InvalidJson.
+    """Parse JSON strictly. Raises InvalidJson.
 
-    16 MiB take 10 ms as one long string but seconds as small values, so parse texts above a few KiB in a thread.
+    16 MiB take 10 ms as one long string but seconds as many small values, so parse more than a few KiB in a thread.
     """
     try:
         text = source.decode() if isinstance(source, bytes) else source
@@ -89,12 +89,12 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a parsed value is a JSON object, whose member names are texts."""
+    """Return whether a parsed value is a JSON object. Its keys are strings."""
     return isinstance(value, dict)
 
 
 def is_array(value: object) -> TypeGuard[list[Any]]:
-    """Whether a parsed value is a JSON array."""
+    """Return whether a parsed value is a JSON array."""
     return isinstance(value, list)
 
 
@@ -120,7 +120,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, pars
 
 
 class StepwiseParser:
-    """Parses token by token; no step takes longer than a few milliseconds."""
+    """Parses JSON token by token, so that it never holds the interpreter lock for more than a few milliseconds."""
 
     def __init__(self, text: str, max_depth: int) -> None:
         self._text = text
@@ -145,7 +145,7 @@ class StepwiseParser:
                 return value
 
     def _open_container(self, mark: str) -> list[Any] | dict[str, Any] | None:
-        """Start a list or object. An empty list or object is complete, so it is returned."""
+        """Start an array or object. If it is empty, it is complete and is returned; otherwise returns None."""
         if mark not in "[{" or len(self._open) == self._max_depth:
             raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
         self._count()
@@ -160,9 +160,9 @@ class StepwiseParser:
         return None
 
     def _place_value(self, value: object) -> tuple[object, bool]:
-        """Put a complete value into its container, and close containers that end after it.
+        """Add a complete value to its container and close the containers that end after it.
 
-        Returns the root value and True once that is complete, else None and False.
+        Returns the root value and True when the root is complete, otherwise None and False.
         """
         while self._open:
             container = self._open[-1]
@@ -245,7 +245,7 @@ def _take_text(pattern: re.Pattern[str], text: str, start: int) -> str:
 
 
 def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    """Return a sort key by which digits compare as numbers. Names that differ only in case have a fixed order."""
+    """Return a sort key that compares digit sequences as numbers. Names that differ only in case have a fixed order."""
     parts = _DIGITS.split(name.casefold())
-    # Text is at even indexes and numbers at odd indexes, so that only like types are compared.
+    # Text is at even indexes and numbers are at odd indexes, so only values of the same type are compared.
     return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name

@@ -1,4 +1,4 @@
-"""A process's background tasks and thread pools, one per purpose, so that no kind of work waits for another."""
+"""Background tasks and thread pools. There is one pool per purpose, so that no kind of work waits for another."""
 
 import asyncio
 import random
@@ -23,17 +23,17 @@ _MAX_PAUSE_S = 30.0
 _LONG_RUN_S = 60.0
 
 Progress: TypeAlias = Callable[[float, str], None]
-"""Called between batches of long work with the completed share, from 0 to 1, and the last batch's description."""
+"""Called between batches of long work with the completed fraction (0 to 1) and a description of the last batch."""
 
 
 def no_progress(share: float, text: str) -> None:
-    """Ignore the progress of work."""
+    """Ignore progress: a `Progress` for callers that do not report it."""
     del share, text
 
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGenerator[None]:
-    """Run `work` as a background task, and cancel it on exit. Its exceptions are dropped."""
+    """Run `work` as a background task while the context is open; cancel it on exit. Its exceptions are discarded."""
     task = asyncio.create_task(work, name=name)
     try:
         yield
@@ -43,7 +43,7 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
 
 
 def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AbstractAsyncContextManager[None]:
-    """Renew an expiring record in the background for the duration of the context, until `renew` reports its loss."""
+    """Call `renew` periodically in the background while the context is open, until it returns False (record lost)."""
 
     async def keep() -> None:
         is_held = True
@@ -58,7 +58,7 @@ def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> Abstract
 
 
 class Tasks:
-    """Owns background tasks that outlive their callers, so that they are not garbage-collected."""
+    """Keeps references to background tasks that outlive their callers, so that they are not garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -71,14 +71,14 @@ class Tasks:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Cancel the remaining tasks on exit."""
+        """Cancel the remaining tasks when the context ends."""
         try:
             yield
         finally:
             await self.aclose()
 
     async def aclose(self, *, grace_s: float = 0) -> None:
-        """Cancel tasks that still run after `grace_s`, and wait until they end."""
+        """Cancel tasks that are still running after `grace_s`, and wait until all have ended."""
         if self._tasks and grace_s:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in self._tasks:
@@ -87,7 +87,7 @@ class Tasks:
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat `action` forever, even after failures. Servers that start together run it at different times."""
+    """Repeat `action` forever, even after failures. The interval varies, so that servers do not run it in step."""
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
         await _round(action)
@@ -96,7 +96,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
 async def now_and_every(
     seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Like `every`, but with an immediate first round, which runs `first` if set."""
+    """Like `every`, but with an immediate first round, which runs `first` instead if given."""
     await _round(first or action)
     await every(seconds, action)
 
@@ -106,43 +106,43 @@ async def _round(action: Callable[[], Awaitable[object]]) -> None:
         await action()
     except QueryServerError as error:
         log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
-    except Exception:  # the task must survive, as the next round may succeed
+    except Exception:  # the task must not end, because the next round may succeed
         log.exception("round failed", action=getattr(action, "__name__", ""))
 
 
 def restart_pause_s(failures: int) -> float:
-    """Return the pause after consecutive failed starts: 1 s, doubled for each further failure, up to 30 s."""
+    """Return the pause after this many consecutive failures: 1 s, doubled for each further failure, up to 30 s."""
     return min(2.0 ** min(failures - 1, 10), _MAX_PAUSE_S)
 
 
 class Restarts:
-    """Calculates restart pauses for work that is restarted whenever it ends. A long run makes them short again."""
+    """Computes the pauses before restarts of work that has ended. A run longer than 60 s resets them."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._began = time.monotonic()
 
     def begin(self) -> None:
-        """Note the start of a run."""
+        """Record the start of a run."""
         self._began = time.monotonic()
 
     def pause_s(self) -> float:
-        """Return the pause after a run, whose end counts as a failure."""
+        """Return the pause before the next run. The end of a run counts as a failure."""
         self._failures = 1 if time.monotonic() - self._began > _LONG_RUN_S else self._failures + 1
         return restart_pause_s(self._failures)
 
 
 class Stop(Event):
-    """Stops work in a thread whose caller has left or timed out."""
+    """Requests work in a thread to stop after its caller has left or timed out."""
 
     def check(self) -> None:
-        """Call this between steps of the work. Raises TooComplex if the work should stop."""
+        """Raise TooComplex if the work should stop. Call this between steps of the work."""
         if self.is_set():
             raise TooComplex("The work was stopped.")
 
 
 class Turn:
-    """A user's slot in a pool, which runs one piece of work after the other."""
+    """A user's slot in a thread pool. Work in one slot runs sequentially."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -150,9 +150,9 @@ class Turn:
         self.stop = Stop()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the pool, and return its result.
+        """Run `work` in the pool and return its result.
 
-        A canceled caller returns immediately, but the slot stays occupied until the work ends.
+        If the caller is canceled, this returns immediately, but the slot stays occupied until the work ends.
         """
         running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         self._running = running
@@ -160,7 +160,7 @@ class Turn:
         return await asyncio.shield(running)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Stop the work, and run `call` once no thread works for this turn, perhaps immediately."""
+        """Request the work to stop, and call `call` once no thread works for this slot, perhaps immediately."""
         self.stop.set()
         if self._running is None or self._running.done():
             call()
@@ -169,15 +169,15 @@ class Turn:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """Retrieve the exception, because asyncio logs exceptions that no caller retrieves."""
+    """Retrieve the exception of abandoned work, because asyncio logs exceptions that are never retrieved."""
     if not work.cancelled():
         work.exception()
 
 
 class FairThreads:
-    """A thread pool in which each user has one thread at a time, and users take turns.
+    """A thread pool in which each user has at most one thread at a time, and users take turns.
 
-    Abandoned work keeps its slot until it ends, so no user gets more threads by disconnecting.
+    Abandoned work keeps its slot until it ends, so a user cannot get more threads by disconnecting.
     """
 
     def __init__(self, threads: Executor, slots: FairSemaphore) -> None:
@@ -186,7 +186,7 @@ class FairThreads:
 
     @asynccontextmanager
     async def turn(self, user_id: int) -> AsyncGenerator[Turn]:
-        """Wait for the user's turn. Raises TooManyRequests."""
+        """Hold the user's slot while the context is open. Raises TooManyRequests."""
         await self._slots.acquire(user_id)
         turn = Turn(self._threads)
         try:
@@ -195,7 +195,7 @@ class FairThreads:
             turn.when_ended(lambda: self._slots.release(user_id))
 
     async def run(self, user_id: int, work: Callable[[Stop], T]) -> T:
-        """Run `work`, which must check the `Stop` between its steps, and return its result. Raises TooManyRequests."""
+        """Run `work` in the user's slot and return its result. `work` must check `Stop`. Raises TooManyRequests."""
         async with self.turn(user_id) as turn:
             return await turn.run(lambda: work(turn.stop))
 
@@ -203,30 +203,30 @@ class FairThreads:
 @dataclass(frozen=True, slots=True)
 class Threads:
     rendering: Executor
-    """Results: pages, samples, downloads; no other work."""
+    """Rendering of results only: pages, samples, downloads."""
     bodies: FairThreads
-    """Large request bodies of users."""
+    """Parsing of large request bodies."""
     answers: FairThreads
-    """Large responses other than results."""
+    """Rendering of large responses other than results."""
     upkeep: Executor
-    """Metrics and the API description."""
+    """Rendering of metrics and of the API description."""
     metadata: Executor
-    """Catalog metadata: compressing, decompressing, sorting."""
+    """Compressing, decompressing and sorting catalog metadata."""
     uploads: Executor
-    """Digests of uploads, free disk space."""
+    """Digests of uploads, and measuring free disk space."""
     searching: FairThreads
     """Queries of the metadata search."""
     indexing: Executor
-    """Segments of the metadata index."""
+    """Building segments of the metadata index."""
     importing: FairThreads
-    """Rows of workbooks in import previews."""
+    """Reading workbook rows for import previews."""
     unpacking: FairThreads
-    """Compressed files that are viewed."""
+    """Decompressing files that are viewed."""
 
 
 @contextmanager
 def open_threads() -> Generator[Threads]:
-    """Open all pools. On exit, each pool finishes its queued work."""
+    """Open all pools. On exit, each pool finishes the work in its queue."""
     with ExitStack() as stack:
 
         def pool(name: str, threads: int = 2) -> Executor:

@@ -1,4 +1,4 @@
-"""Previews: the number of columns, their names and types, first rows, and warnings (Contract importer 7.3)."""
+"""Builds previews: the number, names and types of columns, first rows, and warnings (Contract importer 7.3)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from queryserver.formats.delimited.records import NO_LINES, Block
 from queryserver.formats.table_files import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, Delimiters, SkippedLines
 
 FIRST_RECORDS = PREVIEW_ROWS + 1
-"""Number of records that `analyse_blocks` needs: a header and the rows of the preview."""
+"""Number of records that `analyse_blocks` needs: the header and the rows of the preview."""
 
 REPLACEMENT_CHARACTER = "\ufffd"
 
@@ -26,7 +26,7 @@ MAX_LISTED_RECORDS = 10
 
 
 class WarningCode(StrEnum):
-    """`code` of a warning in a preview."""
+    """Values of `code` in the warnings of a preview."""
 
     LONG_ROWS = "long_rows"
     SHORT_ROWS = "short_rows"
@@ -41,10 +41,10 @@ class WarningCode(StrEnum):
 
 @dataclass(slots=True)
 class SampleWarning:
-    """A warning about the sample, with its count and the numbers (from 1) of the first ten records that it concerns.
+    """A warning about the sample. `rows` has the numbers (from 1) of the first ten records concerned.
 
-    `undecodable` counts characters; `skipped_lines` counts lines and lists those above the table; `null_words` counts
-    cells; other codes count records. `truncated_sample` has count 1 and no records.
+    `count` is a number of records, except that `undecodable` counts characters, `skipped_lines` lines, and `null_words`
+    cells; `truncated_sample` has count 1 and no records. `skipped_lines` lists the lines above the table.
     """
 
     code: WarningCode
@@ -62,16 +62,16 @@ class PreviewColumn:
     name: str
     type: ColumnType
     format: str | None = None
-    """The format of dates or numbers in the cells; None for the plain forms (Contract importer 12.5)."""
+    """The format of the dates or numbers in the cells; None if they have the standard form (Contract importer 12.5)."""
     null_words: Sequence[str] = ()
-    """Cell texts that mean NULL (Contract importer 12.6)."""
+    """Cell values that mean NULL (Contract importer 12.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A preview. `rows` has at most 50 rows with one plain `str` per column, `""` for a missing cell.
+    """A preview. Each of at most 50 `rows` has one plain `str` per column; missing cells are empty strings.
 
-    `is_whole` means that the types were detected from the whole file.
+    `is_whole` states that the types were detected from the whole file.
     """
 
     columns: Sequence[PreviewColumn]
@@ -80,31 +80,31 @@ class Analysis:
     has_header: bool
     is_whole: bool
     fields: Sequence[str] = ()
-    """The original column names of a record file. The names in `columns` may differ, because they are unique."""
+    """The original column names of a record file. The names in `columns` may differ, because they are made unique."""
     encoding: str = "utf-8"
-    """The declared or detected encoding of a text."""
+    """The declared or detected encoding of a text file."""
     delimiters: Delimiters = field(default_factory=Delimiters)
-    """The delimiters of a text, with the detected escape character."""
+    """The delimiters of a text file, including the detected escape character."""
     skipped: SkippedLines = NO_LINES
-    """Lines of a text, or first rows of a worksheet, that are not part of the table."""
+    """The lines of a text file, or the first rows of a worksheet, that are not part of the table."""
 
 
 def skipped_lines(skipped: SkippedLines, comments: int = 0) -> Iterator[SampleWarning]:
-    """Yield a warning if lines of a text or rows of a worksheet are skipped."""
+    """Yield a warning if lines of a text file or rows of a worksheet are skipped."""
     if count := skipped.first + comments:
         lines = range(1, min(skipped.first, MAX_LISTED_RECORDS) + 1)
         yield SampleWarning(WarningCode.SKIPPED_LINES, count, list(lines))
 
 
 class WidthUncertain(Exception):
-    """Too many records differ in width from the first records, so the width must be determined from all records."""
+    """Too many records have another width than the first records, so the width must be determined from all records."""
 
 
 def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:
-    """Return the number of columns (Contract importer 7.3.4); 0 without records.
+    """Return the number of columns (Contract importer 7.3.4); 0 if there are no records.
 
-    The result for the first records of a sample may be wrong; then `analyse_blocks` raises WidthUncertain. `is_whole`
-    means that there are no other records.
+    The result for only the first records of a sample may be wrong; in that case `analyse_blocks` raises WidthUncertain.
+    `is_whole` states that there are no other records.
     """
     return _shape(records, has_header=has_header, is_whole=is_whole).width
 
@@ -113,12 +113,12 @@ def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool =
 class _Shape:
     width: int
     named: int = 0
-    """Number of columns that the header names."""
+    """Number of columns that have a name in the header."""
     has_blank_ends: bool = False
-    """Whether most records have fields after the last column, all of them blank."""
+    """Whether most records have fields after the last column, all of which are blank."""
 
     def is_certain(self, counter: "_WarningCounter", rows: int, *, is_whole: bool) -> bool:
-        """Whether the shape is certain for all `rows` records, given the number of longer and shorter ones."""
+        """Return whether the shape holds for all `rows` records, given the counts of longer and shorter records."""
         if self.has_blank_ends and (counter.long.count or not (self.named or is_whole)):
             return False
         if self.width > self.named:
@@ -137,7 +137,7 @@ def _shape(records: Iterable[Cells], *, has_header: bool, is_whole: bool) -> _Sh
     if usual <= named or (header and counts[usual] * 2 <= len(data)):
         return _Shape(named, named)
     if not header and not is_whole:
-        # The first value of an unnamed column may come after the sample.
+        # Later records may still contain a value in an unnamed column.
         return _Shape(usual)
     filled = max(_length_without_blank_end(record) for record in data if len(record) == usual)
     width = max(named, filled) or usual
@@ -145,7 +145,7 @@ def _shape(records: Iterable[Cells], *, has_header: bool, is_whole: bool) -> _Sh
 
 
 def _length_without_blank_end(record: Cells) -> int:
-    """Return the length of a record without trailing blank cells."""
+    """Return the length of a record, not counting blank cells at its end."""
     length = len(record)
     while length and not record[length - 1].strip(BLANKS):
         length -= 1
@@ -162,10 +162,10 @@ def analyse_records(
     formats: ValueFormats = NO_FORMATS,
     null_words: Sequence[str] | None = None,
 ) -> Analysis:
-    """Create the preview of a sample from all its records, including a header.
+    """Build the preview of a sample from all its records, including the header, if any.
 
-    `is_whole` means that the sample is the whole file. `unclosed` are the numbers of records with an unclosed quote,
-    and `undecodable` is the number of undecodable characters. Raises file_empty.
+    `is_whole` states that the sample is the whole file. `unclosed` contains the numbers of the records with an unclosed
+    quote. `undecodable` is the number of characters that could not be decoded. Raises file_empty, record_too_long.
     """
     source = iter(records)
     sample = list(islice(source, SAMPLE_RECORDS + has_header))
@@ -200,11 +200,11 @@ def analyse_blocks(
     formats: ValueFormats = NO_FORMATS,
     null_words: Sequence[str] | None = None,
 ) -> Analysis:
-    """Create the preview of a text sample from its first FIRST_RECORDS records and from Blocks of all its records.
+    """Build the preview of a text sample from its first FIRST_RECORDS records and from Blocks of all its records.
 
-    The Blocks begin with the first record, even if it is a header, and have the width returned by `sample_width` for
-    the first records. For the other arguments see `analyse_records`. Raises file_empty, or WidthUncertain if the caller
-    must use `analyse_records` instead.
+    The Blocks begin with the first record, even if it is a header, and have the width that `sample_width` returns for
+    the first records. For the other arguments see `analyse_records`. Raises file_empty, record_too_long, and
+    WidthUncertain if the caller must use `analyse_records` instead.
     """
     _check_not_empty(first_records, is_whole=is_whole)
     shape = _shape(first_records, has_header=has_header, is_whole=is_whole)
@@ -232,7 +232,7 @@ def analyse_blocks(
     if not shape.is_certain(counter, SAMPLE_RECORDS - left, is_whole=is_whole):
         raise WidthUncertain
     width = shape.width
-    # Each call of a kernel has a fixed cost, so a copy of the column and a single call are cheaper.
+    # Each kernel call has a fixed cost, so copying the column and making a single call is cheaper.
     columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
     facts = [counter.profile_column(cells[int(has_header) :], formats, null_words, 1 + has_header) for cells in columns]
     return _build_analysis(first_records, facts, counter.found(undecodable), has_header=has_header, is_whole=is_whole)
@@ -255,7 +255,7 @@ def _build_analysis(
 ) -> Analysis:
     width = len(facts)
     names = header_names(records[0], width) if has_header else numbered_names(width)
-    # Converts subclasses of `str` to plain `str`.
+    # `str()` converts instances of `str` subclasses to plain `str`.
     shown = [
         [str(cell) for cell in record[:width]] + [""] * (width - len(record))
         for record in records[has_header : PREVIEW_ROWS + has_header]
@@ -270,11 +270,11 @@ def _build_analysis(
 
 
 class _WarningCounter:
-    """Counts records with a wrong width, an unclosed quote or undecodable characters, and null words."""
+    """Counts records with a wrong width, an unclosed quote or undecodable characters, and cells with null words."""
 
     def __init__(self) -> None:
         self.wider = 0
-        """Number of records with fields after the last column, even if they are blank."""
+        """Number of records with fields after the last column, even if these are blank."""
         self.long = SampleWarning(WarningCode.LONG_ROWS)
         self.short = SampleWarning(WarningCode.SHORT_ROWS)
         self.unclosed = SampleWarning(WarningCode.UNCLOSED_QUOTE)
@@ -282,7 +282,7 @@ class _WarningCounter:
         self.null_words = SampleWarning(WarningCode.NULL_WORDS)
 
     def add_block(self, block: Block, rows: int, *, has_header: bool, undecodable: bool) -> None:
-        """Count the first `rows` rows of a block. A header may be shorter than its rows."""
+        """Count the first `rows` rows of a block. A header that is shorter than the rows is not counted."""
         first = block.first_record
         self.wider += sum(row < rows and not (has_header and first + row == 1) for row in block.wider_rows)
         for warning, indexes in (
@@ -302,7 +302,7 @@ class _WarningCounter:
         null_words: Sequence[str] | None,
         first_record: int,
     ) -> ColumnProfile:
-        """Profile a column, and count the cells with detected null words."""
+        """Profile a column, and count the cells that contain detected null words."""
         found = profile_column(cells, formats, null_words)
         if found.null_words and null_words is None:
             array = cells if isinstance(cells, pa.Array) else pa.array(map(str, cells), pa.string())

@@ -1,7 +1,7 @@
-"""The class of a cell according to its text (Contract importer 12.1), and the type of a column (12.4).
+"""The class of a cell, according to its text (Contract importer 12.1), and the type of a column (12.4).
 
-The patterns have the same meaning in Python's `re` and in RE2, so classifying single cells and whole columns gives the
-same result. Digits are only 0-9. The pattern of dates contains the calendar.
+The patterns mean the same in Python's `re` and in RE2, so classifying single cells and whole columns gives the same
+result. Only 0-9 are digits. The date pattern includes the calendar rules.
 """
 
 import re
@@ -19,7 +19,7 @@ from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedT
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15
-"""Maximum numbers of significant digits that a decimal and a double represent exactly."""
+"""Maximum number of significant digits that a decimal and a double, respectively, represent exactly."""
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -47,10 +47,10 @@ PATTERNS: Mapping[str, str] = MappingProxyType(
         "null_word": "[nN][uU][lL][lL]",
     }
 )
-"""Patterns of whole trimmed cells, by form. The patterns are mutually exclusive."""
+"""Patterns for entire trimmed cells, by form. The patterns are mutually exclusive."""
 
 _FORM = re.compile("|".join(f"(?P<{form}>{pattern})" for form, pattern in PATTERNS.items()))
-# Most text cells can be recognised by their first character.
+# The first character is enough to recognize most text cells.
 _FIRST_CHARACTERS = frozenset("-+.0123456789tTfFnNiI\\")
 
 _INT32 = range(-(2**31), 2**31)
@@ -58,10 +58,10 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class CellFacts(NamedTuple):
-    """The class of a cell, and the properties of a number that determine the type of its column.
+    """The class of a cell and, for a number, the properties that determine the type of its column.
 
-    `integer_digits` and `fraction_digits` are the digits before and after the point, without a single 0 before it;
-    they are 0 for numbers with an exponent. `is_wide` marks integers beyond 32 bits.
+    `integer_digits` and `fraction_digits` are the digits before and after the decimal point, not counting a single 0
+    before it; both are 0 for numbers with an exponent. `is_wide` marks integers that exceed 32 bits.
     """
 
     kind: CellKind
@@ -85,12 +85,12 @@ FORM_FACTS: Mapping[str | None, CellFacts] = {
     "missing": NULL,
     "null_word": NULL,
 }
-"""Facts of the forms that need no further inspection; None stands for text."""
+"""Facts for forms that need no further inspection; the key None stands for text."""
 _NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
 
 
 def classify(cell: str) -> CellKind:
-    """Return the class of a cell. The class of a workbook's cell comes from the workbook."""
+    """Return the class of a cell. For a workbook cell, the workbook determines it."""
     return cell.kind if isinstance(cell, TypedText) else cell_facts(cell).kind
 
 
@@ -107,12 +107,12 @@ def cell_facts(cell: str) -> CellFacts:
 
 
 def is_null_word(cell: str) -> bool:
-    """Whether the cell is the unquoted word null."""
+    """Return whether the cell is the unquoted word null, in any letter case."""
     return type(cell) is str and cell.strip(BLANKS).lower() == "null"
 
 
 def text_facts(text: str, *, is_quoted: bool = False) -> CellFacts:
-    """Return the facts of a trimmed text. With `is_quoted`, the word null is a text."""
+    """Return the facts of trimmed text. If `is_quoted` is set, the word null is text."""
     if not text:
         return NULL
     form = match_form(text)
@@ -124,7 +124,7 @@ def text_facts(text: str, *, is_quoted: bool = False) -> CellFacts:
 
 
 def match_form(text: str) -> str | None:
-    """Return the form whose pattern matches the whole text; None if no pattern matches."""
+    """Return the form whose pattern matches the entire text; None if there is none."""
     if text[:1] not in _FIRST_CHARACTERS:
         return None
     match = _FORM.fullmatch(text)
@@ -143,11 +143,11 @@ def _integer(text: str) -> CellFacts:
 
 
 _SHORT_INTEGERS = [CellFacts(CellKind.INTEGER, digits) for digits in range(10)]
-"""Facts of integers by their number of digits: up to 9 digits fit 32 bits. 0 counts as having no digits."""
+"""Facts of integers by their number of digits, which is 0 for the value 0. Up to 9 digits fit into 32 bits."""
 
 
 def _fraction(text: str) -> CellFacts:
-    """Classify a fraction as a double if a double keeps all significant digits, else as a decimal or text."""
+    """Classify a fraction as double if a double can represent all significant digits, otherwise as decimal or text."""
     whole, _, fraction = text.lstrip("-0").partition(".")
     significant = len(whole) + len(fraction) if whole else len(fraction.lstrip("0"))
     if significant > MAX_INTEGER_DIGITS:
@@ -171,8 +171,8 @@ _TYPES_OF_KINDS = {
 class ColumnFacts:
     """The combined facts of a column's cells. NULL cells are ignored.
 
-    `integer_digits` and `fraction_digits` are maxima over all numbers without an exponent, and `longest_integer` is the
-    maximum over the integers of at most 64 bits. After a text cell, the other facts are no longer updated.
+    `integer_digits` and `fraction_digits` are maxima over all numbers without an exponent. `longest_integer` is the
+    maximum number of digits of integers with up to 64 bits. After a text cell, other facts are no longer updated.
     """
 
     kinds: set[CellKind] = field(default_factory=set[CellKind])
@@ -184,14 +184,14 @@ class ColumnFacts:
 
     @property
     def is_text(self) -> bool:
-        """Whether a cell is text, which makes the whole column text."""
+        """Whether a text cell was found, which makes the whole column text."""
         return CellKind.TEXT in self.kinds
 
     def add(self, cell: str) -> None:
         self.add_facts(cell_facts(cell))
 
     def add_all(self, cells: Iterable[str]) -> None:
-        """Add cells up to the first text cell."""
+        """Add cells; stop after the first text cell."""
         for cell in cells:
             self.add_facts(cell_facts(cell))
             if self.is_text:
@@ -211,7 +211,7 @@ class ColumnFacts:
 
 
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
-    """Return the type of a column. `is_whole` means that all its cells were counted."""
+    """Return the type of a column. `is_whole` states that `facts` covers all its cells."""
     if not facts.kinds:
         return NULL_TYPE
     if not facts.kinds <= _NUMERIC:
@@ -219,7 +219,7 @@ def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     if not facts.kinds & _NUMBERS:
         return STRING
     if facts.kinds == {CellKind.INTEGER}:
-        # The rest of the file may have larger numbers.
+        # The rest of the file may contain larger numbers.
         return ColumnType(BaseType.INT32 if is_whole and not facts.is_wide else BaseType.INT64)
     needs_decimal = CellKind.DECIMAL in facts.kinds or (
         CellKind.DOUBLE in facts.kinds and facts.longest_integer > MAX_DOUBLE_DIGITS
@@ -233,16 +233,16 @@ def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
 
 
 _MIN_BULK_CELLS = 24
-"""For fewer cells, a Python loop is faster than the kernels."""
+"""With fewer cells, a Python loop is faster than Arrow kernels."""
 
 _PROBED_CELLS, _MAX_DISTINCT_PROBED = 400, 40
-"""A column with at most 40 distinct values among its first 400 cells is reduced to its distinct values."""
+"""If the first 400 cells have at most 40 distinct values, only the distinct values of the column are classified."""
 
 _DIGITS = "0123456789"
 
 
 def column_facts(cells: Sequence[str]) -> ColumnFacts:
-    """Return the facts of a column of text or workbook cells."""
+    """Return the facts of a column of text cells or workbook cells."""
     if len(cells) > _MIN_BULK_CELLS and not any(isinstance(cell, TypedText) for cell in cells):
         return array_facts(pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string()))
     facts = ColumnFacts()
@@ -254,7 +254,7 @@ def array_facts(cells: pa.StringArray) -> ColumnFacts:
     """Return the facts of a column of a Block, in which a cell with the word null can only be quoted text."""
     facts = ColumnFacts()
     rest = cells.drop_null()
-    # Probes a few cells from the whole column, which often suffice to recognise text.
+    # Probe a few cells spread over the column, which is often enough to recognize text.
     probes = (rest[place].as_py().strip(BLANKS) for place in range(0, len(rest), max(1, len(rest) // 8)))
     if any(text_facts(text, is_quoted=True).kind is CellKind.TEXT for text in probes):
         facts.add_facts(TEXT)
@@ -281,7 +281,7 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
 
 
 def _count_form(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
-    """Add the facts of all cells with a form, and return the other cells."""
+    """Add the facts of all cells that have the form; return the other cells."""
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
     if fits.true_count:
         count = _DIGIT_COUNTERS.get(form)
@@ -297,7 +297,7 @@ _ANCHORED = {
     for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})", "missing": r"(?:\\N)?"}.items()
     if form != "null_word"
 }
-"""Patterns for kernels. Integers of more than 19 digits exceed 64 bits and are classified one by one."""
+"""Patterns for Arrow kernels. Integers with more than 19 digits exceed 64 bits and are classified one by one."""
 
 
 def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> None:
@@ -316,7 +316,7 @@ def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> None:
     behind = kernels.subtract(kernels.binary_length(kernels.ascii_ltrim(unsigned, characters=_DIGITS)), 1)
     stripped = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0"))
     before = kernels.subtract(kernels.subtract(stripped, behind), 1)
-    # Zeros between the point and the first nonzero digit are not significant.
+    # Zeros between the decimal point and the first nonzero digit are not significant.
     bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
     significant = kernels.if_else(kernels.equal(before, 0), bare, kernels.add(before, behind))
     ends = kernels.min_max(significant).as_py()

@@ -1,4 +1,4 @@
-"""Detection of a header in the first record (Contract importer 11), and column names."""
+"""Detects whether the first record is a header (Contract importer 11), and derives column names."""
 
 import re
 import unicodedata
@@ -83,14 +83,14 @@ _UNSPACED = """
     이름 성명 고객 주소 도시 지역 국가 회사 직업 이메일 전화 색상 상태 분류 상품 제품 부서 수량 가격 금액 날짜
     번호 비고 성별 나이 코드
 """
-"""Words of scripts without spaces between words, which are searched for anywhere in a cell."""
+"""Words of scripts that do not separate words with spaces. They are searched for anywhere in a cell."""
 
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
 _LOWER_TO_UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def column_word_share(cell: str) -> float:
-    """Return the share of a cell's words that are common column names. Splits camel case into words."""
+    """Return the fraction of a cell's words that are common column names. Camel case is split into words."""
     words, parts = _words()
     if any(part in cell for part in parts):
         return 1.0
@@ -99,7 +99,7 @@ def column_word_share(cell: str) -> float:
 
 
 def without_accents(text: str) -> str:
-    """Replace accented Latin letters by plain ones."""
+    """Replace accented Latin letters with unaccented ones."""
     if text.isascii():
         return text
     text = text.replace("ß", "ss").replace("\u0131", "i").replace("ł", "l").replace("Ł", "L").replace("ø", "o")
@@ -112,11 +112,11 @@ def _words() -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 _MIN_CELLS = 3
-"""Minimum number of cells below the header for most rules."""
+"""Minimum number of cells below the header for most heuristics."""
 _MIN_RULE_SHARE = 0.9
-"""Minimum share of cells that must follow a rule."""
+"""Minimum fraction of the cells that must follow a rule."""
 _MAX_CHANCE = 4
-"""Up to this number of distinct cells may be similar by chance."""
+"""Similarity of up to this number of distinct cells may be a coincidence."""
 _WORDS = re.compile(r"(?=.{4})[^\W\d_]+(?:[ -][^\W\d_]+)*")
 _UPPER_OF_TWO = re.compile(r"[^\W\d_]{2}")
 _SIGNS = " @.-/:,&+"
@@ -125,9 +125,9 @@ _REPEATED_SHARE = 0.5
 
 
 def header_evidence(header: str, cells: Sequence[str]) -> float:
-    """Return the evidence that `header` is a name above a text column, from the form of the cells; negative if against.
+    """Return the evidence, from the form of the cells, that `header` is the name of a text column; negative if against.
 
-    `cells` are trimmed and not NULL, and do not contain `header`.
+    `cells` are trimmed, not NULL, and different from `header`.
     """
     found = _length_evidence(header, cells)
     if len(cells) < _MIN_CELLS:
@@ -142,7 +142,7 @@ def _length_evidence(header: str, cells: Sequence[str]) -> float:
     if len(cells) > 1 and shortest == longest:
         if len(header) == shortest:
             return -0.5
-        # A few words may have the same length by chance; codes have it by design.
+        # A few words may have the same length by coincidence; codes have it by design.
         return 0.2 if len(set(cells)) <= _MAX_CHANCE and all(map(_are_words, cells)) else 0.5
     if len(cells) < _MIN_CELLS or shortest <= len(header) <= longest:
         return 0.0
@@ -169,7 +169,7 @@ def _case_evidence(header: str, cells: Sequence[str]) -> float:
 
 
 def _letter_case(cell: str) -> str | None:
-    """Return the letter case of a cell; None for scripts without case and for single letters."""
+    """Return the letter case of a cell; None for scripts without case and for cells with a single letter."""
     if not _UPPER_OF_TWO.search(cell) or cell.lower() == cell.upper():
         return None
     if cell == cell.lower():
@@ -180,7 +180,7 @@ def _letter_case(cell: str) -> str | None:
 
 
 def _character_evidence(header: str, cells: Sequence[str]) -> float:
-    """Return evidence from digits, signs and non-Latin letters that occur only in the cells or only in the header."""
+    """Return the evidence from digits, signs and non-Latin letters that only the cells or only the header contains."""
     found = 0.0
     if _share(cells, _has_digit) >= _MIN_RULE_SHARE and not _has_digit(header):
         found += 0.75
@@ -200,7 +200,7 @@ def _has_digit(cell: str) -> bool:
 
 
 def _is_foreign(cell: str) -> bool:
-    """Whether the cell has non-Latin letters."""
+    """Return whether the cell contains non-Latin letters."""
     return any(character.isalpha() and character > "\u024f" for character in cell)
 
 
@@ -209,7 +209,7 @@ def _share(cells: Sequence[str], rule: Callable[[str], bool]) -> float:
 
 
 def _repetition_evidence(cells: Sequence[str]) -> float:
-    """Return evidence from repeated values: in a column with few distinct values, a unique first cell is a header."""
+    """Return the evidence from repeated values: above a column with few distinct values, a unique cell is a header."""
     if len(cells) < _MIN_REPEATED_CELLS:
         return 0.0
     once = sum(count == 1 for count in Counter(cells).values())
@@ -220,7 +220,7 @@ def _repetition_evidence(cells: Sequence[str]) -> float:
 
 
 COMPARED_RECORDS = 100
-"""Number of non-blank records that are compared with the first record."""
+"""Number of non-blank records with which the first record is compared."""
 
 MAX_NAME_CHARACTERS = 255
 
@@ -233,14 +233,14 @@ _HEADER_KINDS = (
 )
 _NUMBERS = frozenset({BaseType.INT64, BaseType.FLOAT64, BaseType.DECIMAL, BaseType.BOOLEAN})
 _MIN_EVIDENCE = 0.5
-"""Minimum sum of the evidence of all columns for a header."""
+"""Minimum total evidence over all columns for a header."""
 _MIN_STEPS = 3
 _MAX_WORD_CELL_SHARE = 0.5
 _MIN_WORD_SHARE = 0.6
 
 
 def has_header(records: Iterable[Cells]) -> bool:
-    """Whether the first record is a header. Reads up to COMPARED_RECORDS non-blank records after it."""
+    """Return whether the first record is a header. Reads up to COMPARED_RECORDS further non-blank records."""
     source = iter(records)
     header = next(source, None)
     if header is None:
@@ -268,14 +268,14 @@ def has_header(records: Iterable[Cells]) -> bool:
         if column.type is not BaseType.STRING:
             return True
         found += _column_evidence(cell.strip(BLANKS), column.cells)
-    # A title has fewer cells than the table below it.
+    # A title line has fewer cells than the table below it.
     widths = Counter(map(len, data))
     return is_unique and found >= _MIN_EVIDENCE and len(header) * 2 >= widths.most_common(1)[0][0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The cells below a cell of the first record, without NULL cells, and their type."""
+    """The non-NULL cells below a cell of the first record, and their type."""
 
     cells: Sequence[str]
     type: BaseType
@@ -291,13 +291,13 @@ class _Column:
                 cells.append(cell)
         base = column_type(facts, is_whole=False).base
         if base is BaseType.STRING:
-            # Also considers formats and null words.
+            # Detected formats and null words may reveal another type.
             base = column_type(profile_column(cells).facts, is_whole=False).base
         return cls([cell.strip(BLANKS) for cell in cells], base)
 
 
 def _are_header_values(header: Cells, kinds: Sequence[CellKind], columns: Sequence[_Column]) -> bool:
-    """Whether the dates, times and numbers in the first record are column names (Contract importer 11.2)."""
+    """Return whether the dates, times and numbers in the first record are column names (Contract importer 11.2)."""
     by_kind = [place for place, kind in enumerate(kinds) if kind not in {CellKind.NULL, CellKind.TEXT}]
     dates = [place for place in by_kind if kinds[place] in _TEMPORAL]
     if dates:
@@ -318,7 +318,7 @@ def _are_header_values(header: Cells, kinds: Sequence[CellKind], columns: Sequen
 
 
 def _are_header_dates(header: Cells, dates: Sequence[int], columns: Sequence[_Column]) -> bool:
-    """Whether dates are column names: at least one above numbers, or several in sequence above texts.
+    """Return whether dates are column names: at least one above numbers, or several in sequence above text.
 
     Empty columns are ignored.
     """
@@ -333,9 +333,9 @@ def _are_header_dates(header: Cells, dates: Sequence[int], columns: Sequence[_Co
 
 
 def _are_header_years(names: Sequence[str], columns: Sequence[_Column]) -> bool:
-    """Whether integers of the first record are years in ascending or descending order, above values that are not years.
+    """Return whether integers in the first record are years in sequence, above values that are mostly not years.
 
-    Requires two years, because a single one may be a value.
+    At least two years are required, because a single one may be a value.
     """
     years = [int(name) for name in names]
     if len(years) < 2 or not all(year in _YEARS for year in years):
@@ -350,13 +350,13 @@ def _are_mostly_not_years(values: Sequence[str]) -> bool:
 
 
 def _have_equal_steps(numbers: Sequence[int]) -> bool:
-    """Whether the numbers ascend by equal steps, such as hours, ages or days of a month."""
+    """Return whether the numbers ascend in equal steps, as hours, ages or days of the month do."""
     steps = {later - earlier for earlier, later in pairwise(numbers)}
     return len(numbers) >= _MIN_STEPS and len(steps) == 1 and min(steps) > 0
 
 
 def _column_evidence(header: str, cells: Sequence[str]) -> float:
-    """Return the evidence of a text column for a header; negative if against."""
+    """Return the evidence from a text column for a header; negative if it is against."""
     if header in cells:
         return -1
     words = column_word_share(header)
@@ -368,15 +368,15 @@ def _column_evidence(header: str, cells: Sequence[str]) -> float:
 
 
 def numbered_names(width: int) -> Sequence[str]:
-    """Return the names `column_1`, `column_2` and so on, for files without a header."""
+    """Return the names `column_1`, `column_2`, …, for files without a header."""
     return [f"column_{position}" for position in range(1, width + 1)]
 
 
 def header_names(header: Cells, width: int) -> Sequence[str]:
-    """Derive one name per column from a header. The names differ even when compared without case.
+    """Derive a name for each column from the header. The names are distinct, even ignoring case.
 
-    The first column with a name keeps it. Others get the lowest suffix `_2`, `_3`, … that gives an unused name, also
-    considering columns further right.
+    The first column with a name keeps it. Later ones get the lowest suffix `_2`, `_3`, … that makes the name different
+    from all others, including names of columns further right.
     """
     cells = [*header[:width], *[""] * (width - len(header))]
     cleaned = [_LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip() for cell in cells]
@@ -392,7 +392,7 @@ def header_names(header: Cells, width: int) -> Sequence[str]:
 
 
 def _free_name(name: str, taken: set[str], tried: dict[str, int]) -> str:
-    """Find and reserve the name with the lowest free suffix. `tried` has the highest suffix so far of each name."""
+    """Return and reserve the name with the lowest free suffix. `tried` has the highest suffix tried so far, by name."""
     number = tried.get(name.lower(), 1)
     while True:
         number += 1

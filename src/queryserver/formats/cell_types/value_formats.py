@@ -1,7 +1,7 @@
-"""Formats of dates and numbers other than the plain forms, and their detection (Contract importer 12.5).
+"""Non-standard formats of dates and numbers, and their detection (Contract importer 12.5).
 
-Formats of dates and timestamps are those of strftime, with `%Y %y %m %d %b %B %H %I %M %S %f %p` and any other
-characters between them. A format of numbers is the number 1234.5 in that format.
+Formats of dates and timestamps are written as for strftime, with `%Y %y %m %d %b %B %H %I %M %S %f %p` and any other
+characters between them. A number format is written as the number 1234.5 in that format.
 """
 
 import re
@@ -35,14 +35,14 @@ MONTHS = (
 
 
 class UnknownFormat(ValueError):
-    """A text is not a valid format of dates or numbers; the message gives the reason."""
+    """The text is not a valid format for dates or numbers. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateFormat:
-    """A format of dates, or of timestamps if `has_time`.
+    """A format for dates, or for timestamps if `has_time`.
 
-    `pattern` matches a whole cell, in Python's `re` and in RE2. Its groups are named after the directives.
+    `pattern` matches an entire cell, in Python's `re` and in RE2. Its groups are named after the directives.
     """
 
     text: str
@@ -56,7 +56,7 @@ class DateFormat:
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """A format of numbers. `groups` are the accepted thousands separators; empty without grouping."""
+    """A format for numbers. `groups` contains the accepted thousands separators; empty if there are none."""
 
     text: str
     point: str
@@ -64,12 +64,12 @@ class NumberFormat:
 
     @property
     def pattern(self) -> str:
-        """A pattern of a whole cell, for Python's `re` and for RE2."""
+        """A pattern for an entire cell, for Python's `re` and for RE2."""
         point = re.escape(self.point)
         plain = "(?:0|[1-9][0-9]*)"
         whole = plain
         if self.groups:
-            # All groups of a number have the same separator. RE2 has no back references, so each has its own branch.
+            # A number uses the same separator throughout. RE2 has no backreferences, so each separator has a branch.
             grouped = "|".join(f"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+" for mark in self.groups)
             whole = f"(?:{grouped}|{plain})"
         return f"-?(?:{whole}(?:{point}[0-9]+)?|{point}[0-9]+)"
@@ -110,11 +110,11 @@ _DIRECTIVES: Mapping[str, str] = MappingProxyType(
 )
 _NUMERIC_DIRECTIVE = re.compile("%[YymdHIMSf]")
 _EXCLUSIVE_DIRECTIVES = ("Yy", "mbB", "HI")
-"""Groups of directives of which a format may contain only one."""
+"""Groups of directives; a format may contain only one directive of each group."""
 
 
 def parse_date_format(text: str) -> DateFormat:
-    """Parse a format of dates or timestamps. Raises UnknownFormat."""
+    """Parse a date or timestamp format. Raises UnknownFormat."""
     if len(text) > MAX_FORMAT_CHARACTERS:
         raise UnknownFormat(f"a format has at most {MAX_FORMAT_CHARACTERS} characters")
     pattern, seen, place = "", list[str](), 0
@@ -129,7 +129,7 @@ def parse_date_format(text: str) -> DateFormat:
             raise UnknownFormat(f'"%{directive}" is no directive; there are {known}')
         neighbours = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
         one = _DIRECTIVES[directive]
-        # Adjacent numeric directives must have all their digits, since `1112024` would be ambiguous.
+        # Adjacent numeric directives require all their digits, because `1112024` would be ambiguous.
         one = one.replace("?[", "[") if any(map(_NUMERIC_DIRECTIVE.fullmatch, neighbours)) else one
         pattern += f"(?P<{directive}>{one})"
         seen.append(directive)
@@ -159,11 +159,11 @@ def parse_value_format(text: str) -> DateFormat | NumberFormat:
 
 _TEXT = pa.string()
 _FIRST_YEAR_OF_1900 = "69"
-"""Two-digit years from here on belong to the 20th century, lower ones to the 21st, as in POSIX."""
+"""Two-digit years from this one on belong to the 20th century, lower ones to the 21st, as in POSIX."""
 
 
 def normalize_cells(cells: pa.StringArray, format_text: str) -> pa.StringArray:
-    """Convert trimmed cells to plain numbers, ISO dates or ISO timestamps; null if a cell is null or not in the format.
+    """Convert trimmed cells in a format to plain numbers, ISO dates or ISO timestamps; null if a cell does not match.
 
     Does not check the calendar: `31/02/2024` becomes `2024-02-31`.
     """
@@ -180,7 +180,7 @@ def _numbers(cells: pa.StringArray, known: NumberFormat) -> pa.StringArray:
 
 
 def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
-    # `extract_regex` gives a struct of texts for a match, and a null struct otherwise.
+    # `extract_regex` returns a struct of strings for a match, otherwise a null struct.
     found = kernels.extract_regex(cells, f"^{known.pattern}$")
     parts = {
         name: kernels.if_else(kernels.is_valid(found), kernels.struct_field(found, name), pa.scalar(None, _TEXT))
@@ -224,7 +224,7 @@ def _hour(parts: dict[str, pa.StringArray]) -> pa.StringArray:
 
 
 _FIRST_CELLS, _PROBED_CELLS = 100, 5
-"""Numbers of first cells that are inspected before a whole column. Most text columns are rejected this way."""
+"""Numbers of leading cells that are inspected before the whole column, which suffices to reject most text columns."""
 
 _MAX_FORMATTED_CHARACTERS = 40
 _DIGIT = re.compile("[0-9]")
@@ -244,7 +244,7 @@ _DATES = {
         )
     ),
 }  # fmt: skip
-"""Formats by the order of their parts. A column that fits two orders is ambiguous."""
+"""Formats by the order of day, month and year. A column that fits two orders is ambiguous."""
 
 _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
     "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p",
@@ -253,7 +253,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 @dataclass(frozen=True, slots=True)
 class ValueFormats:
-    """The formats of dates and numbers that a client declares for all columns; None means that they are detected."""
+    """The date and number formats that a client declares for all columns; None: formats are detected."""
 
     date: str | None = None
     number: str | None = None
@@ -267,22 +267,22 @@ NO_FORMATS = ValueFormats()
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """The facts of a column. With a format, they describe the normalized cells."""
+    """The facts of a column. If there is a format, they describe the normalized cells."""
 
     facts: ColumnFacts
     format: str | None = None
     null_words: tuple[str, ...] = ()
-    """Cell texts that mean NULL in the column (Contract importer 12.6)."""
+    """Cell values that mean NULL in this column (Contract importer 12.6)."""
 
 
 def profile_column(
     cells: "pa.StringArray | Sequence[str]", formats: ValueFormats = NO_FORMATS, null_words: Sequence[str] | None = None
 ) -> ColumnProfile:
-    """Profile a column of a Block, or a list of text or workbook cells.
+    """Profile a column of a Block, or a list of text cells or workbook cells.
 
-    A declared format is used if all cells are in it. Otherwise the format is detected, and so are null words if
-    `null_words` is None, but only in text columns. In workbooks, formats apply only to text cells, and null words are
-    not detected, because other cells have types and a text is meant as such.
+    A declared format is used if it fits all cells. In text columns, the format is detected otherwise, and null words
+    are detected if `null_words` is None. In workbooks, formats apply only to text cells, and null words are not
+    detected: cells have declared types there, so a text is meant as text.
     """
     if not isinstance(cells, pa.Array) and any(isinstance(cell, TypedText) for cell in cells):
         return _profile(cells, formats)
@@ -296,7 +296,7 @@ def profile_column(
 
 
 def _is_typed(column: ColumnProfile) -> bool:
-    """Whether the column has a type other than text."""
+    """Return whether the column has a type other than text."""
     facts = column.facts
     return bool(facts.kinds) and column_type(facts, is_whole=True).base is not BaseType.STRING
 
@@ -319,7 +319,7 @@ NULL_WORDS = frozenset(
         "-", "--", "---", "\u2013", "\u2014", ".", "..", "...", "?",
     }
 )  # fmt: skip
-"""Common notations of a missing value, in lower case."""
+"""Common notations for missing values, in lower case."""
 
 
 _MAX_NULL_WORD_BYTES = max(len(word.encode()) for word in NULL_WORDS)
@@ -330,17 +330,17 @@ def is_common_null_word(word: str) -> bool:
 
 
 def null_words_to_null(cells: pa.StringArray, words: Sequence[str]) -> pa.StringArray:
-    """Replace cells that, when trimmed, equal one of the words by null."""
+    """Replace cells that, when trimmed, equal one of the words with null."""
     found = kernels.is_in(kernels.utf8_trim(cells, characters=BLANKS), value_set=pa.array(words, pa.string()))
     return kernels.if_else(found, pa.scalar(None, pa.string()), cells)
 
 
 def _with_null_words(cells: "pa.StringArray | Sequence[str]", formats: ValueFormats) -> ColumnProfile | None:
-    """Profile a column that has a type other than text if null words are ignored; None otherwise."""
+    """Profile the column without its null words; None if its type is text even then."""
     values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
-    # A single cell that is plain text decides; most text columns end here.
+    # One cell that is certainly text decides; most text columns are rejected here.
     if any(map(_is_plain_text, values[:_PROBED_CELLS].to_pylist())):
         return None
     values = _non_null_texts(cells)
@@ -362,7 +362,7 @@ def _is_plain_text(cell: str) -> bool:
 
 
 def _non_null_texts(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
-    """Return the trimmed cells that are not NULL; None if a cell of a workbook is not text."""
+    """Return the trimmed cells that are not NULL; None if a workbook cell is not text."""
     if isinstance(cells, pa.Array):
         formats: pa.StringArray = cells
     elif any(isinstance(cell, TypedText) and cell.kind not in _TEXT_KINDS for cell in cells):
@@ -374,7 +374,7 @@ def _non_null_texts(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray |
 
 
 def _profile_with_format(values: pa.StringArray, form: str) -> ColumnProfile | None:
-    """Profile the normalized cells; None unless all cells are in the format."""
+    """Profile the normalized cells; None if any cell does not have the format."""
     plain = normalize_cells(values, form)
     if plain.null_count:
         return None
@@ -386,7 +386,7 @@ def _detect_format(cells: "pa.StringArray | Sequence[str]") -> ColumnProfile | N
     values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
-    # Cells with formatted values are short and have digits.
+    # Formatted values are short and contain digits.
     probes = values[:_PROBED_CELLS].to_pylist()
     if not all(len(probe) <= _MAX_FORMATTED_CHARACTERS and _DIGIT.search(probe) for probe in probes):
         return None
@@ -400,9 +400,9 @@ def _detect_format(cells: "pa.StringArray | Sequence[str]") -> ColumnProfile | N
 
 
 def _detect_number_format(values: pa.StringArray, probes: Sequence[str]) -> ColumnProfile | None:
-    """Detect a number format with an unambiguous decimal mark, since `1,234` fits two formats.
+    """Detect a number format. The decimal mark must be unambiguous, because `1,234` fits two formats.
 
-    Groups separated by points, blanks or apostrophes are no evidence: addresses and telephone numbers have them.
+    Groups separated by points, blanks or apostrophes are no evidence, as addresses and telephone numbers have them too.
     """
     fitting = {
         form: one
@@ -428,7 +428,7 @@ def _detect_date_format(values: pa.StringArray, probes: Sequence[str]) -> Column
     found: ColumnProfile | None = None
     for days in _DATES.values():
         forms = [day + time for day in days for time in _TIMES]
-        # Formats of one order differ only in separators. A cell that fits two of them has the same value in both.
+        # Formats of one order differ only in separators, so a cell that fits two of them has the same value in both.
         fitting = next(
             (one for form in _matching_formats(forms, probes) if (one := _profile_with_date_format(values, form))), None
         )
@@ -439,7 +439,7 @@ def _detect_date_format(values: pa.StringArray, probes: Sequence[str]) -> Column
 
 
 def _profile_with_date_format(values: pa.StringArray, form: str) -> ColumnProfile | None:
-    """As `_profile_with_format`, but `%Y.%m.%d` requires two digits, because `2024.1.3` is often a version number."""
+    """Like `_profile_with_format`, but require two digits for `%Y.%m.%d`: `2024.1.3` is often a version number."""
     if form.startswith("%Y.%m.%d") and not kernels.all(kernels.match_substring_regex(values, _PADDED)).as_py():
         return None
     return _profile_with_format(values, form)

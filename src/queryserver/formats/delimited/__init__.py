@@ -1,1 +1,1 @@
-"""Reading delimited text: encodings and records."""
+"""Reads delimited text: encodings and records."""

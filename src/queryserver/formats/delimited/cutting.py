@@ -1,4 +1,4 @@
-"""Patterns of delimited text (Contract importer 8.2), and two readers of records: field by field, and with Arrow."""
+"""Patterns for delimited text (Contract importer 8.2), and two record readers: field by field, and with Arrow."""
 
 import re
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from queryserver.formats.table_files import (
 )
 
 LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
-"""A quote counts as unclosed if it is not closed within this many characters, enough for a field of doubled quotes."""
+"""A quote counts as unclosed if it is not closed within this distance, which suffices for a field of doubled quotes."""
 MAX_PIECE_BYTES = MAX_FIELD_CHARACTERS
-"""A piece of this size cannot contain a field that is too long."""
+"""A piece of at most this size cannot contain a field that is too long."""
 
 _NULL_WORDS = tuple(map("".join, product("nN", "uU", "lL", "lL")))
 _SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1, 9), *range(0x0E, 0x1C)))
-"""Control characters that replace a separator of several characters for Arrow; few texts contain any."""
+"""Control characters that replace a multi-character separator for Arrow. Few texts contain any of them."""
 
 _BLANKS = " \t\f\v"
 _NULL_MARK = r"\N"
@@ -35,30 +35,30 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Patterns of the fields of a text. They backtrack over blanks only, so they take linear time."""
+    """Patterns for the fields of a text. They only backtrack over blanks, so matching takes linear time."""
 
     field: re.Pattern[str]
     """A whole field and its end.
 
-    The groups are the content of a quoted field, the text of an unquoted field, the text of a field whose closing quote
-    is followed by other text, and the end.
+    Groups: the content of a quoted field; the text of an unquoted field; the text of a field whose closing quote is
+    followed by other text; the end.
     """
     end: re.Pattern[str]
-    """The end of an unquoted field, as a group; with an escape character, the whole field and its end.
+    """The end of an unquoted field, as a group. If there is an escape character, the whole field and its end.
 
-    CR LF is a single end if records end at LF.
+    CR LF is a single end if records end with LF.
     """
     opening: re.Pattern[str]
     blanks: re.Pattern[str]
     closing: re.Pattern[str]
-    """The content of a quoted field as a group, with doubled quotes, and the closing quote."""
+    """The content of a quoted field, as a group in which quotes are still doubled, and the closing quote."""
     after: re.Pattern[str]
-    """The text after a closing quote, up to and including the end of the field, which is the group."""
+    """The text after a closing quote, up to and including the end of the field. The end is the group."""
     longest_end: int
     special: re.Pattern[str] | None
-    """Doubled quotes and, in the second group, escape sequences; None without an escape character."""
+    """Doubled quotes and, in the second group, escape sequences; None if there is no escape character."""
     splits: bool
-    """Whether text without quotes may be split at record ends and then at separators, because these never overlap."""
+    """Whether text without quotes can be split at record ends and then at separators, because these never overlap."""
 
 
 @lru_cache(maxsize=256)
@@ -68,7 +68,7 @@ def compile_grammar(delimiters: Delimiters) -> Grammar:
     end = f"{record}|{separator}"
     ends_by_character = len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
     escape = re.escape(delimiters.escape or "")
-    # The text up to an end. If CR LF is an end, the text still contains the CR.
+    # The text up to an end. If CR LF is an end, this text still includes the CR.
     one = f"(?:{escape}.|[^{escape}])" if escape else "."
     plain = f"[^{re.escape(delimiters.field + delimiters.record)}{escape}]*+"
     by_character = f"{plain}(?:{escape}.{plain})*+" if escape else plain
@@ -87,7 +87,7 @@ def compile_grammar(delimiters: Delimiters) -> Grammar:
         followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
         broken = f"(?={opening}{inside}{quote}{followed})({unquoted})"
         field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted})|{broken})({end})"
-    # If both have several characters, a field separator may end with the beginning of a record end.
+    # If both have several characters, the end of a field separator may be the beginning of a record end.
     is_overlap = min(len(delimiters.field), len(delimiters.record)) > 1 and any(
         delimiters.field.endswith(delimiters.record[:length]) for length in range(1, len(delimiters.record))
     )
@@ -156,10 +156,10 @@ class RecordCutter:
         self.cells: list[str] = []
         self.quoted_fields = 0
         self.unclosed_fields = 0
-        """Number of fields with an unclosed quote in the last record."""
+        """Number of fields with an unclosed quote in the most recent record."""
 
     def cut(self, text: str, start: int, *, final: bool) -> int | None:
-        """Cut the record at `start` and return its end. Without `final`, returns None if more text is needed.
+        """Cut the record at `start` into `cells` and return its end; None if more text is needed (never with `final`).
 
         Raises record_too_long or too_many_columns.
         """
@@ -176,12 +176,12 @@ class RecordCutter:
         return end
 
     def _read(self, start: int) -> int:
-        """Read regular fields with one pattern, and irregular fields or fields after the first MiB one by one."""
+        """Read regular fields with one pattern; read irregular fields, and fields after the first MiB, one by one."""
         separator = self._delimiters.field
         match_field = self._grammar.field.match
         text, position = self._text, start
         limit = start + MAX_FIELD_CHARACTERS
-        # An apparent separator just before the limit may be the beginning of a record end.
+        # What looks like a separator just before the limit may be the beginning of a record end.
         trusted = limit - self._grammar.longest_end if limit < len(text) else len(text)
         is_end = False
         while not is_end:
@@ -202,7 +202,7 @@ class RecordCutter:
         return position
 
     def _read_field(self, position: int) -> tuple[int, bool]:
-        """Read one field. Returns the start of the next field, and whether the record ends there."""
+        """Read one field. Returns the position after it, and whether the record ends there."""
         opened = self._grammar.opening.match(self._text, position)
         if opened is not None:
             end = self._read_quoted(opened.end())
@@ -212,7 +212,7 @@ class RecordCutter:
         return self._read_unquoted(position)
 
     def _read_quoted(self, start: int) -> tuple[int, bool] | None:
-        """Read a field after its opening quote; None if the quote is unclosed or followed by other text."""
+        """Read a field after its opening quote; None if the quote is not closed or is followed by other text."""
         text, limit = self._text, start + LOOK_AHEAD_CHARACTERS
         closed = self._grammar.closing.match(text, start, limit)
         if closed is None:
@@ -245,13 +245,13 @@ class RecordCutter:
         return end.end(), end[1] != self._delimiters.field
 
     def _require_length(self, length: int) -> None:
-        """Raise _UnfinishedError if the text is shorter than `length` and more text may follow."""
+        """Raise _UnfinishedError if the text is shorter than `length` and more text can follow."""
         if len(self._text) < length and not self._final:
             raise _UnfinishedError
 
     def _add(self, text: str, end: str) -> None:
         if end == "\n" == self._delimiters.record and text.endswith("\r"):
-            # The pattern for single-character ends includes the CR before LF in the field.
+            # If record ends are single characters, the pattern includes the CR before LF in the field.
             text = text[:-1]
         escape = self._delimiters.escape
         self._append(self._unescaped(text) if escape is not None and escape in text else text)
@@ -267,7 +267,7 @@ class RecordCutter:
         self.quoted_fields += 1
 
     def _unescaped(self, text: str, *, is_quoted: bool = False) -> str:
-        """Replace escape sequences. `\\N` stays, and so does an escape before an ordinary character."""
+        """Replace escape sequences. `\\N` is kept, and so is an escape character before an ordinary character."""
         special = self._grammar.special
         if special is None or text == _NULL_MARK:
             return text
@@ -289,7 +289,7 @@ class RecordCutter:
 
 
 def _regular_records_pattern(delimiters: Delimiters) -> re.Pattern[bytes] | None:
-    """Return a pattern of consecutive regular records; None if Arrow may read quoted fields differently."""
+    """Return a pattern for a run of regular records; None if Arrow might read quoted fields differently."""
     field, quote = delimiters.field, delimiters.quote or ""
     is_simple = len(field) == 1 and field.isascii() and field not in "\r\0" and delimiters.record == "\n"
     if not (is_simple and quote and quote.isascii() and quote not in " \r\0"):
@@ -303,7 +303,7 @@ def _regular_records_pattern(delimiters: Delimiters) -> re.Pattern[bytes] | None
 
 
 class ArrowCsvReader:
-    """Reads pieces of UTF-8 text with Arrow's CSV reader, for fixed delimiters and width. Records end at LF or CR."""
+    """Reads UTF-8 text with Arrow's CSV reader, for fixed delimiters and width. Records must end with LF or CR."""
 
     def __init__(self, delimiters: Delimiters, width: int, *, comment: str = "") -> None:
         self._escape = (delimiters.escape or "").encode()
@@ -329,7 +329,7 @@ class ArrowCsvReader:
         self._blank_line = re.compile(rf"^[{_BLANKS}]+\r?$".encode(), re.MULTILINE) if width == 1 else None
         self._width = width
         self._blank_ends = 0
-        """Number of empty fields after the last column in the records of the last batch."""
+        """Number of empty fields after the last column in the records of the most recent batch."""
         self._names = [str(position) for position in range(width + 1)]
         self._convert = pyarrow_csv.ConvertOptions(
             check_utf8=False,
@@ -340,9 +340,9 @@ class ArrowCsvReader:
         )
 
     def end(self, text: bytes, start: int) -> int:
-        """Return the end of the records from `start` that `batch` may be able to read; `start` if there are none.
+        """Return the end of the records from `start` that `batch` can probably read; `start` if there are none.
 
-        The records have at most MAX_PIECE_BYTES.
+        The records have at most MAX_PIECE_BYTES in total.
         """
         if not self._is_supported:
             return start
@@ -394,13 +394,13 @@ class ArrowCsvReader:
                 self._convert,
             )
         except pa.ArrowInvalid:
-            # Records have another width, or all lines are blank.
+            # The records have another width, or all lines are blank.
             return None
         batches = table.combine_chunks().to_batches()
         return batches[0] if len(batches) == 1 else None
 
     def _is_plain(self, text: bytes) -> bool:
-        """Whether Arrow recognises the same lines, blank lines and nulls as RecordReader."""
+        """Return whether Arrow recognizes the same lines, blank lines and nulls as RecordReader."""
         if self._record == b"\r":
             if b"\n" in text:
                 return False

@@ -1,7 +1,7 @@
-"""Detection of the most probable encoding of a text (Contract importer 9.2).
+"""Detects the most probable encoding of a text (Contract importer 9.2).
 
 chardet scores encodings by how well the decoded text matches a language. This module passes only non-ASCII cells to
-chardet, because English headers and numbers distort the scores, and combines encodings that give the same text. The
+chardet, because English headers and numbers distort the scores, and merges encodings that give the same text. The
 weights were measured on texts in 25 languages (ADR 73).
 """
 
@@ -30,7 +30,7 @@ _FAMILIES = {
     "big5hkscs": ("big5", "big5-hkscs"),
     "cp949": ("euc-kr", "cp949"),
 }
-"""Multibyte encodings by chardet's names. The result is the first listed encoding that contains all characters."""
+"""Multibyte encodings, by chardet's names. The first listed encoding that contains all characters is chosen."""
 
 _NAMES = {
     **_FAMILIES,
@@ -43,30 +43,30 @@ _NAMES = {
 }
 _SCORED_BYTES = 16 * 1024
 _BETWEEN_CELLS = re.compile(rb"[\x00-\x1f\",;]+")
-"""Separators between cells. None of these bytes is part of a multibyte character in any of the encodings."""
+"""Separators of cells. None of these bytes is part of a multibyte character in any of the encodings."""
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _FOREIGN = re.compile("[^\\W\\d_A-Za-z\u00aa-\u024f\u1e00-\u1eff]+")
 _MIXED = re.compile("[a-z][^\\W\\d_A-Za-z\u00aa-\u024f\u1e00-\u1eff]|[^\\W\\d_A-Za-z\u00aa-\u024f\u1e00-\u1eff][a-z]")
-"""Non-Latin letters, and such a letter next to a lower-case ASCII letter, which is rare in all languages."""
+"""Non-Latin letters, and a non-Latin letter next to a lower-case ASCII letter, which is rare in all languages."""
 _FEW_WORDS = 4
 _FEW_CHARACTERS = 3
 _PRIORS = {_WESTERN: (1.0, 2), "cp866": (-0.9, 4)}
-"""Relative change of the score of a frequent or rare encoding without any words, and the number of words that halves
-the change.
+"""How much the score of a frequent or rare encoding changes if there are no words, as a fraction, and the number of
+words that halves this change.
 """
 _ICELANDIC = re.compile("[\u00de\u00fe\u00d0\u00f0\u00dd\u00fd]")
-"""Letters at the code points of Turkish letters in windows-1254. They are very rare in other Western languages."""
+"""Letters at code points that windows-1254 uses for Turkish letters. They are very rare in other Western languages."""
 _ICELANDIC_WEIGHT = 0.6
 _LONG_PAIR = re.compile(rb"[\xa1-\xfe]{2}")
 _EUC_ROWS = (range(0xB0, 0xCA), range(0xCA, 0xD0), range(0xD0, 0xFF))
-"""Ranges of rows in EUC tables. Korean: syllables, then rare Chinese characters in two ranges. Japanese: frequent
-characters, from 0xD0 on rare ones. Chinese: frequent characters in the order of their pronunciation.
+"""Ranges of rows in EUC tables. Korean: syllables, then rare Chinese characters in the last two ranges. Japanese:
+frequent characters, rare ones from 0xD0 on. Chinese: frequent characters, ordered by pronunciation.
 """
 _EUC_ROW_SHARES = {"cp949": (0.97, 0.015, 0.015), "euc_jis_2004": (0.78, 0.19, 0.03), "gb18030": (0.58, 0.14, 0.28)}
-"""Share of a typical text's characters in each of these ranges."""
+"""Fractions of a typical text's characters that are in each of these ranges."""
 _MIN_WEIGHT = 0.15
 _NO_EVIDENCE = 0.2
-"""chardet returns 0.1 without any evidence."""
+"""chardet returns 0.1 if it has no evidence."""
 _VALID_PER_BROKEN = 20
 _NEARLY_UTF_8_CONFIDENCE = 0.9
 
@@ -75,11 +75,11 @@ _NEARLY_UTF_8_CONFIDENCE = 0.9
 class DetectedEncoding:
     name: str
     confidence: float
-    """The probability that the encoding is correct, 0 to 1."""
+    """The estimated probability that the encoding is correct, from 0 to 1."""
 
 
 def detect_encoding(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
-    """Detect the encoding of a text from its first bytes. Raises UnsupportedFormat if the sample is not a text."""
+    """Detect the encoding of a text from its first bytes. Raises UnsupportedFormat if the sample is not text."""
     found = _detect(sample, is_whole=is_whole)
     text = decoded(sample, found.name, is_whole=is_whole)
     if len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text):
@@ -99,7 +99,7 @@ def _detect(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
 
 
 def _detect_unicode(sample: bytes) -> str | None:
-    """Detect UTF-8 and UTF-16 from a byte order mark or NUL bytes; None without these. Raises UnsupportedFormat."""
+    """Detect UTF-8 and UTF-16 by a byte order mark or NUL bytes; None if there are none. Raises UnsupportedFormat."""
     if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise UnsupportedFormat
     if sample.startswith(codecs.BOM_UTF8):
@@ -110,7 +110,7 @@ def _detect_unicode(sample: bytes) -> str | None:
         return "utf-16-be"
     if b"\0" not in sample:
         return None
-    # In UTF-16 without a mark, most texts have NUL in either the odd or the even bytes.
+    # In UTF-16 without a byte order mark, most texts have NUL either in the odd or in the even bytes.
     even, odd = sample[::2], sample[1::2]
     if len(sample) >= 8:
         even_share, odd_share = even.count(0) / len(even), odd.count(0) / len(odd)
@@ -122,7 +122,7 @@ def _detect_unicode(sample: bytes) -> str | None:
 
 
 def _nearly_utf_8(sample: bytes) -> DetectedEncoding | None:
-    """Detect UTF-8 with few invalid bytes. Texts in other encodings do not contain so many valid UTF-8 characters."""
+    """Detect UTF-8 with a few invalid bytes. Text in another encoding would not have so many valid UTF-8 characters."""
     broken = valid = 0
     for character in sample.decode("utf-8", "replace"):
         if character == "\ufffd":
@@ -134,7 +134,7 @@ def _nearly_utf_8(sample: bytes) -> DetectedEncoding | None:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A possible text of the cells, the encodings that give this text, and the best score of these."""
+    """A possible text of the cells, the encodings that give this text, and the best score among them."""
 
     text: str
     score: float
@@ -155,7 +155,7 @@ def _by_scores(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
     best, score = candidates[0], candidates[0].score
     share = score / (score + (candidates[1].score if len(candidates) > 1 else 0))
     if len(candidates) > 1 and {best.codec, candidates[1].codec} <= _FAMILIES.keys():
-        doubt = 1.0  # the number of words does not distinguish two multibyte encodings
+        doubt = 1.0  # more words do not help to distinguish two multibyte encodings
     if len(candidates) == 1 and score <= _NO_EVIDENCE:
         share = 0.5
     characters = sum(not character.isascii() for character in best.text)
@@ -167,9 +167,9 @@ def _by_scores(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
 
 
 def _distinct_cells(sample: bytes, *, is_whole: bool) -> Iterator[bytes]:
-    """Yield distinct non-ASCII cells, up to _SCORED_BYTES. Each whole cell ends with a line feed.
+    """Yield distinct non-ASCII cells, up to _SCORED_BYTES in total. Each complete cell is followed by a line feed.
 
-    The last cell of a partial sample may be cut, so it is used only if there is no other.
+    The last cell of a partial sample may be truncated, so it is used only if there is no other.
     """
     seen: set[bytes] = set()
     left = _SCORED_BYTES
@@ -188,8 +188,8 @@ def _distinct_cells(sample: bytes, *, is_whole: bool) -> Iterator[bytes]:
 
 
 def _candidates(cells: bytes, words: int) -> list[_Candidate]:
-    """The texts that the cells may be, the most probable first."""
-    # chardet's models take 30 MB and 0.2 s, and are only needed for texts that are not UTF-8.
+    """Return the possible texts of the cells, most probable first."""
+    # chardet's models take 30 MB and 0.2 s, and are needed only for text that is not UTF-8.
     from chardet import detect_all  # noqa: PLC0415 as above
 
     found: dict[str, _Candidate] = {}
@@ -207,7 +207,7 @@ def _candidates(cells: bytes, words: int) -> list[_Candidate]:
 
 
 def _weight(codec: str, text: str, cells: bytes, words: int) -> float:
-    """Return a factor for the score of a candidate, from facts that chardet does not consider."""
+    """Return a factor for the score of a candidate, based on facts that chardet does not consider."""
     if codec == _WESTERN and _ICELANDIC.search(text):
         return _ICELANDIC_WEIGHT
     if codec in _EUC_ROW_SHARES:
@@ -217,25 +217,25 @@ def _weight(codec: str, text: str, cells: bytes, words: int) -> float:
 
 
 def _euc_row_weight(codec: str, cells: bytes) -> float:
-    """Return the likelihood of the characters' rows in an EUC encoding, relative to the most likely one."""
+    """Return how likely the characters' rows are in an EUC encoding, relative to the most likely encoding."""
     firsts = [first for first, _ in _LONG_PAIR.findall(cells)]
     counts = [sum(first in row for first in firsts) for row in _EUC_ROWS]
     chances = {
         name: sum(count * log(share) for count, share in zip(counts, shares, strict=True))
         for name, shares in _EUC_ROW_SHARES.items()
     }
-    # Characters of a word are not independent, so each counts half.
+    # The characters of a word are not independent, so the exponent is halved.
     return max(exp((chances[codec] - max(chances.values())) / 2), _MIN_WEIGHT)
 
 
 def _is_mixed(text: str) -> bool:
-    """Whether at least half of the non-Latin words adjoin Latin letters."""
+    """Return whether at least half of the non-Latin words are directly next to Latin letters."""
     foreign = len(_FOREIGN.findall(text))
     return foreign > 0 and len(_MIXED.findall(text)) * 2 >= foreign
 
 
 def _decode_strictly(content: bytes, codec: str) -> str | None:
-    """Decode the content without a cut last character; None if it is invalid in the encoding."""
+    """Decode the content, ignoring a truncated last character; None if it is invalid in the encoding."""
     try:
         return codecs.getincrementaldecoder(codec)("strict").decode(content)
     except UnicodeDecodeError:
@@ -246,7 +246,7 @@ def _encoding_name(codec: str, sample: bytes) -> str:
     if codec == _WESTERN:
         return _western_name(sample)
     names = _NAMES[codec]
-    # Big5 is decoded as cp950, the variant of Windows.
+    # Big5 is decoded as cp950, the Windows variant.
     return next((name for name in names if _decode_strictly(sample, "cp950" if name == "big5" else name)), names[-1])
 
 

@@ -1,4 +1,4 @@
-"""Encodings of text files: names, decoding in pieces, and text excerpts (Contract importer 8.1, 9.2)."""
+"""Encodings of text files: names, incremental decoding, and text excerpts (Contract importer 8.1, 9.2)."""
 
 import codecs
 import threading
@@ -33,13 +33,13 @@ ENCODINGS = (
     "koi8-r",
     "koi8-u",
 )
-"""Names of the encodings in the API, in lower case; Python uses the same names."""
+"""The names of the encodings in the API, in lower case. They are also valid Python codec names."""
 
 _ALIASES = {f"cp125{digit}": f"windows-125{digit}" for digit in range(9)}
 
 
 def python_codec(name: str) -> str:
-    """Return Python's name of an encoding, ignoring case. Raises InvalidParameter."""
+    """Return Python's name for an encoding, ignoring case. Raises InvalidParameter."""
     codec = name.strip().lower()
     codec = _ALIASES.get(codec, codec)
     if codec not in ENCODINGS:
@@ -48,7 +48,7 @@ def python_codec(name: str) -> str:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Encode a text. Raises InvalidParameter for an unknown encoding or for characters that it does not contain."""
+    """Encode text. Raises InvalidParameter if the encoding is unknown or cannot represent a character."""
     try:
         return text.encode(python_codec(encoding))
     except UnicodeEncodeError:
@@ -56,17 +56,17 @@ def encoded(text: str, encoding: str) -> bytes:
 
 
 UTF_8_WITH_MARK = "utf-8-sig"
-"""The encoding detected for files with a byte order mark. Clients may also declare it."""
+"""The encoding that is detected for UTF-8 files with a byte order mark. Clients may also declare it."""
 
 _BYTE_ORDER_MARK = "\ufeff"
 _MAX_UNDECODABLE = 0.1
 
 _SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "big5": "cp950"}
-"""Encodings used for decoding, as in browsers (WHATWG Encoding Standard), because Windows uses the narrower names."""
+"""Supersets used for decoding, as in browsers (WHATWG Encoding Standard): Windows uses the narrower names for them."""
 
 _END_OF_FILE = "\x1a"
 _MAX_END_MARKS = 128
-"""DOS ends a text with U+001A; CP/M fills the last block of 128 bytes with it."""
+"""DOS ends a text with U+001A; CP/M pads the last block of 128 bytes with it."""
 
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _UTF16 = frozenset({"utf-16-le", "utf-16-be"})
@@ -74,7 +74,7 @@ _MULTIBYTE_ENCODINGS = _UTF16 | {
     "utf-8", "shift_jis", "cp932", "euc-jp", "euc-kr", "cp949", "gbk", "gb18030", "big5", "big5-hkscs",
 }  # fmt: skip
 _MIN_TRAIL_BYTE = 0x30
-"""No lower byte is part of a multibyte character in any of these encodings, except UTF-16."""
+"""In these encodings, except UTF-16, no byte below this value is part of a multibyte character."""
 _MAX_CHARACTER_BYTES = 4
 
 _counted = threading.local()
@@ -100,14 +100,14 @@ def parse_encoding(name: str) -> str:
 
 
 def decoded(sample: bytes, encoding: str, *, is_whole: bool) -> str:
-    """Decode a sample. Unless it is the whole file, a cut last character is left out."""
+    """Decode a sample. Unless it is the whole file, a truncated last character is ignored."""
     return Decoder(encoding).decode(sample, final=is_whole)
 
 
 class _Utf16Decoder:
-    """Decodes UTF-16 in the byte order of its mark, or as little-endian without a mark, as most programs write it.
+    """Decodes UTF-16 in the byte order given by its byte order mark; without one, as little-endian, the usual order.
 
-    Python's decoder rejects text without a mark.
+    Python's decoder rejects text without a byte order mark.
     """
 
     def __init__(self, errors: str) -> None:
@@ -128,7 +128,7 @@ class _Utf16Decoder:
 
 
 class Decoder:
-    """Decodes one file in pieces, without a byte order mark at its beginning and U+001A at its end."""
+    """Decodes one file incrementally. Omits a byte order mark at its beginning and U+001A at its end."""
 
     def __init__(self, encoding: str) -> None:
         codec = "utf-8" if encoding == UTF_8_WITH_MARK else _SUPERSETS.get(encoding, encoding)
@@ -141,7 +141,7 @@ class Decoder:
         """Number of U+FFFD characters that replace invalid bytes."""
 
     def decode(self, piece: bytes, *, final: bool = False) -> str:
-        """Decode the complete characters so far; with `final`, also an incomplete last one."""
+        """Decode the complete characters received so far; with `final`, also an incomplete last character."""
         _counted.undecodable = 0
         text = self._decoder.decode(piece, final)
         self.undecodable += _counted.undecodable
@@ -153,7 +153,7 @@ class Decoder:
         return text
 
     def _without_end_marks(self, text: str, *, final: bool) -> str:
-        """Hold back U+001A at the end of the text until more text follows; with `final`, drop it."""
+        """Hold back U+001A at the end of the text until more text follows; with `final`, remove it."""
         if self._end_marks:
             text = self._end_marks + text
         if not text.endswith(_END_OF_FILE):
@@ -164,26 +164,27 @@ class Decoder:
         return text[:kept]
 
     def check(self) -> None:
-        """Raise encoding_failed if more than a tenth of the decoded characters are invalid."""
+        """Raise encoding_failed if more than a tenth of the decoded characters replace invalid bytes."""
         if self.undecodable > _MAX_UNDECODABLE * self.characters:
             raise encoding_failed("The file is not in the given encoding.")
 
 
 @dataclass(frozen=True, slots=True)
 class TextWindow:
-    """The text of a part of a file. `end` is the offset of the next part in the decompressed stream."""
+    """The text of part of a file. `end` is the offset of the next part in the decompressed stream."""
 
     text: str
     end: int
     is_valid: bool
-    """False if invalid bytes were replaced by U+FFFD."""
+    """False if invalid bytes were replaced with U+FFFD."""
 
 
 def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
     """Decode the characters that begin in the requested bytes. `encoding` is one of ENCODINGS.
 
-    A character that continues after the requested bytes is left to the next window, unless it is the only one; so
-    repeated reading at `end` reaches the end. A byte order mark at the beginning is left out. U+0000 counts as invalid.
+    A character that continues after the requested bytes is left to the next window unless it is the only one, so that
+    repeated reads at `end` always reach the end. A byte order mark at the beginning is omitted. U+0000 counts as
+    invalid.
     """
     if not excerpt.length:
         return TextWindow("", excerpt.offset, is_valid=True)
@@ -208,7 +209,7 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
 
 
 def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
-    """Decode the text, and return it with the number of bytes that it takes, including the skipped ones."""
+    """Decode the text. Returns it with the number of bytes that it occupies, including the skipped ones."""
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
     text = decoder.decode(content, final=excerpt.is_last)
@@ -224,9 +225,9 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
 
 
 def _count_cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
-    """Count the leading bytes that belong to a character before the window, by decoding from a known character start.
+    """Count leading bytes that belong to a character before the window, decoding from a known start of a character.
 
-    If there is none or the text is invalid, returns 1 for the second byte of a UTF-16 unit, else 0.
+    If there is no such start or the text is invalid, returns 1 for the second byte of a UTF-16 code unit, otherwise 0.
     """
     half = excerpt.offset & 1 if codec in _UTF16 else 0
     known = _character_start(excerpt, codec)
@@ -245,7 +246,7 @@ def _count_cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
 
 
 def _character_start(excerpt: ByteExcerpt, codec: str) -> int | None:
-    """Return the last position before the window where a character certainly begins; None if it is out of reach."""
+    """Return the last position before the window at which a character certainly begins; None if there is none."""
     before = excerpt.before
     if codec in _UTF16:
         return max(len(before) - 2 + (excerpt.offset & 1), 0)

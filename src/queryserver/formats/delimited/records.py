@@ -1,7 +1,7 @@
-"""Reading the records of delimited text in pieces (Contract importer 8). The result does not depend on the pieces.
+"""Reads records of delimited text incrementally (Contract importer 8). Results do not depend on how text is divided.
 
-Text without quotes is split in bulk; a record with a quote is cut field by field. The reader takes linear time: the
-search for a closing quote ends at the next single quote, so two fields with unclosed quotes never search the same text.
+Text without quotes is split in bulk; a record with a quote is cut field by field. Reading takes linear time: the search
+for a closing quote ends at the next single quote, so two fields with unclosed quotes never search the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,19 @@ from queryserver.formats.table_files import (
 )
 
 _WAIT_CHARACTERS = 64 * 1024
-"""Unfinished text longer than this is read again only after it has grown by a quarter."""
+"""Incomplete text longer than this is read again only after it has grown by a quarter."""
 
 _SPLIT_CHARACTERS = 256 * 1024
-"""Number of characters split at once, except for the rest of the last record."""
+"""Number of characters that are split at once, in addition to the rest of the last record."""
 
 _PART_RECORDS = 16 * 1024
-"""Maximum number of records in a part, approximately."""
+"""Approximate maximum number of records in a part."""
 
 _EXACT_BYTES = 64 * 1024
-"""Size of text that is cut record by record before the next attempt with Arrow."""
+"""Amount of text that is cut record by record before the next attempt with Arrow."""
 
 _MIN_PLAIN_BYTES = 4 * 1024
-"""Minimum size for Arrow, because a call takes 0.1 ms. Cutting shorter text record by record is faster."""
+"""Minimum amount of text for Arrow. A call takes 0.1 ms, so cutting shorter text record by record is faster."""
 
 NO_LINES = SkippedLines()
 
@@ -42,9 +42,9 @@ Record = list[str]
 
 
 class RecordReader:
-    """Cuts a text, fed in pieces, into records. Use one reader per text, and from one thread at a time.
+    """Cuts text, which is fed in pieces, into records. Use one reader per text, and from one thread at a time.
 
-    Raises record_too_long and too_many_columns; after an error the reader cannot be used again.
+    Raises record_too_long and too_many_columns; after an error the reader must not be used again.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class RecordReader:
         counts_quotes: bool = False,
         max_columns: int = MAX_COLUMNS,
     ) -> None:
-        """With `counts_quotes`, fills `quotes`."""
+        """If `counts_quotes` is set, `quotes` is filled."""
         self._delimiters = delimiters
         self._lines_to_skip = skipped.first
         self._comment = skipped.comment
         self.comments = 0
-        """Number of comment lines skipped so far."""
+        """Number of comment lines that have been skipped so far."""
         self._grammar: cutting.Grammar = cutting.compile_grammar(delimiters)
         self._cutter = cutting.RecordCutter(delimiters, max_columns=max_columns)
         self._max_columns = max_columns
@@ -69,14 +69,14 @@ class RecordReader:
         self._waiting_characters = 0
         self._retry_at = 0
         self.records = 0
-        """Number of records read so far, without blank lines."""
+        """Number of records that have been read so far, not counting blank lines."""
         self.unclosed: list[int] = []
-        """Numbers, from 1 in the whole text, of the last feed's records with an unclosed quote."""
+        """Records with an unclosed quote in the most recent feed or part, numbered from 1 in the whole text."""
         self.quotes: dict[int, tuple[int, int]] = {}
-        """By record number: the number of quoted fields, and the number of fields with an unclosed quote."""
+        """By record number: the number of quoted fields and the number of fields with an unclosed quote."""
 
     def feed(self, text: str, *, final: bool = False) -> list[Record]:
-        """Return the records completed by this text; with `final`, also the last record."""
+        """Return the records that this text completes; with `final`, also the last record."""
         found: list[Record] = []
         unclosed: list[int] = []
         for records in self.parts(text, final=final):
@@ -86,10 +86,10 @@ class RecordReader:
         return found
 
     def parts(self, text: str, *, final: bool = False) -> Iterator[list[Record]]:
-        """Yield the records of `feed` in small parts; `unclosed` describes the last part.
+        """Yield the records of `feed` in small parts. `unclosed` describes the most recent part.
 
-        Saves memory, because an unclosed quote may delay megabytes of short records. Only the iterator of the last call
-        may be abandoned.
+        Saves memory, because an unclosed quote may hold back megabytes of short records. Exhaust the iterator before
+        the next call.
         """
         self.unclosed = []
         if text:
@@ -109,12 +109,12 @@ class RecordReader:
         self._keep(whole[position:])
 
     def _skip_lines(self, text: str) -> int:
-        """Return the start of the first line to read; the end of the text if more lines must be skipped."""
+        """Return the start of the first line to read; if more lines must be skipped, the end of the text."""
         position, record = 0, self._delimiters.record
         while self._lines_to_skip:
             found = text.find(record, position)
             if found < 0:
-                # The end of the text may cut a record separator of several characters.
+                # A multi-character record separator may begin at the end of the text.
                 return max(position, len(text) - len(record) + 1)
             position = found + len(record)
             self._lines_to_skip -= 1
@@ -125,7 +125,7 @@ class RecordReader:
         return bool(self._waiting)
 
     def take_rest(self) -> str:
-        """Remove and return the text after the last record."""
+        """Remove and return the text that follows the last record."""
         rest = "".join(self._waiting)
         self._keep("")
         return rest
@@ -138,7 +138,7 @@ class RecordReader:
             raise cutting.whole_record_too_long()
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Add some of the next records to `found`. Returns the start of the next one, and whether none is left."""
+        """Append some of the next records to `found`. Returns the position after them, and whether no more follow."""
         while position < len(text):
             if len(found) >= _PART_RECORDS:
                 return position, False
@@ -156,7 +156,7 @@ class RecordReader:
         return position, True
 
     def _split(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Add the records before the next quote to `found`. Returns the end position, and whether the text is done."""
+        """Add the records before the next quote to `found`. Returns the end position and whether the text is done."""
         quote, record = self._delimiters.quote, self._delimiters.record
         far = text.find(record, position + _SPLIT_CHARACTERS)
         end = len(text) if far < 0 else far + len(record)
@@ -198,7 +198,7 @@ class RecordReader:
             found += kept
 
     def _cut(self, text: str, start: int, final: bool, found: list[Record]) -> int | None:
-        """Add the record at `start` to `found`. Returns the start of the next one; None if the record is incomplete."""
+        """Append the record at `start` to `found`. Returns the start of the next one; None if this is incomplete."""
         cutter = self._cutter
         if self._comment:
             if text.startswith(self._comment, start):
@@ -226,7 +226,7 @@ class RecordReader:
 
 
 def _is_blank(cells: Record) -> bool:
-    """Whether a record of one cell is a blank line. A quoted empty cell is not."""
+    """Return whether a record is a blank line, which has one cell. A quoted empty cell does not make a blank line."""
     return not cells or (type(cells[0]) is not QuotedText and not cells[0].strip(BLANKS))
 
 
@@ -234,34 +234,34 @@ def _is_blank(cells: Record) -> bool:
 class Block:
     """Consecutive records, about 1 MiB of text.
 
-    `columns` has one `string` column per cell position. A cell is null if it is missing, unquoted and empty, or the
-    unquoted word null in any case, ignoring blanks. A quoted empty cell is `""`. Other cells are unchanged, even blanks
-    and `\\N`.
+    `columns` has one `string` column per cell position. A cell is null if it is missing, if it is empty and unquoted,
+    or if it is the unquoted word null in any letter case, ignoring blanks. A quoted empty cell is `""`. Other cells,
+    including blank ones and `\\N`, are unchanged.
 
     `long_rows`, `short_rows` and `unclosed` are row indexes in the block: rows that lost non-blank cells after the last
-    column, rows filled up with null, and rows with an unclosed quote.
+    column, rows that were padded with null, and rows with an unclosed quote.
     """
 
     first_record: int
-    """Number of the first record in the file, from 1, including a header but not blank lines."""
+    """Number of the first record in the file, counted from 1, with the header but without blank lines."""
     columns: pa.RecordBatch
     long_rows: Sequence[int] = ()
     short_rows: Sequence[int] = ()
     unclosed: Sequence[int] = ()
     wider_rows: Sequence[int] = ()
-    """`long_rows`, and rows that lost only blank cells. Blocks read by Arrow do not list the latter."""
+    """`long_rows`, and rows that lost only blank cells. Blocks that Arrow reads do not list the latter."""
 
 
 class BlockReader:
-    """Cuts a file, fed in pieces, into blocks of `width` columns.
+    """Cuts a file, which is fed in pieces, into blocks of `width` columns.
 
-    Arrow reads runs of regular records, and RecordReader all others; the result is the same as with RecordReader alone.
-    Raises record_too_long and too_many_columns. Use from one thread at a time, and exhaust each iterator.
+    Arrow reads runs of regular records, and RecordReader reads the others; the result is the same as with RecordReader
+    alone. Raises record_too_long and too_many_columns. Use it from one thread at a time, and exhaust each iterator.
     """
 
     def __init__(self, delimiters: Delimiters, encoding: str, width: int, *, skipped: SkippedLines = NO_LINES) -> None:
         self.decoder = Decoder(encoding)
-        """Counts the characters that could not be decoded."""
+        """Also counts the characters that could not be decoded."""
         self._width = width
         self._reader = RecordReader(delimiters, skipped=SkippedLines(comment=skipped.comment))
         self._plain = cutting.ArrowCsvReader(delimiters, width, comment=skipped.comment)
@@ -269,7 +269,7 @@ class BlockReader:
         self._lines_to_skip = skipped.first
         self._reader_waits = False
         self._text = b""
-        """Decoded text, as UTF-8, that is not yet processed."""
+        """Decoded text, as UTF-8, that has not been processed yet."""
         self._retry_at = 0
         self._records = 0
 
@@ -280,7 +280,7 @@ class BlockReader:
 
     @property
     def comments(self) -> int:
-        """Number of comment lines skipped so far."""
+        """Number of comment lines that have been skipped so far."""
         return self._reader.comments
 
     def finish(self) -> Iterator[Block]:
@@ -300,7 +300,7 @@ class BlockReader:
                 yield from self._cut_exactly(piece.decode())
                 position += len(piece)
                 if not self._reader_waits:
-                    # Arrow may continue after the last record.
+                    # Arrow may be able to continue after the last record.
                     position -= len(self._reader.take_rest().encode())
             elif end > position:
                 yield from self._cut_exactly(text[position:end].decode())
@@ -312,19 +312,19 @@ class BlockReader:
         self._retry_at = rest + rest // 4 if rest > _MIN_PLAIN_BYTES else 0
 
     def _skip_lines(self) -> int:
-        """Return the start of the first line to read; the end of the text if more lines must be skipped."""
+        """Return the start of the first line to read; if more lines must be skipped, the end of the text."""
         position, text = 0, self._text
         while self._lines_to_skip:
             found = text.find(self._record, position)
             if found < 0:
-                # The end of the text may cut a record separator of several characters.
+                # A multi-character record separator may begin at the end of the text.
                 return max(position, len(text) - len(self._record) + 1)
             position = found + len(self._record)
             self._lines_to_skip -= 1
         return position
 
     def _regular(self, text: bytes) -> Iterator[Block]:
-        """Yield the blocks of whole records, read by Arrow if possible."""
+        """Yield blocks of complete records, read by Arrow if possible."""
         batch = self._plain.batch(text)
         if batch is not None:
             if batch.num_rows:
@@ -349,7 +349,7 @@ class BlockReader:
 
 
 def _first_piece(text: bytes, start: int) -> bytes:
-    """Return a piece of text from `start` that ends at a line end if possible, else between characters."""
+    """Return a piece of text from `start` that ends with a line feed if possible, otherwise between characters."""
     end = min(start + _EXACT_BYTES, len(text))
     if end < len(text):
         end = text.rfind(b"\n", start, end) + 1 or end

@@ -1,4 +1,4 @@
-"""Typed download formats: Parquet, and Arrow IPC streams and files (Contract editor 8.2)."""
+"""Encoders for the typed download formats: Parquet, and Arrow IPC streams and files (Contract editor 8.2)."""
 
 import io
 from collections.abc import Iterable
@@ -33,9 +33,9 @@ _DECLARED = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 
 
 def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return a schema that can hold all rows without loss, and that Parquet supports. Blocking.
+    """Return a schema that Parquet supports and that represents all rows without loss. Blocks.
 
-    A column without a common type becomes text, since every value has a text form. Names are made unique.
+    A column without a common type becomes text, because every value can be written as text. Names are made unique.
     """
     seen = {schema.remove_metadata() for schema in schemas}
     by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
@@ -45,7 +45,7 @@ def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> 
 
 
 def _writable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type, or text if Parquet does not support it."""
+    """Return the type itself if Parquet supports it, otherwise text."""
     if not pa.types.is_nested(kind):
         return kind
     try:
@@ -75,12 +75,12 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
             ) from error
     if pa.types.is_union(array.type):
         return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)
-    # Integers are converted to floating point only in a column declared as such.
+    # Integers are converted to floating point only in columns declared as floating point.
     return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
 def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert an array to a type returned by `_parquet_type`; in nested arrays, each member array as a whole."""
+    """Convert an array to a type that `_parquet_type` returns. In nested arrays, whole member arrays are converted."""
     if array.type == kind:
         return array
     if pa.types.is_dictionary(array.type):
@@ -102,7 +102,7 @@ def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
     if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_text_union(kind)]:
-        # A union means a column without a single type, except that a column of floats may contain integers.
+        # A union means that values have different types; only a column of floats may contain integers as well.
         members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
         common = _common_type(seen.difference(unions) | members, column)
         return common if common == pa.float64() else _TEXT
@@ -120,7 +120,7 @@ def _common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
 
 
 def _parquet_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type used in Parquet for an Arrow type; None if Parquet or its readers do not support it."""
+    """Return the type that represents an Arrow type in Parquet; None if Parquet or its readers do not support it."""
     if pa.types.is_dictionary(kind):
         return _parquet_type(kind.value_type)
     if is_text(kind):
@@ -145,13 +145,13 @@ def _parquet_date_type(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_time(kind):
-        # Text, as from engines that return times as text, because Arrow and Parquet have no 24:00:00.
+        # As text, like times from engines that return text, because Arrow and Parquet cannot represent 24:00:00.
         return _TEXT
     return pa.date32() if pa.types.is_date(kind) else None
 
 
 def _parquet_nested_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the Parquet type of a nested type: fixed-size lists become lists, and fields are named as in cells."""
+    """Return the Parquet type of a nested type. Fixed-size lists become lists; fields are named as in cells."""
     if pa.types.is_struct(kind):
         members = [member for field in kind.fields if (member := _parquet_type(field.type)) is not None]
         if not members or len(members) < len(kind):
@@ -169,7 +169,7 @@ def _parquet_nested_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _without_null_types(kind: pa.DataType) -> pa.DataType:
-    """Replace null types by text, because Parquet does not support maps with keys of the null type."""
+    """Replace null types with text, because Parquet does not support maps with keys of the null type."""
     if pa.types.is_null(kind):
         return _TEXT
     if not pa.types.is_nested(kind):
@@ -223,10 +223,10 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 class ArrowEncoder(Encoder):
-    """Writes an Arrow IPC stream or file. Compresses buffers only with `is_packed`: some readers do not support it.
+    """Writes an Arrow IPC stream or file. Buffers are compressed only if `is_packed`, as some readers cannot read them.
 
-    The file form (Feather version 2) is the stream between a magic number and a footer with the offset of each batch,
-    which takes some 24 bytes of memory per batch.
+    The file format (Feather version 2) is the stream between a magic number and a footer that lists the offset of each
+    batch, which takes about 24 bytes of memory per batch.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class ArrowEncoder(Encoder):
 
 
 class ParquetEncoder(Encoder):
-    """Writes row groups of about 16 MiB: large for fast reading, but small enough to keep one in memory."""
+    """Writes row groups of about 16 MiB: large enough for fast reading, small enough to keep one in memory."""
 
     def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:
         self._columns = columns
@@ -269,7 +269,7 @@ class ParquetEncoder(Encoder):
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """Return a row group if enough rows are collected, else nothing."""
+        """Collect the batch. Returns a row group if enough rows have been collected, otherwise no bytes."""
         batch = cast_batch(batch, self._columns, self._schema)
         self._collected.append(batch)
         self._collected_bytes += batch.nbytes

@@ -1,4 +1,4 @@
-"""Interfaces of downloads: the source of a result, its encoder, and the forms of files."""
+"""Interfaces for downloads: the source of a result, the encoder of a file, and the options of the file."""
 
 import io
 import sys
@@ -18,14 +18,14 @@ import pyarrow as pa
 from queryserver.formats.columns import Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""The end marker of an Arrow IPC stream."""
+"""The end-of-stream marker of an Arrow IPC stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
     """A stored segment: an Arrow IPC stream of `size_bytes` that begins with the schema message `head`.
 
-    `read` returns its bytes [start, stop).
+    `read(start, stop)` returns the bytes [start, stop) of the stream.
     """
 
     head: bytes
@@ -34,31 +34,31 @@ class PackedRows:
 
     @property
     def batches_bytes(self) -> int:
-        """The size of the messages with rows."""
+        """The size of the messages that contain rows."""
         return self.size_bytes - len(self.head) - len(END_OF_STREAM)
 
 
 class ResultSource(Protocol):
-    """A finished result that can be read repeatedly."""
+    """A finished result, which can be read repeatedly."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of every table, in order. The names of the tables' fields may differ."""
+        """The columns of every table, in order. The field names of the tables may differ."""
         ...
 
     @property
     def rows(self) -> int: ...
 
     def tables(self) -> AsyncGenerator[pa.Table]:
-        """Yield all rows, in order. The Arrow type of a column may differ between tables."""
+        """Yield all rows, in order. The Arrow type of a column can differ between tables."""
         ...
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """Yield the distinct schemas of `tables`, in any order, without reading the rows if possible."""
+        """Yield the distinct schemas of `tables`, in any order; if possible, without reading the rows."""
         ...
 
     def packed(self) -> AsyncGenerator[PackedRows]:
-        """Yield the stored segments, in order; nothing if the rows are not stored in segments."""
+        """Yield the stored segments, in order; none if the rows are not stored in segments."""
         ...
 
 
@@ -70,17 +70,17 @@ class Encoder(ABC):
 
     @abstractmethod
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """Encode rows without dictionary-encoded columns. May return nothing while it collects rows."""
+        """Encode rows without dictionary-encoded columns. May return no bytes while it collects rows."""
 
     def end(self) -> bytes:
         return b""
 
     def close(self) -> None:  # noqa: B027 most encoders have no resources
-        """Release all resources, even if the file is unfinished. Idempotent."""
+        """Release all resources, even if the file is incomplete. Idempotent."""
 
 
 class WriteBuffer(io.RawIOBase):
-    """A writable file that buffers the written bytes until `take`."""
+    """A writable file object that buffers the written bytes until `take` is called."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -89,7 +89,7 @@ class WriteBuffer(io.RawIOBase):
         return True
 
     def write(self, piece: bytes | memoryview, /) -> int:  # type: ignore[override]
-        """Append a copy, because the caller may reuse its buffer."""
+        """Append a copy of the bytes, because the caller may reuse its buffer."""
         self._pieces.append(bytes(piece))
         return len(piece)
 
@@ -100,7 +100,7 @@ class WriteBuffer(io.RawIOBase):
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Make names unique by appending `_2`, `_3`, … to repeated ones."""
+    """Make names unique by appending `_2`, `_3`, … to repeated names."""
     taken = set(names)
     seen: set[str] = set()
     unique: list[str] = []
@@ -116,14 +116,14 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 XLSX_MAX_ROWS = 1_048_575
-"""Maximum number of data rows: a sheet has 1,048,576 rows, and the first one is the header."""
+"""Maximum number of data rows: a sheet has at most 1,048,576 rows, of which the first is the header."""
 XLSX_MAX_COLUMNS = 16_384
 XLSX_MAX_CHARACTERS = 32_767
-"""Maximum length of a cell in UTF-16 units, as Excel counts."""
+"""Maximum length of a cell in UTF-16 code units, which is how Excel counts."""
 
 
 class ContentCoding(StrEnum):
-    """`Content-Encoding` of a download."""
+    """Values of `Content-Encoding` for a download."""
 
     IDENTITY = "identity"
     GZIP = "gzip"
@@ -131,7 +131,7 @@ class ContentCoding(StrEnum):
 
 
 class DownloadFormat(StrEnum):
-    """`format` of a download, which is also the extension of the file name."""
+    """Values of `format` for a download, which are also the extensions of the file names."""
 
     CSV = "csv"
     TSV = "tsv"
@@ -147,7 +147,7 @@ class DownloadFormat(StrEnum):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the format compresses its data, so a content coding would not help."""
+        """Whether the format already compresses its data, so that a content coding would not help."""
         return self in {DownloadFormat.XLSX, DownloadFormat.PARQUET}
 
 
@@ -173,17 +173,17 @@ _VERSION_TAG = sha256(repr(_ENCODER_VERSIONS).encode()).hexdigest()[:8]
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The form of a downloaded file. The same result in the same form always gives the same bytes."""
+    """The options of a downloaded file. The same result with the same options always gives the same bytes."""
 
     format: DownloadFormat
     guard: bool = False
-    """In csv and tsv, put `'` before texts that a spreadsheet could interpret as formulas."""
+    """For csv and tsv: put `'` before texts that a spreadsheet could interpret as formulas."""
     coding: ContentCoding = ContentCoding.IDENTITY
     is_packed: bool = False
-    """In arrow, compress the buffers of the batches with LZ4."""
+    """For arrow: compress the buffers of the batches with LZ4."""
 
     def entity_tag(self, operation_id: UUID) -> str:
-        """Return a strong entity tag, in quotes. It includes a hash of library versions, which may change the bytes."""
+        """Return a strong entity tag, in quotes. It includes a hash of library versions, which can change the bytes."""
         words = [str(operation_id), self.format.value, *(["guarded"] if self.guard else [])]
         words += ["lz4"] if self.is_packed else []
         if self.coding is not ContentCoding.IDENTITY:

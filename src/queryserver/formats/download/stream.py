@@ -1,4 +1,4 @@
-"""Streaming of a result as a file, with optional compression. The text formats are in `texts.py`."""
+"""Streams a result as a file, optionally compressed. The text formats are in `texts.py`."""
 
 import asyncio
 import re
@@ -30,13 +30,13 @@ from queryserver.formats.download.encoder import (
 from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
-# The usual size of a segment, which is read at once. The server keeps each yielded piece until it is sent.
+# The usual size of a segment, so that a segment is read at once. The server holds each yielded piece until it is sent.
 _READ_BYTES = 4 * 1024 * 1024
 _PART_BYTES = 1024 * 1024
 
 
 class PackedStream:
-    """An Arrow IPC stream that consists of a schema and stored segments. All segments have the same types."""
+    """An Arrow IPC stream that is assembled from a schema and stored segments, which must have the same types."""
 
     def __init__(self, schema: pa.Schema, segments: Sequence[PackedRows]) -> None:
         self._head = schema.serialize().to_pybytes()
@@ -45,20 +45,20 @@ class PackedStream:
 
     @property
     def weight(self) -> int:
-        """The approximate memory in bytes."""
+        """The approximate memory use in bytes."""
         return 2 * len(self._head) + 512 * len(self._segments)
 
     def entity_tag(self, operation_id: UUID) -> str:
-        """Return a strong entity tag, in quotes. It has no version, because segments never change."""
+        """Return a strong entity tag, in quotes. It includes no library versions, because segments never change."""
         return f'"{operation_id}-arrow-lz4-{sha256(self._head).hexdigest()[:16]}"'
 
     async def pieces(self, start: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield the bytes [start, start + length), by default all.
+        """Yield the bytes [start, start + length) of the stream; by default, all.
 
         Raises ServiceUnavailable if a segment is shorter than recorded, and errors of the segment store.
         """
         stop = self.size_bytes if length is None else start + length
-        # The head is sent with the first rows, so a failure of the store can still become the response.
+        # The head is sent together with the first rows, so that a store failure can still be reported as a response.
         head = self._head[start:stop]
         position = len(self._head)
         for segment in self._segments:
@@ -74,7 +74,7 @@ class PackedStream:
 
 
 async def _read(segment: PackedRows, start: int, stop: int) -> bytes:
-    """Read bytes [start, stop) of the messages with rows."""
+    """Read the bytes [start, stop) of the messages that contain rows."""
     content = await segment.read(len(segment.head) + start, len(segment.head) + stop)
     if len(content) != stop - start:
         raise ServiceUnavailable("A stored segment is incomplete.")
@@ -82,9 +82,9 @@ async def _read(segment: PackedRows, start: int, stop: int) -> bytes:
 
 
 def packed_stream(columns: tuple[Column, ...], segments: Sequence[PackedRows]) -> PackedStream | None:
-    """Build a stream of the stored segments; None if a column's type differs between segments or from `common_schema`.
+    """Combine stored segments to a stream; None if types differ between the segments or from `common_schema`.
 
-    Blocking.
+    Blocks.
     """
     if not segments:
         return None
@@ -96,9 +96,9 @@ def packed_stream(columns: tuple[Column, ...], segments: Sequence[PackedRows]) -
 
 
 _GZIP_LEVEL = 4
-"""20 MB of CSV: level 1 takes 0.19 s and leaves 6.8 MB, level 4 0.36 s and 6.1 MB, level 6 0.89 s and 5.5 MB."""
+"""For 20 MB of CSV, level 1 takes 0.19 s (result: 6.8 MB), level 4 0.36 s (6.1 MB) and level 6 0.89 s (5.5 MB)."""
 _GZIP_WINDOW = 31
-"""zlib's `wbits` for the largest window and a gzip header, whose time stamp is 0."""
+"""zlib's `wbits` for the largest window and a gzip header, whose timestamp is 0."""
 _MEMBER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*[qQ]\s*=\s*([0-9.]{1,6})\s*)?")
 
 
@@ -110,14 +110,14 @@ _SENT_BYTES = 1024 * 1024
 
 
 class Compressor(Protocol):
-    """Compresses one stream. Blocking."""
+    """Compresses one stream. Methods block."""
 
     def compress(self, piece: bytes, /) -> bytes: ...
     def flush(self) -> bytes: ...
 
 
 def preferred_coding(accept_encoding: str) -> ContentCoding:
-    """Return the coding with the highest weight in `Accept-Encoding`; of equals, zstd before gzip before identity.
+    """Return the coding with the highest weight in `Accept-Encoding`; among equals, zstd before gzip before identity.
 
     Returns identity if the header is empty or accepts none of these codings.
     """
@@ -137,14 +137,14 @@ def preferred_coding(accept_encoding: str) -> ContentCoding:
     rest = weights.get("*")
     ranked = {coding: weights.get(coding.value, rest) for coding in _BY_PREFERENCE}
     if ranked[ContentCoding.IDENTITY] is None:
-        # Identity is acceptable unless excluded, but any coding named by the client is preferred.
+        # Identity is acceptable unless it is excluded, but any coding that the client names is preferred.
         ranked[ContentCoding.IDENTITY] = 0.0005
     best = max(_BY_PREFERENCE, key=lambda coding: ranked[coding] or 0.0)
     return best if ranked[best] else ContentCoding.IDENTITY
 
 
 def compress_download(encoder: Encoder, coding: ContentCoding) -> Encoder:
-    """Wrap an encoder in a content coding. The same file always gives the same bytes."""
+    """Wrap an encoder with a content coding. The same file always gives the same bytes."""
     match coding:
         case ContentCoding.GZIP:
             return _Compressed(encoder, zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW))
@@ -173,7 +173,7 @@ class _Compressed(Encoder):
 
 
 class _Zstandard:
-    """Writes one Zstandard frame with the library bundled in Arrow."""
+    """Writes one Zstandard frame, using the library that is bundled with Arrow."""
 
     def __init__(self) -> None:
         self._sink = WriteBuffer()
@@ -189,11 +189,11 @@ class _Zstandard:
 
 
 async def download(result: ResultSource, form: FileForm, *, threads: Executor) -> AsyncGenerator[bytes]:
-    """Yield the file in pieces; the caller must close the iterator. The same result always gives the same bytes.
+    """Yield the file in pieces. The caller must close the iterator. The same result always gives the same bytes.
 
-    Rows are encoded in `threads`. The first piece is yielded after the first rows are encoded, so earlier errors can
-    still become a response: InvalidParameter for a limit of xlsx, or errors of the result store. A later error means
-    that the file is incomplete.
+    Rows are encoded in `threads`. The first piece is yielded only after the first rows have been encoded, so that
+    earlier errors can still be reported as a response: InvalidParameter if a limit of xlsx is exceeded, and errors of
+    the result store. A later error means that the file is incomplete.
     """
     encoder = compress_download(await _encoder(result, form, threads), form.coding)
     with closing(BackgroundEncoder(encoder, threads)) as work:
@@ -213,14 +213,14 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
 
 
 async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | None:
-    """Return the stored segments as one Arrow stream; None if a download must convert them."""
+    """Return the stored segments as one Arrow stream; None if a download must convert the rows."""
     async with aclosing(result.packed()) as found:
         segments = [one async for one in found]
     return await asyncio.get_running_loop().run_in_executor(threads, packed_stream, result.columns, segments)
 
 
 class BackgroundEncoder:
-    """Encodes the next rows in a thread while the previous ones are sent."""
+    """Encodes the next rows in a thread while the previous ones are being sent."""
 
     def __init__(self, encoder: Encoder, threads: Executor) -> None:
         self._encoder = encoder
@@ -228,7 +228,7 @@ class BackgroundEncoder:
         self._work = threads.submit(encoder.start)
 
     async def then(self, call: Callable[[], bytes]) -> bytes:
-        """Start `call` in a thread, and return the result of the previous call."""
+        """Start `call` in a thread. Returns the result of the previous call."""
         done = await self.last()
         self._work = self._threads.submit(call)
         return done
@@ -237,7 +237,7 @@ class BackgroundEncoder:
         return await asyncio.wrap_future(self._work)
 
     def close(self) -> None:
-        """Close the encoder as soon as no thread uses it."""
+        """Close the encoder as soon as no thread is using it."""
         self._work.cancel()
         self._work.add_done_callback(lambda _: self._encoder.close())
 
@@ -271,15 +271,15 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
 
 
 def _sent_pieces(piece: bytes) -> Iterator[bytes]:
-    """Split a piece for sending, because the server keeps each part until it is sent."""
+    """Split a piece for sending, because the server holds each part until it is sent."""
     for start in range(0, len(piece), _SENT_BYTES):
         yield piece[start : start + _SENT_BYTES]
 
 
 def _slices(table: pa.Table) -> list[pa.Table]:
-    """Slice a table into about 1 MiB. A cancelled download waits for the encoding of one slice.
+    """Slice a table into parts of about 1 MiB. A canceled download waits until one part has been encoded.
 
-    Blocking: counting the bytes of many small blocks takes milliseconds.
+    Blocks: computing the size of many small blocks takes milliseconds.
     """
     rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
     return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
@@ -295,7 +295,7 @@ def _check(limits: XlsxLimits, part: pa.Table) -> None:
 
 
 def _batches(part: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield one batch of all rows if Arrow can join the stored blocks, since small batches slow down readers."""
-    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # Arrow cannot join blocks with unions
+    """Yield one batch with all rows if Arrow can combine the stored blocks, because small batches slow down readers."""
+    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # Arrow cannot combine blocks that contain unions
         part = part.combine_chunks()
     return map(without_dictionaries, part.to_batches())

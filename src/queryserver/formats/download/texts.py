@@ -1,7 +1,7 @@
-"""Conversion of columns to raw texts (Contract editor 6.3), and the formats CSV and JSON Lines.
+"""Converts columns to raw text (Contract editor 6.3), and encodes CSV and JSON Lines.
 
-Arrow's kernels create 1,000,000 x 10 texts in about 0.5 s, ten times as fast as Python objects. So only values without
-a suitable kernel are converted with `cell_values`.
+Arrow's kernels create 1,000,000 x 10 strings in about 0.5 s, ten times faster than with Python objects. Therefore only
+values without a suitable kernel are converted with `cell_values`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ NESTED_TYPES = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, R
 
 
 def any_true(mask: pa.Array) -> bool:
-    """Whether any value is true. NULL counts as false."""
+    """Return whether any value is true. NULL counts as false."""
     return bool(kernels.any(mask).as_py())
 
 
 def all_true(mask: pa.Array) -> bool:
-    """Whether all values that are not NULL are true."""
+    """Return whether all non-NULL values are true."""
     return kernels.all(mask).as_py() is not False
 
 
@@ -37,13 +37,13 @@ def max_value(array: pa.Array) -> int:
 
 
 def join_texts(*pieces: pa.Array | str, separator: str = "", null: str | None = None) -> pa.Array:
-    """Join the pieces of each row to one text. NULL pieces become `null`; if that is None, the row becomes NULL."""
+    """Join the pieces of each row to a string. NULL pieces are written as `null`; if that is None, the row is NULL."""
     handling = "emit_null" if null is None else "replace"
     return kernels.binary_join_element_wise(*pieces, separator, null_handling=handling, null_replacement=null or "")
 
 
 def row_bytes(*pieces: pa.Array | str, separator: str = "", null: str = "") -> bytes:
-    """Join the pieces of each row, and concatenate the rows."""
+    """Join the pieces of each row and concatenate all rows."""
     rows = join_texts(*pieces, separator=separator, null=null)
     _, offsets, characters = rows.buffers()
     if offsets is None or characters is None:
@@ -54,7 +54,7 @@ def row_bytes(*pieces: pa.Array | str, separator: str = "", null: str = "") -> b
 def replace_where(
     texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, of: pa.Array | None = None
 ) -> pa.Array:
-    """Replace the texts where the mask is true by `change` of the text, or of the value in the array `of`.
+    """Where the mask is true, replace the text with `change(text)` or, if `of` is given, `change(value in of)`.
 
     `change` is called once for each distinct value.
     """
@@ -66,14 +66,14 @@ def replace_where(
 
 
 def is_free_text(kind: pa.DataType) -> bool:
-    """Whether the texts may contain any character, unlike those of numbers, times and booleans."""
+    """Return whether the texts may contain arbitrary characters, unlike those of numbers, times and booleans."""
     if pa.types.is_duration(kind) or pa.types.is_interval(kind):
         return True
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def texts(array: pa.Array, column: Column) -> pa.Array:
-    """Return the raw text of each value; NULL stays NULL. Binary becomes base64, nested values become compact JSON."""
+    """Return each value as raw text; NULL stays NULL. Binary becomes base64, nested values become compact JSON."""
     made = text_form(array)
     if made is None and needs_values(array.type, column):
         return value_texts(cell_values(array, column))
@@ -90,7 +90,7 @@ def value_texts(values: Sequence[object]) -> pa.Array:
 
 
 def json_texts(array: pa.Array, column: Column) -> pa.Array:
-    """Return the raw form of each value as JSON text; NULL stays NULL."""
+    """Return the raw form of each value as JSON text. NULL stays NULL."""
     kind = array.type
     if is_text(kind) and column.type not in NESTED_TYPES:
         strings = texts(array, column)
@@ -109,7 +109,7 @@ def json_texts(array: pa.Array, column: Column) -> pa.Array:
 
 
 def needs_values(kind: pa.DataType, column: Column) -> bool:
-    """Whether non-text values of the type need `cell_values`."""
+    """Return whether values of the type, which is not text, must be converted with `cell_values`."""
     # SQLite stores booleans as integers.
     return is_free_text(kind) or (column.type is ResultType.BOOLEAN and pa.types.is_integer(kind))
 
@@ -126,7 +126,7 @@ def _float_texts(array: pa.Array) -> pa.Array:
 
 
 class JsonLinesEncoder(Encoder):
-    """Writes JSON Lines with values in raw form (Contract editor 6.3). Repeated names get `_2`, `_3`, …"""
+    """Writes JSON Lines with values in raw form (Contract editor 6.3). Repeated names get suffixes `_2`, `_3`, …"""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self._columns = columns
@@ -146,10 +146,10 @@ _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
 
 
 class CsvEncoder(Encoder):
-    """Writes CSV or TSV, with quotes only where needed. NULL is an empty field and an empty text is `""`.
+    """Writes CSV or TSV, quoting only where needed. NULL is an empty field; an empty string is `""`.
 
-    In a file of one column both are `""`, because pandas and pyarrow skip empty lines. With `guard`, puts `'` before
-    texts that a spreadsheet would interpret as a formula (Contract security T5).
+    In a file with one column, both are `""`, because pandas and pyarrow skip empty lines. If `guard` is set, `'` is put
+    before texts that a spreadsheet would interpret as formulas (Contract security T5).
     """
 
     def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool) -> None:
@@ -174,7 +174,7 @@ class CsvEncoder(Encoder):
         if self._guard:
             formulas = kernels.match_substring_regex(cells, _FORMULA_START)
             if not is_text(array.type) or column.type in NUMERIC_TYPES:
-                # Decimals of any length, and values of columns without a single type, are numbers as text.
+                # Decimals with any number of digits, and values of untyped columns, are numbers written as text.
                 formulas = kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
             cells = _guarded(cells, formulas)
         return self._quoted(cells)
@@ -203,7 +203,7 @@ _HOUR_US = 3_600_000_000
 
 
 def duration_text(durations: pa.Array) -> pa.StringArray:
-    """Format durations in microseconds as `30:00:00` or `-00:00:00.500000`. Hours may exceed 24."""
+    """Format durations in microseconds, for example `30:00:00` or `-00:00:00.500000`. Hours can exceed 24."""
     microseconds = durations.cast(pa.int64())
     size = kernels.abs(microseconds)
     hours = kernels.divide(size, _HOUR_US)

@@ -1,8 +1,8 @@
-"""Streaming writer of XLSX files with one sheet `result` (Contract editor 8.2).
+"""A streaming writer for XLSX files with a single sheet `result` (Contract editor 8.2).
 
 100,000 rows x 10 columns take 5.1 s with openpyxl (write-only), 3.4 s with XlsxWriter (constant memory) and 0.5 s here,
-because Arrow's kernels create the cells of a whole column. Neither library can send the beginning of a file before its
-end is written.
+because Arrow's kernels create the cells of a whole column at once. Neither library can send the beginning of a file
+before the whole file is written.
 """
 
 import re
@@ -27,7 +27,7 @@ from queryserver.formats.download.encoder import (
     WriteBuffer,
 )
 
-# Indexes of the styles in `cellXfs`; 0 is the style of plain cells.
+# Indexes of the styles in `cellXfs`; 0 is the default style.
 HEADER_STYLE = 1
 _DATE, _TIME, _TIME_FRACTION, _TIMESTAMP, _TIMESTAMP_FRACTION, _ZONED, _ZONED_FRACTION = range(2, 9)
 
@@ -43,7 +43,7 @@ _FORMATS = {
     _ZONED_FRACTION: f"{_DAY}\\ {_CLOCK}.000&quot;Z&quot;",
 }
 _FIRST_OWN_FORMAT = 164
-"""Lower numbers are Excel's built-in formats, which depend on the reader's locale."""
+"""Lower numbers denote Excel's built-in formats, which depend on the reader's locale."""
 
 _NUMBERED = dict(zip(_FORMATS, count(_FIRST_OWN_FORMAT), strict=False))
 NUMBER_FORMATS_XML = (
@@ -63,12 +63,12 @@ CELL_STYLES_XML = (
 
 _UNIX_EPOCH = 25_569
 _FIRST_DAY, _DAY_BEYOND = 61, 2_958_466
-"""1900-03-01 to 9999-12-31. Excel treats 1900 as a leap year, so earlier serial numbers are ambiguous."""
+"""1900-03-01, and the day after 9999-12-31. Excel treats 1900 as a leap year, so earlier serials are ambiguous."""
 _US_PER_DAY = 86_400_000_000
 
 _CLOCK_TEXT = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _TIME_NAME = re.compile(r"(?i)time *(\([0-9]+\))?( without time zone)?")
-"""Native type of time columns in engines that return times as text."""
+"""Type names of time columns in engines that return times as text."""
 _DAY_OF_CALENDAR = f"^{PATTERNS['date']}"
 _DATE_TEXT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
@@ -76,24 +76,24 @@ _ZONED_TEXT = rf"{_TIMESTAMP_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9
 
 
 NUMBER_DIGITS = 15
-"""Excel stores at most 15 digits of a number. Longer integers and decimals are written as text."""
+"""Excel stores at most 15 digits of a number, so longer integers and decimals are written as text."""
 
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
 _FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
 
-# XML does not allow these characters, so Excel writes them as _xHHHH_ and escapes the underscore of such texts.
-# A carriage return would be read as a line feed.
+# XML does not allow these characters, so Excel writes them as _xHHHH_, and escapes the underscore in text that looks
+# like that. Carriage returns are included, because they would be read as line feeds.
 _UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
 _LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
 _MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
 _UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
 
-# Level 1 takes half the time of level 6, and the sheets are a fifth larger.
+# Compared to level 6, level 1 takes half the time, and sheets are a fifth larger.
 _COMPRESSION_LEVEL = 1
 _BYTES_PER_CELL = 120
 _BYTES_PER_ESCAPE = 7
 _MADE_AT = (1980, 1, 1, 0, 0, 0)
-"""The earliest time in ZIP. A fixed time makes the file reproducible."""
+"""The earliest time that ZIP can represent. A fixed time makes files reproducible."""
 _TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
 
 
@@ -108,7 +108,7 @@ _WIDTHS = (8, 60)
 
 @dataclass(frozen=True, slots=True)
 class SerialDates:
-    """Excel's serial numbers of dates and times as texts, NULL for values without one, and the style of each cell."""
+    """Excel serial numbers of dates and times, as text (NULL where there is none), and the style of each cell."""
 
     serials: pa.Array
     styles: pa.Array
@@ -117,8 +117,8 @@ class SerialDates:
 def serial_dates(array: pa.Array, column: Column) -> SerialDates | None:
     """Convert dates, times and timestamps to serial numbers; None for columns of other types.
 
-    Some engines return them as text: texts in standard form are parsed if the column's type is a date or time. Times
-    with a zone are converted to UTC. Serial numbers keep microseconds; Excel displays milliseconds.
+    Some engines return them as text. If the column has a date or time type, text in the standard form is parsed. Times
+    with a zone are converted to UTC. Serial numbers have microsecond precision; Excel displays milliseconds.
     """
     if is_text(array.type) or pa.types.is_union(array.type):
         read = _parse_dates(array, column)
@@ -145,7 +145,7 @@ def _timestamps(array: pa.Array) -> SerialDates | None:
     whole, fraction = (_TIMESTAMP, _TIMESTAMP_FRACTION) if array.type.tz is None else (_ZONED, _ZONED_FRACTION)
     try:
         plain = array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns").view(pa.timestamp("us"))
-    except pa.ArrowInvalid:  # seconds out of the range of microseconds
+    except pa.ArrowInvalid:  # the seconds exceed the range of microsecond timestamps
         return None
     days = _scaled(plain.cast(pa.int64()), _US_PER_DAY, _UNIX_EPOCH)
     return _styled(plain, days, whole, fraction)
@@ -167,7 +167,7 @@ def _serial_dates(
 
 
 def _parse_dates(array: pa.Array, column: Column) -> pa.Array | None:
-    """Parse the texts of a date or time column, with NULL for texts in another form; None if no text can be parsed."""
+    """Parse the text of a date or time column. Text in another form becomes NULL; None if all of it would."""
     match column.type:
         case ResultType.DATE:
             form, kind = _DATE_TEXT, pa.date32()
@@ -191,7 +191,7 @@ def _parse_dates(array: pa.Array, column: Column) -> pa.Array | None:
 
 
 def column_letters(number: int) -> str:
-    """Return the name of column `number`, counted from 0: A, …, Z, AA, …"""
+    """Return the name of the column with this number, counted from 0: A, …, Z, AA, …"""
     letters = ""
     number += 1
     while number:
@@ -201,14 +201,14 @@ def column_letters(number: int) -> str:
 
 
 def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
-    """Return a `<c>` element for each value; NULL for NULL. `reference` has the name of each cell."""
+    """Return each value as a `<c>` element. NULL stays NULL. `reference` contains the name of each cell, such as B7."""
     kind = array.type
     dates = serial_dates(array, column)
     if dates is not None:
         cells = texts.join_texts('<c r="', reference, '" s="', dates.styles, '"><v>', dates.serials, "</v></c>")
         if dates.serials.null_count == array.null_count:
             return cells
-        # Values without a serial number are written as text.
+        # Values that have no serial number are written as text.
         written = text_cells_xml(texts.texts(array, column), reference)
         return kernels.if_else(kernels.is_valid(dates.serials), cells, written)
     if pa.types.is_boolean(kind):
@@ -217,14 +217,14 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
         cells = texts.texts(array, column)
         numbers = pa.repeat(False, len(cells))
         if column.type in texts.NUMERIC_TYPES:
-            # Decimals of any length, and values of columns without a single type, are numbers as text.
+            # Decimals with any number of digits, and values of untyped columns, are numbers written as text.
             numbers = kernels.and_(*(kernels.match_substring_regex(cells, form) for form in (_NUMBER, _FEW_DIGITS)))
         return _numbers_and_texts(cells, numbers, reference)
     if texts.needs_values(kind, column):
         return _mixed(cell_values(array, column), reference)
     cells = texts.texts(array, column)
     if pa.types.is_floating(kind):
-        # Cells store doubles, so nothing is lost.
+        # Excel stores numbers as doubles, so floats are represented exactly.
         numbers = kernels.is_finite(array)
     elif pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         numbers = kernels.match_substring_regex(cells, _FEW_DIGITS)
@@ -320,9 +320,9 @@ _PARTS = {
 
 
 class XlsxLimits:
-    """Checks the limits of a sheet and measures the column widths, before the first byte is written.
+    """Checks the limits of a sheet and measures column widths before the first byte is written.
 
-    Raises InvalidParameter with the exceeded limit.
+    Raises InvalidParameter, which states the exceeded limit.
     """
 
     def __init__(self, columns: tuple[Column, ...], rows: int) -> None:
@@ -334,13 +334,13 @@ class XlsxLimits:
             )
         self._columns = columns
         self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
-        # Names are bold and therefore wider.
+        # Column names are bold and therefore wider.
         self._characters = [len(column.name) * 1.15 for column in columns]
         self._is_measured = False
 
     @property
     def widths(self) -> list[float]:
-        """The width of each column in characters, from its name and its first rows."""
+        """The width of each column in characters, based on its name and its first rows."""
         least, most = _WIDTHS
         return [round(min(max(characters + 2, least), most), 2) for characters in self._characters]
 
@@ -350,7 +350,7 @@ class XlsxLimits:
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check a batch. The first batch is also measured for the column widths."""
+        """Check a batch. The first batch also determines the column widths."""
         if not self._is_measured:
             self._is_measured = True
             first = batch.slice(0, _MEASURED_ROWS)
@@ -383,7 +383,7 @@ class XlsxLimits:
 
 
 class XlsxEncoder(Encoder):
-    """Writes a ZIP archive with sizes after the data, so that it can be sent while it is written."""
+    """Writes a ZIP archive with the sizes after the data, so that it can be sent while it is being written."""
 
     def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
         self._columns = columns
@@ -399,7 +399,7 @@ class XlsxEncoder(Encoder):
         self._sheet = self._archive.open(_part(_SHEET), "w", force_zip64=is_huge)
 
     def start(self) -> bytes:
-        """Write all parts except the sheet, and the sheet's header row."""
+        """Write all other parts of the archive and the beginning of the sheet, with the header row."""
         columns = "".join(
             f'<col min="{number}" max="{number}" width="{width}" customWidth="1"/>'
             for number, width in enumerate(self._widths, 1)
@@ -419,7 +419,7 @@ class XlsxEncoder(Encoder):
         return self._write_rows(batch.num_rows, cells)
 
     def end(self) -> bytes:
-        """Write the end of the sheet and the archive's directory."""
+        """Write the end of the sheet and the archive's central directory."""
         self._sheet.write(b"</sheetData></worksheet>")
         self.close()
         return self._sink.take()
@@ -437,7 +437,7 @@ class XlsxEncoder(Encoder):
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
         if len(cells) == 1 and cells[0].null_count:
-            # Readers ignore rows without cells: openpyxl and pandas at the end of a sheet, others anywhere.
+            # Readers skip rows without cells: openpyxl and pandas at the end of a sheet, other readers anywhere.
             cells = [
                 kernels.coalesce(cells[0], texts.join_texts('<c r="', self._letters[0], self._numbers(rows), '"/>'))
             ]
@@ -449,6 +449,6 @@ class XlsxEncoder(Encoder):
 def _part(name: str) -> zipfile.ZipInfo:
     part = zipfile.ZipInfo(name, _MADE_AT)
     part.compress_type = zipfile.ZIP_DEFLATED
-    # Public since Python 3.13, which keeps the former name.
+    # A public attribute since Python 3.13, in which the former name still works.
     part._compresslevel = _COMPRESSION_LEVEL  # type: ignore[attr-defined]  # noqa: SLF001
     return part

@@ -1,4 +1,4 @@
-"""All settings of a process: the tree, its contradictions and warnings."""
+"""The tree of all settings, checks for contradictions between settings, and warnings."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ from queryserver.platform.settings.stores import (
 
 
 class SettingOrigin(StrEnum):
-    """The origin of a key's effective value."""
+    """Where the effective value of a key comes from."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -44,10 +44,10 @@ class SettingOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of the settings. `origins` is keyed by full name; missing keys have their defaults.
+    """Where the settings come from. `origins` is keyed by full dotted name; keys that are missing have their defaults.
 
-    `admin_password` is `QUERYSERVER_ADMIN_PASSWORD`, for the embedded mode's first administrator. `sample_admin_dsn` is
-    used to create logins in the sample database; None means that the service database is used.
+    `admin_password` is `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator in embedded mode. `sample_admin_dsn`
+    is used to create logins in the sample database; None means that the DSN of the service database is used.
     """
 
     file: Path | None = None
@@ -57,7 +57,7 @@ class Sources:
 
 
 class Settings(Section):
-    """The whole tree, with the sections and keys of the specification. Read-only; created by `load_settings`."""
+    """All settings, with the sections and keys of the specification. Immutable; created by `load_settings`."""
 
     desktop: DesktopSettings = DesktopSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -91,7 +91,7 @@ class Settings(Section):
 
     def read_from(self, sources: Sources) -> Self:
         settings = self.model_copy()
-        settings._sources = sources  # noqa: SLF001 a copy of this very object
+        settings._sources = sources  # noqa: SLF001 a copy of this object
         return settings
 
     def origin(self, key: str) -> SettingOrigin:
@@ -101,9 +101,9 @@ class Settings(Section):
 Problem = tuple[str, str]
 
 _SECRET_KEY_LENGTH = 32
-# the approximate number of connections that a load balancer keeps open for a few hundred users
+# The approximate number of connections that a load balancer keeps open for a few hundred users.
 _LOAD_BALANCER_CONNECTIONS = 500
-# example keys from similar products' documentation, in lower case
+# Example keys, in lower case, from the documentation of similar products.
 _SAMPLE_KEYS = (
     "changeme",
     "change-me",
@@ -124,7 +124,7 @@ _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
 def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Problem]:
-    """Yield the key and text of every contradiction. `given` contains the keys that are set."""
+    """Yield the key and a description of every contradiction. `given` contains the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
     yield from _directory(settings)
@@ -134,11 +134,11 @@ def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> It
 
 
 def warnings(settings: Settings) -> Iterator[Problem]:
-    """Yield the key and text of each setting that is valid but probably a mistake."""
+    """Yield the key and a description of each setting that is valid but probably a mistake."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
-        # numbers are ids of stored connectors, which only the database knows
+        # Numbers are ids of stored connectors, which only the database can validate.
         if name.casefold() not in known and not name.isdecimal():
             yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
     default = settings.notebook.default_interpreter
@@ -160,7 +160,7 @@ def warnings(settings: Settings) -> Iterator[Problem]:
 
 
 def _fleet(settings: Settings) -> Iterator[Problem]:
-    """Yield settings that confine a fleet to one machine, or prevent its mail."""
+    """Yield settings that restrict the workers to one machine, or prevent mail from being sent."""
     desktop, tasks = settings.desktop, settings.desktop.task_server
     if tasks.email_after_s and not desktop.smtp.host:
         yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
@@ -180,7 +180,7 @@ def _fleet(settings: Settings) -> Iterator[Problem]:
 
 
 def _host(url: str) -> str | None:
-    """Return a URL's host; None if it has no host or several hosts."""
+    """Return the host of a URL; None if it has no host or several hosts."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -188,7 +188,7 @@ def _host(url: str) -> str | None:
 
 
 def secret_key_problem(key: Secret) -> str | None:
-    """Explain why a signing key is weak; None if it is acceptable."""
+    """Return why a secret key is too weak; None if it is acceptable."""
     text = key.get_secret_value()
     if len(text) < _SECRET_KEY_LENGTH:
         return f"must have at least {_SECRET_KEY_LENGTH} characters."
@@ -198,7 +198,7 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """Describe weak fallback keys by number. Each listed key can sign valid tokens. None if all are acceptable."""
+    """Describe weak fallback keys by number; None if none is weak. Tokens signed with any listed key are valid."""
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
@@ -247,7 +247,7 @@ def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterato
 
 
 def _addresses(settings: Settings) -> Iterator[Problem]:
-    """Check the addresses of servers that receive secrets: key server, catalog and mail server."""
+    """Check that secrets are sent securely: to key servers, the catalog and the mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
         if not protects_secrets(url):
@@ -297,7 +297,7 @@ def _editor(settings: Settings) -> Iterator[Problem]:
 
 
 def _importer(settings: Settings) -> Iterator[Problem]:
-    """Check that uploads are outside the store `file`, where users could read and delete others' uploads."""
+    """Check that uploads are outside the store `file`, where users could read and delete uploads of others."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
         yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
@@ -306,7 +306,7 @@ def _importer(settings: Settings) -> Iterator[Problem]:
 
 
 def protects_secrets(url: str) -> bool:
-    """Whether secrets may be sent to this URL, because it is encrypted or on this machine."""
+    """Return whether secrets may be sent to this URL: it uses HTTPS or points to this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -320,9 +320,9 @@ def _is_loopback(host: str | None) -> bool:
 
 
 def exposure(settings: Settings) -> Iterator[Problem]:
-    """Yield the key and text of each setting that exposes more to other machines than is obvious.
+    """Yield the key and a description of each setting that exposes more to other machines than is obvious.
 
-    An embedded server on loopback is assumed to have no proxy.
+    An embedded server on loopback is assumed not to be behind a proxy.
     """
     is_local = _is_loopback(settings.desktop.http_host)
     if (not is_local or _has_proxy(settings)) and "*" in settings.desktop.allowed_hosts:
@@ -338,7 +338,7 @@ def exposure(settings: Settings) -> Iterator[Problem]:
 def _metrics_by_proxy(settings: Settings) -> Iterator[Problem]:
     """Check that a proxy on this machine does not expose the metrics.
 
-    It connects from loopback, which needs no token unless the proxy is trusted to report its client.
+    The proxy connects from loopback, which needs no token, unless it is trusted to report the client address.
     """
     desktop = settings.desktop
     host = desktop.http_host.strip("[]").lower()
@@ -355,7 +355,7 @@ def _metrics_by_proxy(settings: Settings) -> Iterator[Problem]:
 
 
 def _has_proxy(settings: Settings) -> bool:
-    """Whether calls from other machines are expected although the server listens on loopback only."""
+    """Return whether calls from other machines are expected even if the server listens only on loopback."""
     desktop = settings.desktop
     named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _LOOPBACK_HOSTS]
     is_trial = desktop.database.embedded or desktop.database.dsn is None
@@ -365,7 +365,7 @@ def _has_proxy(settings: Settings) -> bool:
 class Level(StrEnum):
     """Severity of a finding.
 
-    Error: the server does not start or something does not work; warning: probably a mistake.
+    Error: the server does not start, or something does not work. Warning: probably a mistake.
     """
 
     ERROR = "error"
@@ -374,7 +374,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingsFinding:
-    """One line of a check's result. The text follows the key and contains no secret."""
+    """One finding about the settings. `text` continues a sentence that begins with the key, and contains no secret."""
 
     level: Level
     key: str
@@ -390,7 +390,7 @@ class SettingsFinding:
 
     @classmethod
     def of_problem(cls, line: str) -> "SettingsFinding":
-        """Create an error from a line of `SettingsResult.problems`: `<full.key>: <text>`."""
+        """Create an error from a line of `SettingsResult.problems`, which has the form `<full.key>: <text>`."""
         key, _, text = line.partition(": ")
         return cls.error(key, text)
 
