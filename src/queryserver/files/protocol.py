@@ -343,5 +343,5 @@ class ClusterFileSystem(Protocol):
     """A FileSystem with a superuser: HDFS."""
 
     async def facts(self, user: StorageUser) -> ClusterFacts:
-        """Return facts about the cluster and the user. Raises StorageUnavailable, StorageError, PermissionDenied."""
+        """Return facts about the cluster and the user. Takes at most 2 s. Raises StorageUnavailable, StorageError."""
         ...

@@ -1,4 +1,4 @@
-"""Access of statements to files in stores, with the rights of their callers (Contract editor 4.7)."""
+"""Gives SQL statements access to files in stores, with the permissions of their callers (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -24,16 +24,16 @@ from queryserver.platform.lru_cache import LruCache
 MAX_READ_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes per read call."""
 MAX_OPEN_WRITES = 32
-"""Maximum number of open writes per statement, because object stores buffer a part of each write in memory."""
+"""Maximum number of open writes per statement. Object stores buffer one part of each open write in memory."""
 _MAX_OPEN_WRITES_PER_PROCESS = 64
 _MAX_CONCURRENT_READ_BYTES = 64 * 1024 * 1024
-"""Bytes that all statements in this process may read concurrently."""
+"""Limit on the bytes that all statements in this process read concurrently."""
 _READ_WAIT_S = 3600.0
 _MAX_CONCURRENT_CALLS = 16
-"""Maximum number of concurrent calls per statement."""
+"""Maximum number of concurrent store calls per statement."""
 _MAX_CACHED = 10_000
 _BATCH = 5000
-# Number of chunks that a writer may be ahead of the store.
+# Number of chunks that are buffered for the store before a writer has to wait.
 _PIECES_AHEAD = 2
 
 _READ, _LIST, _WRITE, _MKDIR, _REMOVE = (f"statement.{kind}" for kind in ("read", "list", "write", "mkdir", "remove"))
@@ -42,29 +42,29 @@ _RETRY_AFTER = timedelta(seconds=10)
 
 
 class StatementFileAccess:
-    """Creates the sessions' file access. There is one object per process."""
+    """Creates the file access of engine sessions. One instance per process, because it holds process-wide limits."""
 
     def __init__(
         self, stores: Stores, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, *, max_scanned: int
     ) -> None:
-        """`max_scanned` limits the entries visited per pattern."""
+        """`max_scanned` limits the entries listed per glob pattern."""
         self.stores = stores
         self.rules = rules
         self.orphans = orphans
         self.audit = audit
         self.max_scanned = max_scanned
-        # Waiting callers have their own timeout.
+        # Effectively no limit: the statements that wait here have their own timeouts.
         self.reads = ByteBudget(_MAX_CONCURRENT_READ_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
     def of_session(self, *, may_write: bool) -> "SessionFiles":
-        """Return one session's files. `may_write` is set if engine and connector permit writing."""
+        """Return the file access of one session. `may_write` says whether engine and connector permit writing."""
         return SessionFiles(self, may_write=may_write)
 
 
 class SessionFiles:
-    """Implements `StatementFiles` for one session, whose statements run one at a time, each with its caller's
-    rights.
+    """Implements `StatementFiles` for one session. The session runs one statement at a time, each with the permissions
+    of its caller.
     """
 
     def __init__(self, access: StatementFileAccess, *, may_write: bool) -> None:
@@ -75,7 +75,7 @@ class SessionFiles:
 
     @asynccontextmanager
     async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """Run a user's statement inside the context. On exit, unfinished writes are aborted."""
+        """Inside the context, file calls belong to a statement of `user`. On exit, unfinished writes are aborted."""
         statement = CallerFiles(self._access, user, operation_id, may_write=self._may_write)
         self._statement = statement
         try:
@@ -119,7 +119,7 @@ class SessionFiles:
 
 @dataclass(frozen=True, slots=True)
 class _RequestedPath:
-    """A path as a statement spells it."""
+    """A path, and the form in which the statement wrote it."""
 
     path: StoragePath
     spelling: PathSpelling
@@ -136,7 +136,9 @@ class _RequestedPath:
 
 
 class CallerFiles:
-    """One statement's files. The statement sees the same version of an entry until it ends."""
+    """The file access of one statement. Entries are cached, so the statement sees one version of each (up to
+    10,000).
+    """
 
     def __init__(self, access: StatementFileAccess, user: User, operation_id: str, *, may_write: bool) -> None:
         self._access = access
@@ -153,7 +155,7 @@ class CallerFiles:
         self._has_ended = False
 
     async def end(self) -> None:
-        """Abort unfinished writes."""
+        """Abort unfinished writes and reject all later calls."""
         self._has_ended = True
         for write in self._writes:
             write.cancel()
@@ -184,7 +186,7 @@ class CallerFiles:
     async def status(self, path: str) -> StoredFile:
         requested = self._requested_path(path)
         with self._failures(_LIST, requested):
-            # Writing also calls this method for the target first.
+            # Before writing, engines call this method for the target, so the write permission suffices.
             is_writer = self._user.has_scope(Scope.FILES_WRITE)
             location = self._location(
                 requested, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ
@@ -269,7 +271,7 @@ class CallerFiles:
             _require_new_name(requested.path, is_directory=True)
             await check_new_parents(location)
             if requested.path.scheme in OBJECT_STORES and len(requested.path.names) > 1:
-                # The directory is created with its first file. Otherwise each partition's marker would remain forever.
+                # The first file creates the directory. A marker object per partition would remain forever.
                 self._pending_directories.add(requested.path)
                 return
             async with self._access.orphans.recorded_write(self._caller, requested.path):
@@ -297,8 +299,8 @@ class CallerFiles:
         return _RequestedPath(path, PathSpelling.read(text, path))
 
     def _location(self, requested: _RequestedPath, scope: Scope) -> Location:
-        """Return the path with its store. Raises PermissionDenied if the token, connector or user lacks the
-        permission.
+        """Return the path with its store. Raises PermissionDenied if the API token, the connector or the user does not
+        permit the access.
         """
         self._require_running()
         if not self._user.has_scope(scope):
@@ -312,7 +314,7 @@ class CallerFiles:
             raise errors.PermissionDenied(_ENDED)
 
     async def _stat(self, location: Location) -> FileStatus:
-        """Return the status of an entry as at the first access by this statement."""
+        """Return the entry as it was when this statement first accessed it (unless evicted from the cache)."""
         status = self._statuses.get(location.path)
         if status is None:
             async with self._calls:
@@ -321,7 +323,7 @@ class CallerFiles:
         return status
 
     async def _file_or_none(self, location: Location) -> FileStatus | None:
-        """Return the file at a path, or None if it does not exist. Raises SymlinkNotFollowed."""
+        """Return the file at a path, or None if there is no file. Raises SymlinkNotFollowed."""
         try:
             found = _reject_link(location.path, await self._stat(location))
         except (errors.PathNotFound, errors.NotADirectory):
@@ -329,7 +331,7 @@ class CallerFiles:
         return found if found.is_file else None
 
     async def _readable_file(self, requested: _RequestedPath) -> FileStatus:
-        """Return the file if the caller may read it. The first time a path is read, an audit event is recorded."""
+        """Return the file if the caller may read it. The first check of each path records an audit event."""
         readable = self._readable.get(requested.path)
         if readable is not None:
             return readable
@@ -339,15 +341,15 @@ class CallerFiles:
             if not status.is_file:
                 raise errors.NotAFile(f"{requested.text} is not a file.")
             if location.file_system.traits.acts_as_user and status.size_bytes:
-                # On HDFS, the permission to list a directory does not include reading its files.
+                # On HDFS, a user may see a file in a listing without being allowed to read it, so read one byte.
                 async with self._calls:
                     await _read_exactly(location, 0, 1, status)
             self._readable.put(requested.path, status)
             return status
 
     async def _target(self, requested: _RequestedPath, *, overwrite: bool) -> Location:
-        """Run an upload's checks (Contract storage 9.1). Raises the errors of `UploadRules.admit` and
-        `UploadRules.target`.
+        """Check the target of a write as for an upload (Contract storage 9.1). Raises PathExists, InvalidName, and the
+        errors of `UploadRules.admit` and `UploadRules.target`.
         """
         self._location(requested, Scope.FILES_WRITE)
         self._access.rules.admit()
@@ -359,7 +361,7 @@ class CallerFiles:
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[None]:
-        """Count one more of this process's open writes inside the block."""
+        """Count the block as an open write of this process. Raises TooManyRequests above the limits."""
         if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_PER_PROCESS:
             raise errors.TooManyRequests(
                 f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together"
@@ -373,7 +375,7 @@ class CallerFiles:
             self._access.open_writes -= 1
 
     def _stored(self, location: Location, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
-        """Start the task that stores a body. The target has already been checked."""
+        """Start a task that stores the body. The target has just been checked."""
         storage = location.storage
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
         task = asyncio.create_task(
@@ -384,7 +386,7 @@ class CallerFiles:
         return task
 
     async def _abort(self, task: "asyncio.Task[FileStatus]") -> None:
-        """Cancel a write. The store keeps nothing of it."""
+        """Cancel a write that is still running. The store then discards what it has received."""
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
@@ -395,7 +397,7 @@ class CallerFiles:
 
     @contextmanager
     def _event(self, operation: str, requested: _RequestedPath) -> Generator[AuditDetails]:
-        """Record one audit event for the block, and add the path to error messages."""
+        """Record one audit event for the block, and add the path to the messages of its errors."""
         with (
             self._access.audit.event(self._caller, operation, requested.path, facts=self._facts) as details,
             _errors_about(requested),
@@ -404,7 +406,7 @@ class CallerFiles:
 
     @contextmanager
     def _failures(self, operation: str, requested: _RequestedPath) -> Generator[None]:
-        """Add the path to error messages, and record denied calls as audit events."""
+        """Add the path to the messages of the block's errors. Record an audit event only if access is denied."""
         try:
             with _errors_about(requested):
                 yield
@@ -414,23 +416,23 @@ class CallerFiles:
 
 
 class _Body:
-    """Implements `FileSink`. The store's task consumes its bytes."""
+    """Implements `FileSink`: a queue between the statement, which sends chunks, and the task that stores them."""
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
-        """`path` is used in error messages, which may be raised outside the write's context."""
+        """`path` is added to error messages, because errors may be raised outside the context of the write."""
         self._path = path
         self._max_bytes = max_bytes
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
         self._writer: asyncio.Task[FileStatus] | None = None
         self._failure: BaseException | None = None
-        """Why the content is incomplete."""
+        """The error that made the content incomplete."""
         self.size_bytes = 0
 
     def attach(self, writer: "asyncio.Task[FileStatus]") -> None:
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Write bytes. Raises file_too_large and the store's errors."""
+        """Send bytes to the store. Raises file_too_large and the store's errors."""
         self.size_bytes += len(data)
         if self._max_bytes is not None and self.size_bytes > self._max_bytes:
             raise self._broken(errors.file_too_large(self._max_bytes))
@@ -438,7 +440,7 @@ class _Body:
             await self._put(data[start : start + PIECE_BYTES])
 
     async def finish(self) -> None:
-        """Signal the end of the content. An earlier error of `send` is raised again."""
+        """Signal the end of the content. If `send` failed earlier, raises the same error again."""
         if self._failure is not None:
             raise self._failure
         await self._put(None)
@@ -457,13 +459,13 @@ class _Body:
         putting = asyncio.create_task(self._pieces.put(piece), name="piece of a file")
         try:
             await asyncio.wait({putting, writer}, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:  # cancelled, so the following content would lack a chunk
+        except BaseException:  # cancelled: the content would lack this chunk
             self._broken(errors.StorageError("Not all bytes of the file were written."))
             raise
         finally:
             is_taken = putting.done()
             putting.cancel()
-        # Both may be done if the store consumed this chunk and then finished.
+        # The chunk may have been queued even if the store's task has ended as well.
         if not is_taken:
             raise self._broken(_end_error(writer))
 
@@ -473,14 +475,14 @@ class _Body:
 
 
 def _end_error(writer: "asyncio.Task[FileStatus] | None") -> BaseException:
-    """Return the error for a store that accepts no more bytes."""
+    """Return why the store's task accepts no more bytes."""
     if writer is None or writer.cancelled():
         return errors.PermissionDenied(_ENDED)
     return writer.exception() or errors.StorageError("The store did not take the whole file.")
 
 
 async def _read_exactly(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
-    """Read exactly `length` bytes of a version. Raises EntryChanged, StorageError."""
+    """Read exactly `length` bytes of the given version. Raises EntryChanged, StorageError."""
     stored = location.storage.read(location.path.path, offset=offset, length=length, version=version)
     async with aclosing(stored) as pieces:
         taken = [piece async for piece in pieces]
@@ -498,8 +500,8 @@ def _reject_link(path: StoragePath, status: FileStatus) -> FileStatus:
 
 
 def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
-    """Check a new name. Raises InvalidName even for surrounding spaces, because the statement uses the name as
-    written.
+    """Check a new entry's name. The statement would use the name exactly as written, so surrounding whitespace is not
+    stripped but also raises InvalidName.
     """
     if checked_new_name(path.name, is_directory=is_directory) != path.name:
         raise errors.InvalidName("A new name begins and ends with no blank.")
@@ -514,7 +516,9 @@ def _errors_about(requested: _RequestedPath) -> Generator[None]:
 
 
 def error_about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
-    """Return the error for a statement. Its message contains the path, and every denial becomes `permission_denied`."""
+    """Return the error to report to a statement: its message contains the path, and all denials become
+    `permission_denied`.
+    """
     message = error.message if path in error.message else f"{path}: {error.message}"
     if isinstance(error, errors.PermissionDenied):
         return errors.PermissionDenied(message if message.startswith(path) else f"{path}: {message}")

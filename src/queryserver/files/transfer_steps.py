@@ -1,6 +1,6 @@
-"""Steps for moving or copying several objects (Contract storage 7.3, 7.4, 7.5).
+"""The steps of a move or copy that the store cannot perform atomically (Contract storage 7.3, 7.4, 7.5).
 
-Each step is recorded before and after it is performed, so that another process knows what exists.
+Each step is recorded before and after it is performed, so that after a crash another process can continue or roll back.
 """
 
 from asyncio import TaskGroup
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str, FileStatus]]:
-    """Yield the entry and all entries below it, each with its path relative to the entry. Directories precede their
+    """Yield the entry and all entries below it, each with its path relative to the entry. A directory precedes its
     contents.
 
-    The entry's own relative path is empty. Links are not followed. Keeps the paths of unlisted directories and one
-    batch in memory.
+    The relative path of the entry itself is empty. Links are not followed. Memory holds one batch and the paths of the
+    directories still to be listed.
     """
     yield "", entry
     pending = [""] if entry.is_directory else []
@@ -59,19 +59,21 @@ def joined(directory: str, path: str) -> str:
 
 @dataclass(slots=True)
 class Attempts(Generic[T]):
-    """The outcomes of many items. Items in neither list were not started."""
+    """The outcomes of processing several items. Items in neither list were not started."""
 
     done: list[T] = field(default_factory=list[T])
     failed: list[tuple[T, errors.QueryServerError]] = field(default_factory=list[tuple[T, errors.QueryServerError]])
 
     def raise_failure(self) -> None:
-        """Raise the first failure."""
+        """Raise the first error, if any."""
         for _, error in self.failed:
             raise error
 
 
 async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_once: int) -> Attempts[T]:
-    """Process up to `at_once` items concurrently. After a failure, items in progress finish and no more are started."""
+    """Process up to `at_once` items concurrently. After a failure, items in progress finish, but no more are
+    started.
+    """
     attempts: Attempts[T] = Attempts()
     pending = iter(items)
 
@@ -99,7 +101,7 @@ _MAX_STREAMS = 4
 _MAX_DELETIONS = 8
 _MAX_LINKS_SHOWN = 1000
 _OWNER_BITS = 0o700
-# Uploads without progress for this long are aborted, so any older upload belongs to a crashed process.
+# Uploads without progress for this long are aborted, so older temporary files belong to crashed processes.
 _ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
@@ -112,13 +114,15 @@ class TransferResult:
     source: StoragePath
     target: StoragePath
     skipped_links: Sequence[str] = ()
-    """The first skipped links, sorted, in normal form."""
+    """Paths of at most 1000 skipped links, sorted, in normal form."""
     skipped_files: Sequence[str] = ()
-    """Files above the store's limit, sorted, in normal form."""
+    """Paths of the files above the store's copy limit, sorted, in normal form."""
 
 
 class TransferSteps:
-    """One transfer's steps under its lease. Raises OperationInProgress once another process has taken over."""
+    """The steps of one transfer, under its lease. All raise OperationInProgress if another process has taken it
+    over.
+    """
 
     def __init__(
         self,
@@ -139,7 +143,7 @@ class TransferSteps:
         self._one_store = source.path.scheme is target.path.scheme
 
     async def copy(self, entry: FileStatus) -> None:
-        """Copy and verify everything. On failure, roll back and report this in the error's details."""
+        """Copy and verify all entries. On failure, roll back, and set `rolled_back` in the error's details."""
         try:
             await self._list(entry)
             await self._copy_keys(EntryKind.DIRECTORY, self._make_directory, at_once=1)
@@ -159,9 +163,10 @@ class TransferSteps:
             raise
 
     async def finish(self) -> TransferResult:
-        """Delete the source unless this is a copy. The target is complete.
+        """End the transfer after its target is complete. For a move, first delete the source.
 
-        Raises EntryChanged, and StorageError with `state` and `remaining` if the same call may be retried.
+        Raises EntryChanged if the source has changed since it was copied. If the source could not be deleted and the
+        same call may be retried, raises StorageError with `state` and `remaining` in its details.
         """
         links = await self._skipped(EntryKind.LINK, at_most=_MAX_LINKS_SHOWN)
         files = await self._skipped(EntryKind.FILE)
@@ -173,7 +178,7 @@ class TransferSteps:
         return moved
 
     async def roll_back(self) -> None:
-        """Remove what this transfer created, and nothing else."""
+        """Delete the entries that this transfer created in the target; leave all other entries."""
         if not self._transfer.overwrite:
             async for keys in self._windows(EntryKind.FILE, _CREATED):
                 await self._delete_each(keys, self._remove_file)
@@ -181,7 +186,7 @@ class TransferSteps:
         await self._advance(TransferState.ROLLED_BACK)
 
     async def _list(self, entry: FileStatus) -> None:
-        """Record every source entry before the first write."""
+        """Record all source entries before the target is written."""
         batch: list[TransferKey] = []
         number = files = 0
         async with aclosing(walk(self._from.storage, entry)) as found:
@@ -208,7 +213,9 @@ class TransferSteps:
             )
 
     async def _require_one_kind(self, entry: FileStatus) -> None:
-        """Raise AmbiguousName if a path is both a file and a directory, which would make a copy ambiguous."""
+        """Raise AmbiguousName if any source path is both a file and a directory, because the copy would be
+        ambiguous.
+        """
         if not isinstance(self._from.storage, KeyedStorage):
             return
         both = await self._records.repeated_path(self._lease.transfer_id)
@@ -234,7 +241,7 @@ class TransferSteps:
         async for keys in self._windows(kind, (KeyState.LISTED,)):
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
-            # A failed entry may still exist, unless it failed because its name was already taken.
+            # A failed call may still have created the entry, except if the name was already taken.
             made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, errors.PathExists)]
             await self._mark(made, KeyState.COPIED)
             if attempts.failed:
@@ -242,7 +249,7 @@ class TransferSteps:
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
             for key, error in attempts.failed:
                 if key.entry.is_file and isinstance(error, errors.StorageError):
-                    # The store may have left something behind.
+                    # The store may have kept an incomplete upload.
                     await self._record_unlisted_upload(key)
             attempts.raise_failure()
 
@@ -251,7 +258,9 @@ class TransferSteps:
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
-        """Once directories are complete, set the source's mode on those where it forbids writing."""
+        """Set the permissions of directories whose source lacks owner permissions. Until now, their entries had to be
+        written.
+        """
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 is_closed = self._keeps_modes(key) and key.entry.permissions & _OWNER_BITS != _OWNER_BITS
@@ -274,7 +283,7 @@ class TransferSteps:
         self._progress.advance()
 
     async def _stream(self, key: TransferKey) -> None:
-        """Copy to the other store. A move also reads the copy back and compares digests before deleting the source."""
+        """Copy one file to another store. For a move, also read the copy back and compare digests."""
         path, target = self._source_of(key), self._target_of(key)
         sent = CheckedContent(self._from.storage.read(path, version=key.entry))
         async with aclosing(sent.pieces()) as body:
@@ -286,7 +295,7 @@ class TransferSteps:
         ):
             return
         if self._transfer.overwrite:
-            # The replaced file is already lost, and a corrupt file would be worse than none.
+            # The replaced file is already lost, and no file is better than a corrupt one.
             await _delete(self._to.storage, target)
         raise errors.VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
 
@@ -328,7 +337,9 @@ class TransferSteps:
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:
-        """Delete directories, deepest first. With `leaves_links`, keep directories that contain skipped links."""
+        """Delete the source directories, deepest first. If `leaves_links` is set, keep those that contain skipped
+        links.
+        """
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 try:
@@ -339,8 +350,8 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _remove_file(self, key: TransferKey) -> None:
-        """Remove a file from the target. If its copy was only started, the file may not exist, or belong to another
-        client.
+        """Delete a copied file from the target. If the copy was only started, the file may not exist; if its size
+        differs, it belongs to another client and is kept.
         """
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
@@ -354,8 +365,8 @@ class TransferSteps:
         await _delete(storage, target)
 
     async def _record_unlisted_upload(self, key: TransferKey) -> None:
-        """Let the clean-up remove a crashed process's upload, which cannot be distinguished from an active upload
-        yet.
+        """Record the target for the orphan sweep, which aborts an incomplete upload later. A crashed process's upload
+        cannot yet be distinguished from an active one.
         """
         if not isinstance(self._to.storage, UnlistedUploads):
             return
@@ -369,8 +380,8 @@ class TransferSteps:
                 try:
                     await _delete_directory(self._to.storage, target)
                 except errors.DirectoryNotEmpty:
-                    # Other clients' entries remain. Recent entries from a crashed process cannot be distinguished from
-                    # them.
+                    # The directory stays if other clients have created entries in it. Raise if it only has temporary
+                    # files, which are still too recent to be recognized as those of a crashed process.
                     if not await _has_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
@@ -415,9 +426,9 @@ class TransferSteps:
 
 
 def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
-    """Return whether an entry appears unchanged since it was listed.
+    """Return whether the entry appears unchanged since it was listed.
 
-    If the store has tags, they decide, because its listings may report finer modification times than `stat`.
+    If both have tags, the modification times are not compared, because listings may report finer ones than `stat`.
     """
     if listed.tag and now.tag:
         return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)
@@ -425,7 +436,7 @@ def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
 
 
 async def _delete_directory(storage: Storage, path: str) -> None:
-    """Delete a directory that is empty except for orphaned temporary files. Raises DirectoryNotEmpty."""
+    """Delete a directory, including any orphaned temporary files in it. Raises DirectoryNotEmpty for other entries."""
     try:
         await _delete(storage, path)
     except errors.DirectoryNotEmpty:
@@ -440,7 +451,7 @@ async def _has_entries(storage: Storage, path: str) -> bool:
 
 
 async def _delete(storage: Storage, path: str) -> None:
-    """Delete a file or an empty directory if it exists."""
+    """Delete a file or an empty directory; do nothing if it does not exist."""
     try:
         await storage.delete(path, recursive=False)
     except errors.PathNotFound:

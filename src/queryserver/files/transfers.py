@@ -1,4 +1,4 @@
-"""Moves and copies under leases, so that another process continues them after a crash (Contract storage 7.5)."""
+"""Moves and copies under leases. After a crash, another process finishes or rolls them back (Contract storage 7.5)."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TransferTimes:
-    """Lease duration, and intervals for renewing leases and taking over orphans."""
+    """Lease duration, and the intervals at which leases are renewed and orphaned transfers taken over."""
 
     lease: timedelta = timedelta(seconds=60)
     renew_every: timedelta = timedelta(seconds=15)
@@ -46,9 +46,9 @@ class TransferTimes:
 
 
 class Transfers:
-    """Moves and copies. Inside `running()`, crashed processes' transfers are finished or rolled back.
+    """Runs moves and copies. While `running()`, also finishes or rolls back the transfers of crashed processes.
 
-    `body` creates a call's final response body; `owner` identifies this process.
+    `body` creates the final response body of a call; `owner` identifies this process in leases.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Transfers:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Take over crashed processes' transfers inside the context."""
+        """Periodically take over the transfers of crashed processes until the context exits."""
         async with background(
             every(self._times.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
         ):
@@ -83,8 +83,8 @@ class Transfers:
     async def begin(
         self, transfer: Transfer, locations: tuple[Location, Location], entry: FileStatus, progress: Progress
     ) -> TransferResult:
-        """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended, and the errors of the
-        steps.
+        """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended yet, and the errors of
+        `TransferSteps`.
         """
         claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
@@ -100,12 +100,12 @@ class Transfers:
     async def claim_unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """Claim an unfinished transfer of the same call whose source must still be deleted, or return None if there is
-        none.
+        """Claim and return an earlier transfer of the same call that has only its source left to delete, or return
+        None.
 
-        A copy that a crashed process left incomplete is rolled back first, so that the call starts again. Raises
-        OperationInProgress if a live process is working on it, or if a crashed process wrote so recently that its
-        writes cannot be distinguished from those of a live process.
+        If a crashed process left the copy incomplete, rolls it back and returns None, so that the call starts again.
+        Raises OperationInProgress if a live process owns the transfer, or if the crashed process wrote so recently that
+        its files cannot yet be distinguished from those of a live process.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
         exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
@@ -125,7 +125,7 @@ class Transfers:
         return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
-        """Finish or roll back crashed processes' transfers; return how many."""
+        """Finish or roll back transfers of crashed processes; return how many were taken over."""
         orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
         for claimed in orphans:
             await self._finish_orphan(claimed)
@@ -138,7 +138,9 @@ class Transfers:
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _finish_orphan(self, claimed: ClaimedTransfer) -> None:
-        """Finish or roll back one transfer, and close its operation. A failure is retried after the lease expires."""
+        """Finish or roll back one transfer and close its operation. If that fails, it is retried after the lease
+        expires.
+        """
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
@@ -160,15 +162,15 @@ class Transfers:
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
     async def _with_lease(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work while renewing its lease. The lease of interrupted work is released immediately."""
+        """Run the work while renewing its lease. If the work is interrupted, release the lease immediately."""
         task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
         try:
             await self._renew_until_done(lease, task)
             return task.result()
         except QueryServerError:
-            # A failed deletion waits for its user to retry. Other failed work has ended or will end soon.
+            # The steps have already ended or released the transfer, or its lease will expire.
             raise
-        except BaseException:  # also on cancellation, so that the lease is released
+        except BaseException:  # includes CancelledError: the lease must be released
             await _cancel_and_wait(task)
             await asyncio.shield(self._release(lease, again_after=timedelta(0)))
             raise
@@ -176,8 +178,8 @@ class Transfers:
             await _cancel_and_wait(task)
 
     async def _renew_until_done(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
-        """Renew the lease until the task ends. Raises OperationInProgress or DatabaseUnavailable if the lease is
-        lost.
+        """Renew the lease until the task ends. Raises OperationInProgress if another process has taken it over, or
+        DatabaseUnavailable if it could not be renewed before it expires.
         """
         lasting_s, every_s = self._times.lease.total_seconds(), self._times.renew_every.total_seconds()
         last_renewed = time.monotonic()
@@ -198,7 +200,7 @@ class Transfers:
 
 
 async def _cancel_and_wait(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task that is still running, and wait until it has ended."""
+    """Cancel the task if it is still running, and wait until it has ended."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -1,7 +1,7 @@
-"""Users' trash: move entries to the trash, restore them, empty the trash (Contract storage 8).
+"""The users' trash: moves entries to the trash, restores them, and empties the trash (Contract storage 8).
 
-A store's `trash_root` returns its location (`stores/webhdfs/storage.py` for HDFS, `stores/ozone.py`,
-`stores/local/storage.py`). Below it every store has `Current/<original path>`, created here.
+The `trash_root` method of a store returns the trash's path (see `stores/webhdfs/storage.py` for HDFS, `stores/ozone.py`
+and `stores/local/storage.py`). Trashed entries are moved to `Current/<original path>` below it.
 """
 
 import re
@@ -21,7 +21,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class TrashDirectory:
-    """The trash for one path. On HDFS, for example, `root` is `/user/<name>/.Trash`."""
+    """The trash that applies to one path. On HDFS, for example, `root` is `/user/<name>/.Trash`."""
 
     root: StoragePath
     storage: Storage
@@ -33,7 +33,7 @@ class TrashDirectory:
 
 
 async def _trash_of(location: Location) -> TrashDirectory:
-    """Return the trash for a path. Raises trash_not_supported."""
+    """Return the trash that applies to the location. Raises trash_not_supported, NotSupported."""
     storage = location.storage
     if not isinstance(storage, TrashStorage):
         raise errors.trash_not_supported(f"The store {location.path.scheme} has no trash.")
@@ -67,7 +67,9 @@ async def _move_to_trash(location: Location) -> StoragePath:
 
 
 async def _create_in_trash(trash: TrashDirectory, directory_path: StoragePath) -> StoragePath:
-    """Create a directory in the trash if missing. If a file has its name, the directory gets a different name."""
+    """Create a directory in the trash unless it exists, and return its path. If a file is in the way, the directory
+    that needs its name gets a timestamp appended.
+    """
     try:
         return await _create(trash, directory_path)
     except (errors.PathExists, errors.NotADirectory):
@@ -90,7 +92,7 @@ async def _create(trash: TrashDirectory, directory: StoragePath) -> StoragePath:
 
 
 def _unique_name(name: str) -> str:
-    """Return the name with a timestamp appended, truncated to the maximum name length."""
+    """Append a timestamp to the name, truncating the name so that the result is not too long."""
     number = str(time.time_ns() // 1_000_000)
     if is_escaped(name):
         return escaped_name(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
@@ -105,8 +107,8 @@ class Trash:
         self._audit = audit
 
     async def find(self, caller: Caller, path: StoragePath) -> StoragePath | None:
-        """Return the caller's home directory in the trash, else the trash itself, else None. Raises
-        trash_not_supported.
+        """Return the path of the trashed home directory if it exists, otherwise of the trash itself if it exists,
+        otherwise None. Raises trash_not_supported.
         """
         trash = await _trash_of(self._stores.location(caller, path))
         home = self._stores.home(caller, path.scheme)
@@ -128,7 +130,9 @@ class Trash:
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
-        """Empty the caller's trash; return its path and the number of entries. Raises trash_not_supported."""
+        """Empty the caller's trash. Return its path and the number of deleted top-level entries. Raises
+        trash_not_supported.
+        """
         trash = await _trash_of(self._stores.location(caller, path))
         with self._audit.event(caller, "storage.trash.purge", trash.root):
             purged, checkpoints = 0, list[str]()
@@ -143,8 +147,8 @@ class Trash:
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
-    """Return an entry's original path. Raises not_in_trash outside the trash, and for the trash itself or a
-    checkpoint.
+    """Return the original path of a trashed entry. Raises not_in_trash for paths outside the trash, the trash itself,
+    and its checkpoints (`Current` and timestamps).
     """
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
     if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
@@ -168,17 +172,17 @@ class DeletedEntry:
 
 
 class Deletions:
-    """Deletes entries via rmtree and its aliases."""
+    """Deletes entries, for rmtree and its aliases."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit
 
     def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Location:
-        """Run the checks that do not call the store. Raises root_not_allowed, trash_not_supported, access errors."""
+        """Run the checks that need no store call. Raises root_not_allowed, trash_not_supported, and access errors."""
         location = self._stores.location(caller, path)
         traits = location.file_system.traits
-        # An Ozone service is also a root.
+        # In Ozone, the services themselves are roots, too.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
             raise errors.root_not_allowed(f"{path} cannot be deleted.")
@@ -187,7 +191,8 @@ class Deletions:
         return location
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> DeletedEntry:
-        """Delete an entry with its content, permanently or to the trash; `skip_trash=None` uses the store's default.
+        """Delete an entry and everything below it, or move it to the trash. If `skip_trash` is None, the store's
+        default applies.
 
         Raises the errors of `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for
         non-empty buckets.

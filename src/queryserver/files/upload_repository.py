@@ -1,4 +1,4 @@
-"""Unfinished upload records, claims on them, and orphan clean-up."""
+"""Records of unfinished writes and multipart uploads, claims on uploads, and the removal of orphaned files."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ from queryserver.platform.threads import background, now_and_every, renewed
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWrite:
-    """A directory that is being written to. A crash may leave temporary files in it."""
+    """A record of an entry that is being written. A crash may leave temporary files in its directory."""
 
     id: UUID
     directory: StoragePath
     name: str
-    """The entry's name; empty if unknown, as in records from earlier versions."""
+    """The name of the entry; empty in records of earlier versions."""
     user: StorageUser
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTerms:
-    """An upload's properties, fixed by its first part."""
+    """The properties of an upload, which its first part determines."""
 
     target: StoragePath
     plan: PartPlan
@@ -44,7 +44,7 @@ class UploadTerms:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPart:
-    """A part that the store has, and its digest."""
+    """A stored part and its digest."""
 
     stored: StoredPart
     sha256: bytes
@@ -52,14 +52,14 @@ class ReceivedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUpload:
-    """A multipart upload. `user` is the user whose rights apply in the store."""
+    """A multipart upload. `user` is the user whose permissions apply in the store."""
 
     id: UUID
     client_uuid: UUID
     user: StorageUser
     terms: UploadTerms
     staging: str | None
-    """The store's name for the staging area; None until it has been created."""
+    """The name that the store has given the staging area; None until the staging area has been created."""
     result: FileStatus | None
     """The joined file; None while the upload is unfinished."""
     expires_at: datetime
@@ -68,7 +68,7 @@ class PartUpload:
 
 @dataclass(frozen=True, slots=True)
 class NewUpload:
-    """An upload to be recorded."""
+    """A new upload that has not been recorded yet."""
 
     id: UUID
     user_id: int
@@ -155,7 +155,7 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 
 
 class UnfinishedWrites:
-    """Records directories that are being written to. Each method runs one statement. All raise DatabaseUnavailable."""
+    """Records of unfinished writes. Each method runs one SQL statement and may raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -167,21 +167,22 @@ class UnfinishedWrites:
         )
 
     async def touch(self, write_id: UUID) -> bool:
-        """Record that the write continues. Return False if the record no longer exists."""
+        """Record that the write is still running. Return False if the record no longer exists."""
         touched = await self._database.execute(
             "update unfinished_writes set touched_at = now() where id = $1", write_id
         )
         return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record, if it exists, because the directory has no orphaned files."""
+        """Delete the record, if it exists: the write has left no orphaned files."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(
         self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
     ) -> Sequence[UnfinishedWrite]:
-        """Return writes not touched for `older_than`. Excludes directories with an open multipart upload, a running
-        transfer, or another recently touched write whose files may be older than its record.
+        """Return at most 1000 writes that have not been touched for `older_than`. Omits directories with an open
+        multipart upload, a running transfer, or another write touched within `others_within`, because its files may be
+        older than its record.
         """
         return [
             UnfinishedWrite(
@@ -195,37 +196,40 @@ class UnfinishedWrites:
 
 
 class PartUploads:
-    """All users' and instances' multipart uploads. Each method runs one transaction. All raise DatabaseUnavailable.
+    """Records of all multipart uploads. Each method runs one transaction and may raise DatabaseUnavailable.
 
-    Work on an upload or part starts with a claim, which is exclusive as long as it is renewed.
+    Any work on an upload or part requires a claim, which is exclusive as long as it is renewed.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
-        """Return the user's existing upload with that `client_uuid`, or else record and return `new`.
+        """Return the user's upload with the same `client_uuid` if it exists; otherwise record and return `new`.
 
         Return None if the user already has `max_open` unfinished uploads.
         """
         async with self._database.transaction() as connection:
-            # The lock makes counting and inserting atomic.
+            # The lock serializes a user's calls, so that the count is still correct when the row is inserted.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
             existing = await _read(connection, new.user_id, new.client_uuid)
             if existing is None:
-                # Frees an expired upload's key. The upload's record stays until its parts are removed from the store.
+                # Free the key of an expired upload. Its record must stay until its parts have been removed from the
+                # store.
                 await connection.execute(_DETACH_EXPIRED, new.user_id, new.client_uuid)
                 await connection.execute(_OPEN, *_values(new), keep, max_open)
                 existing = await _read(connection, new.user_id, new.client_uuid)
         return existing
 
     async def read(self, user_id: int, client_uuid: UUID) -> PartUpload | None:
-        """Return an upload that has not expired."""
+        """Return the user's upload, or None if it does not exist or has expired."""
         async with self._database.connection() as connection:
             return await _read(connection, user_id, client_uuid)
 
     async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim an upload or renew the claim. Return False if another claimant has it or it no longer exists."""
+        """Claim an upload or renew the claim. Return False if another claimant holds it or the upload no longer
+        exists.
+        """
         return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
@@ -245,9 +249,9 @@ class PartUploads:
         return await self._database.execute(_RECORD_RESULT, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim a part that has not arrived, or renew the claim.
+        """Claim a part that has not been received, or renew the claim.
 
-        Return False if another claimant has it, the part has arrived, or the upload no longer exists.
+        Return False if another claimant holds the part, the part has been received, or the upload is no longer open.
         """
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
@@ -255,7 +259,9 @@ class PartUploads:
         await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
     async def record_part(self, upload_id: UUID, claimant: UUID, part: ReceivedPart, *, keep: timedelta) -> bool:
-        """Record a stored part. The upload then expires after `keep`. Return False if the claim was lost."""
+        """Record a stored part and extend the upload's expiry to `keep` from now. Return False if the claim was
+        lost.
+        """
         stored = part.stored
         changed = await self._database.execute(
             _RECORD_PART, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
@@ -263,11 +269,11 @@ class PartUploads:
         return changed == 1
 
     async def forget(self, upload_id: UUID) -> None:
-        """Remove an upload's record, if it exists."""
+        """Delete the record of an upload, if it exists."""
         await self._database.execute("delete from part_uploads where id = $1", upload_id)
 
     async def expired(self, *, limit: int) -> Sequence[PartUpload]:
-        """Return expired uploads and deleted users' uploads, without their parts, oldest first."""
+        """Return expired uploads and uploads of deleted users, without their parts, in order of expiry."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
             order by expires_at limit $1""",
@@ -333,14 +339,14 @@ def _values(new: NewUpload) -> tuple[object, ...]:
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""If a claim is not renewed for this long, another process may take over the work."""
+"""Another process may take over a claim that has not been renewed for this long."""
 RENEW_EVERY_S = LEASE.total_seconds() / 4
 
 _MAX_PAUSE_S = 1.0
 
 
 async def attempts(within_s: float) -> AsyncGenerator[None]:
-    """Yield immediately, and again after growing pauses, until the time is over."""
+    """Yield immediately, and again after increasing pauses, until `within_s` has passed."""
     clock = asyncio.get_running_loop().time
     end = clock() + within_s
     pause_s = 0.02
@@ -355,18 +361,21 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _AGE_TOLERANCE = timedelta(minutes=15)
-"""How much newer a file may be than its record's last renewal."""
+"""How much later than the last renewal of its record a file may have been modified."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
-    # Unfinished files keep their creation time in these stores, and servers of earlier versions renew every 5 minutes.
+    # In these stores, unfinished files keep their creation time, and earlier versions renew records every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""Time without renewal after which the writing process counts as crashed, by scheme."""
+"""How long a record must go without renewal before its process counts as crashed, by scheme."""
 
 
 class OrphanSweep:
-    """Records writes in progress. Removes files that crashed processes left, or that were not finished within `age`."""
+    """Records writes in progress, and removes the temporary files of writes whose process has crashed.
+
+    `age` is the minimum age of orphaned files that `clean_up` removes.
+    """
 
     def __init__(
         self,
@@ -385,14 +394,16 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def recorded_write(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
-        """Record an entry's write inside the block, which may leave temporary files. Raises DatabaseUnavailable."""
+        """Record that the block writes an entry, so that its temporary files can be removed after a crash. Raises
+        DatabaseUnavailable.
+        """
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
             async with self.renewing(write_id):
                 yield
         except (StorageError, DirectoryNotEmpty):
-            # The store may have left something behind.
+            # Temporary files may remain, so the record stays.
             raise
         except QueryServerError:
             await self.end(write_id)
@@ -400,25 +411,30 @@ class OrphanSweep:
         await self.end(write_id)
 
     def renewing(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
-        """Renew the record inside the block, so that files left by a crash are no older than their record."""
+        """Renew the record while the block runs, so that the record is never older than the files that a crash
+        leaves.
+        """
         return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
-        """Record that an entry is being written. Raises DatabaseUnavailable."""
+        """Record that the entry at `path` is being written. Raises DatabaseUnavailable."""
         directory, _, name = path.path.rpartition("/")
         await self._writes.begin(UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record. If removal fails, the only cost is an extra listing of its directory."""
+        """Delete the record. If this fails, log a warning: a remaining record only causes its directory to be listed
+        once more.
+        """
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
             log.warning("record of a finished write stays")
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """Remove expired uploads and orphaned files; return how many of each kind.
+        """Remove expired uploads and orphaned files. Return the number of uploads and of swept directories.
 
-        `older_than` overrides the minimum age of orphaned files. Uploads have their own expiry.
+        If `dry_run` is set, remove nothing and return what would be processed. `older_than` overrides the minimum age
+        of orphaned files; it does not affect uploads, which have their own expiry.
         """
         age = self._age if older_than is None else older_than
         expired = await self._uploads.expired(limit=_BATCH)
@@ -433,9 +449,9 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Remove crashed processes' orphans, at the start and then periodically.
+        """Remove the orphaned files of crashed processes, at startup and then every 30 s.
 
-        `alone` says that no other process uses the stores, so everything started earlier is orphaned.
+        If `alone` is set, no other process uses the stores, so the first sweep treats all earlier writes as orphaned.
         """
         async with background(self._sweep_always(alone=alone), "storage-orphans-sweep"):
             yield
@@ -450,8 +466,8 @@ class OrphanSweep:
         await now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
-        """Remove the orphans of processes that stopped renewing their records; return how many directories were
-        swept.
+        """Remove the orphaned files of processes that no longer renew their records. Return the number of swept
+        directories.
         """
         return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
 
@@ -460,7 +476,9 @@ class OrphanSweep:
         return sum([await self._sweep_directory(write, older_than) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
-        """Remove an upload. Return False if the store fails; the next sweep retries."""
+        """Remove an upload and its parts. Return False if it is claimed or the store fails; the next `clean_up`
+        retries.
+        """
         claimant = uuid4()
         if not await self._uploads.claim(upload.id, claimant, lease=_SWEEP_LEASE):
             return False
@@ -478,7 +496,7 @@ class OrphanSweep:
         return True
 
     async def _sweep_directory(self, write: UnfinishedWrite, age: timedelta) -> bool:
-        """Sweep a directory. Return False if the store fails; the next sweep retries."""
+        """Remove the orphaned files of a write. Return False if the store fails; the next sweep retries."""
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)
@@ -491,7 +509,7 @@ class OrphanSweep:
             log.warning("directory not swept", scheme=write.directory.scheme, code=error.code)
             return False
         except QueryServerError as error:
-            # The directory no longer exists, or its user may no longer read it.
+            # The directory no longer exists, or the user may no longer access it.
             log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
         await self._writes.end(write.id)
         return True

@@ -1,4 +1,4 @@
-"""Uploads of whole files in one request (Contract storage 9.1)."""
+"""Uploads of whole files in a single request (Contract storage 9.1)."""
 
 import asyncio
 import hashlib
@@ -16,15 +16,15 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
-# For smaller chunks, neither reading ahead nor hashing in a thread is worthwhile.
+# Below this size, neither reading ahead nor hashing in a thread is worthwhile.
 _LARGE_CHUNK_BYTES = 64 * 1024
-# Overhead for boundaries, headers and fields in the request body.
+# Allowance for the multipart boundaries, headers and form fields in a request body.
 _BODY_OVERHEAD_BYTES = 8 * 1024
 _DISK_TIMEOUT_S = 10.0
 
 
 class UploadRules:
-    """Checks to run before an upload. `max_bytes` is None if file sizes are unlimited."""
+    """Checks that every upload must pass first. `max_bytes` is None if file sizes are unlimited."""
 
     def __init__(
         self, stores: Stores, extensions: ExtensionRules, *, is_enabled: bool = True, max_bytes: int | None = None
@@ -35,7 +35,9 @@ class UploadRules:
         self.max_bytes = max_bytes
 
     def admit(self, *, body_bytes: int | None = None, file_bytes: int | None = None) -> None:
-        """Check the sizes announced by the client, if any. Raises upload_disabled, file_too_large."""
+        """Check that uploads are enabled and that the announced size, if any, is allowed. Raises upload_disabled,
+        file_too_large.
+        """
         if not self._is_enabled:
             raise upload_disabled("Uploads are switched off.")
         if self.max_bytes is None:
@@ -45,11 +47,11 @@ class UploadRules:
             raise file_too_large(self.max_bytes)
 
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Location:
-        """Check an upload's target.
+        """Check the target of an upload and return its location.
 
-        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed (the
-        directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
-        PathExists.
+        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed (all
+        three for the directory); root_not_allowed (above the bucket level), InvalidName, extension_not_permitted,
+        extension_restricted, PathExists.
         """
         parent = self._stores.location(caller, directory)
         await parent.require_directory_of_files()
@@ -63,7 +65,7 @@ class UploadRules:
 
 
 class UploadSpace:
-    """Determines how many bytes a caller may upload. `staging_area` is the local root, where parts are staged."""
+    """Determines how many bytes a user may upload. `staging_area` is the local root, or None if not configured."""
 
     def __init__(
         self,
@@ -80,7 +82,11 @@ class UploadSpace:
         self._floor = floor
 
     async def available(self, user: User) -> int:
-        """Return the smallest known limit in bytes, or -1 if unlimited. Raises StorageUnavailable (the local root)."""
+        """Return the smallest limit in bytes that applies: file size, free disk space and quota of the local root; -1
+        if none.
+
+        Raises StorageUnavailable if the local root does not respond.
+        """
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
             room = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, self._staging_area)
@@ -97,20 +103,21 @@ class UploadSpace:
 
 @dataclass(frozen=True, slots=True)
 class FileUpload:
-    """A file as described by its client."""
+    """A file as declared in the client request."""
 
     directory: StoragePath
     name: str
     overwrite: bool = False
     sha256: bytes | None = None
     size_bytes: int | None = None
-    """Announced size, which is never below the actual size; None if unknown."""
+    """Announced size, an upper bound of the actual size; None if unknown."""
 
 
 class CheckedContent:
-    """Counts and hashes the bytes sent to a store, and compares them with the announced values.
+    """Counts and hashes content on its way to a store, and checks it against the size limit and the announced
+    digest.
 
-    Errors are raised before the last byte, so that the store keeps nothing.
+    Errors are raised while the store is still reading, so that the store discards the file.
     """
 
     def __init__(
@@ -133,9 +140,9 @@ class CheckedContent:
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes. Raises file_too_large, VerificationFailed and the content's errors.
+        """Yield the chunks. Raises file_too_large, VerificationFailed, and the errors of the content.
 
-        While a large chunk is stored, it is hashed in a thread and the next chunk is read.
+        While the store processes a large chunk, a thread hashes it, and the next chunk is read.
         """
         next_piece: asyncio.Task[bytes | None] | None = None
         try:
@@ -166,7 +173,7 @@ class CheckedContent:
 
 
 async def sha256_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
-    """Return the SHA-256 of all chunks."""
+    """Return the SHA-256 of the whole content."""
     checked = CheckedContent(content, threads)
     async with aclosing(checked.pieces()) as pieces:
         async for _ in pieces:
@@ -186,7 +193,7 @@ class Uploads:
     async def receive(
         self, caller: Caller, file: FileUpload, content: AsyncGenerator[bytes]
     ) -> tuple[FileStatus, bytes]:
-        """Store one file atomically; return its entry and SHA-256.
+        """Store one file atomically. Return its entry and its SHA-256.
 
         Raises the errors of `UploadRules.target`, `Storage.write` and `content`, and file_too_large,
         VerificationFailed.
@@ -195,7 +202,7 @@ class Uploads:
             location = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
             async with self._orphans.recorded_write(caller, location.path), aclosing(checked.pieces()) as pieces:
-                # The rules have just checked the target, so an object store need not check it again.
+                # The upload rules have just checked the target, so the store need not check it again.
                 storage = location.storage
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(location.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)

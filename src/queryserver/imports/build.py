@@ -1,4 +1,6 @@
-"""Builds the importer's services. `wiring.py` opens the files first, then builds what depends on engines."""
+"""Builds the importer's services. `wiring.py` calls `open_import_files` first, and `import_services` once the
+connectors and statement services exist.
+"""
 
 import asyncio
 import tempfile
@@ -34,7 +36,9 @@ from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-_THREADS = 2  # separate, so that imports do not delay other work; few, since each thread keeps a heap
+_THREADS = (
+    2  # a pool of its own, so that imports do not delay other work; small, because each thread keeps its own heap
+)
 _FILES_AT_ONCE = 4
 
 
@@ -46,12 +50,12 @@ class ImportServices:
     previews: Previews
     tables: TableCreations
     janitor: ImportJanitor
-    """Drops tables left by interrupted imports."""
+    """Drops staging tables that interrupted imports have left."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFiles:
-    """The file services that stay open as long as the server runs."""
+    """The importer's file services, which need no engine and stay open as long as the server runs."""
 
     uploads: ImportUploads
     area: UploadAreaSweep
@@ -60,7 +64,7 @@ class ImportFiles:
     imports: Imports
     unfinished: UnfinishedTables
     import_lost: asyncio.Event
-    """Set when an import was lost with its server."""
+    """Set when an import is lost because its server has crashed; triggers the janitor."""
 
 
 @asynccontextmanager
@@ -107,7 +111,7 @@ def import_services(
     metadata: MetadataServices,
     statements: StatementServices,
 ) -> ImportServices:
-    # Each call holds a sample of several megabytes and its analysis.
+    # Each detection or preview holds a sample of several megabytes in memory.
     slots = FairSemaphore(_FILES_AT_ONCE)
     previews = Previews(files.workbooks, computations, threads, slots)
     tables = TableCreations(

@@ -1,4 +1,6 @@
-"""Detects and previews text files in worker processes. Each task takes the beginning of a file and returns JSON."""
+"""The tasks that detect and preview text files in worker processes. Each takes the beginning of a file and returns a
+JSON-serializable value.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,24 +43,26 @@ from queryserver.formats.table_files import (
 )
 
 MORE_NEEDED = "more"
-"""The result of a task that needs more of the file."""
+"""Returned by a task that needs more of the file."""
 
 CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
-"""Bytes to read after the sample to complete a field, which has at most 1 MiB characters of up to four bytes."""
+"""Bytes to read after the sample to complete a truncated field: at most 1 Mi characters of up to four bytes each."""
 
 _FEED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
-"""Step size for reading the first records, of which only a few dozen are needed."""
+"""Chunk size for reading the first records. It is small because only a few dozen records are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """The form of a text, as given or detected from its beginning."""
+    """Delimiters, encoding and skipped lines of a text file, each either given or detected from the file's
+    beginning.
+    """
 
     delimiters: Delimiters
     encoding: str
     is_encoding_given: bool
-    """If given, at least nine tenths of the text must be valid in this encoding."""
+    """Whether the caller has given the encoding. At least nine tenths of the text must then be valid in it."""
     is_encoding_certain: bool
     skipped: SkippedLines
 
@@ -72,7 +76,10 @@ class DetectedHeader:
 
 
 class _TextSample:
-    """The beginning of a file. `is_whole` if the sample is the whole file, `is_last` if no more will be read."""
+    """The beginning of a file, divided into the sample and the text after it.
+
+    `is_whole` is set if the sample is the whole file, `is_last` if no more of the file will be read.
+    """
 
     def __init__(self, head: bytes, options: Mapping[str, Any]) -> None:
         self._head = head
@@ -81,11 +88,11 @@ class _TextSample:
         self.is_last: bool = self._has_end or options["is_last"]
 
     def sample(self, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
-        """Yield the sample in chunks, each with a flag that is true if the file ends there."""
+        """Yield the sample in chunks, each with a flag that says whether the file ends after it."""
         return self._pieces(0, min(len(self._head), SAMPLE_TEXT_BYTES), step_bytes)
 
     def rest(self) -> Iterator[tuple[bytes, bool]]:
-        """Yield the text after the sample, up to the length of the longest field."""
+        """Yield the text after the sample, up to the maximum length of a field."""
         return self._pieces(SAMPLE_TEXT_BYTES, len(self._head), _FEED_BYTES)
 
     def _pieces(self, start: int, end: int, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
@@ -95,7 +102,7 @@ class _TextSample:
 
 
 class _RecordSample:
-    """The first records of a text; `unclosed` are the numbers of the records with an unclosed quote."""
+    """The first records of a text file; `unclosed` holds the numbers of the records with an unclosed quote."""
 
     def __init__(self, form: TextForm) -> None:
         self.decoder = Decoder(form.encoding)
@@ -108,7 +115,7 @@ class _RecordSample:
         return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
-        """Read until there are enough records; returns whether there are.
+        """Read until `is_enough` accepts the records. Return False if the input ends before that.
 
         After a long unclosed quote, a single chunk may add many records.
         """
@@ -123,13 +130,13 @@ class _RecordSample:
     def end(self) -> None:
         """Treat the text read so far as complete.
 
-        Raises record_too_long if a field is incomplete, and thus too long.
+        Raises record_too_long if the last field is still incomplete, which means that it is too long.
         """
         list(self._reader.parts("", final=True))
 
 
 class _BlockSample:
-    """The records of a text as blocks of `width` columns."""
+    """The records of a text file as columnar blocks of `width` columns."""
 
     def __init__(self, form: TextForm, width: int) -> None:
         self.blocks: list[Block] = []
@@ -141,7 +148,7 @@ class _BlockSample:
         return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], max_rows: int) -> bool:
-        """Read until there are more than `max_rows` rows; returns whether there are."""
+        """Read until there are more than `max_rows` rows. Return False if the input ends before that."""
         for piece, is_end in pieces:
             self.blocks += self._reader.feed(piece)
             if is_end:
@@ -151,7 +158,7 @@ class _BlockSample:
         return False
 
     def end(self) -> None:
-        """Treat the text read so far as complete, as `_RecordSample.end` does."""
+        """Treat the text read so far as complete. Raises record_too_long, as `_RecordSample.end` does."""
         list(self._reader.finish())
 
 
@@ -164,9 +171,10 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """Detect the form of a text, as a DetectedFormat dict, or the type of another file. Without `encoding`, detects it.
+    """Detect the format of a text file (a DetectedFormat as a dict), or the type of any other file.
 
-    With `is_given`, returns only the type, by the rules for a type given by the caller.
+    If the option `encoding` is None, the encoding is detected. If `is_given` is set, only the type is returned,
+    according to the rules for a type that the caller has given.
 
     Raises file_empty, UnsupportedFormat, encoding_failed.
     """
@@ -184,16 +192,17 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """Return the columns and first rows; EXCEL if the file begins like a workbook, MORE_NEEDED if `head` is too short.
+    """Return the columns and first rows, EXCEL if the file begins like a workbook, or MORE_NEEDED if `head` is too
+    short.
 
-    The option `reading` is a ReadingOptions dict. `is_whole` is set if `head` is the whole file, `is_last` if no more
-    will be read.
+    The option `reading` is a ReadingOptions as a dict. `is_whole` is set if `head` is the whole file, `is_last` if no
+    more of the file will be read.
     """
     form = _text_form(head, options)
     if form is None:
         return FileType.EXCEL
     text, has_header, first = _TextSample(head, options), options["has_header"], _RecordSample(form)
-    # One row more than is analyzed shows whether the file continues.
+    # Read one row more than is analyzed, to know whether the file continues.
     max_rows = SAMPLE_RECORDS + has_header
     is_enough = first.read(text.sample(_STEP_BYTES), lambda records: len(records) >= FIRST_RECORDS)
     blocks = None
@@ -206,7 +215,8 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         return MORE_NEEDED
     analysis = _analysis(form, text, first, blocks, options)
     if not is_enough:
-        # A field cut off at the end of the sample may be too long, and an import would reject its record.
+        # The field at the end of the sample may be too long, in which case an import would reject its record. Read on
+        # to check.
         if blocks is None:
             if not first.read(text.rest(), _too_many_records):
                 first.end()
@@ -225,7 +235,7 @@ def _analysis(
 ) -> Analysis:
     """Analyze the sample.
 
-    Without `blocks`, `first` has all its records. Raises file_empty, record_too_long, encoding_failed.
+    If `blocks` is None, `first` holds all records of the sample. Raises file_empty, record_too_long, encoding_failed.
     """
     decoder = first.decoder if blocks is None else blocks.decoder
     if form.is_encoding_given:
@@ -247,9 +257,10 @@ def _analysis(
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """Detect whether the file has a header. Returns a DetectedHeader dict, or EXCEL or MORE_NEEDED as `preview` does.
+    """Detect whether the file has a header. Return a DetectedHeader as a dict, or EXCEL or MORE_NEEDED as `preview`
+    does.
 
-    Takes the options of `preview`, and needs at most a hundred records with a value after the header. Raises
+    Takes the options of `preview` except `has_header`. Needs at most 100 records with a value after the header. Raises
     file_empty, record_too_long, encoding_failed.
     """
     form = _text_form(head, options)
@@ -274,7 +285,7 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def _text_form(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
-    """Return the text's form; None if the file begins like a workbook."""
+    """Return the form of the text, or None if the file begins like a workbook."""
     reading = _reading_options(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES

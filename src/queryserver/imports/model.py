@@ -1,4 +1,4 @@
-"""File origins, and the type names, names and name lengths of columns by dialect (Contract importer)."""
+"""File origins, and each dialect's column types, column names and name limits (Contract importer)."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ from queryserver.formats.columns import BaseType, ColumnType
 
 
 class Origin(StrEnum):
-    """Values of the parameter `import_type`."""
+    """The values of the request parameter `import_type`."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -20,7 +20,7 @@ class Origin(StrEnum):
 
 _DIALECTS = ("hive", "impala", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
 
-# One row per base type, in the order of _DIALECTS; sparksql is like hive.
+# One row per base type, with type names in the order of _DIALECTS. sparksql uses the names of hive.
 _NAMES: Mapping[BaseType, Sequence[str]] = {
     BaseType.INT8: ("TINYINT", "TINYINT", "TINYINT", "TINYINT", "SMALLINT", "TINYINT", "INTEGER", "TINYINT"),
     BaseType.INT16: ("SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "INTEGER", "SMALLINT"),
@@ -64,7 +64,7 @@ _HIVE = (
 
 
 def _type_names(dialect: str, *more: str) -> Sequence[str]:
-    """Return all type names of a dialect from the table above and `more`, sorted."""
+    """Return the type names of a dialect in the table above together with `more`, sorted."""
     return tuple(sorted({*more, *(names[_DIALECTS.index(dialect)] for names in _NAMES.values())}))
 
 
@@ -85,16 +85,16 @@ SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""The responses of sql_type_mapping, taken from the specification for the dialects it lists."""
+"""The responses of sql_type_mapping. For the dialects listed in the specification, they are taken from there."""
 
 PREVIEW_DIALECTS = ("duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino")
-"""Dialects with typed previews."""
+"""Dialects for which previews show SQL types."""
 
 TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql", "trino", "phoenix")
-"""Dialects in which tables can be created."""
+"""Dialects in which imports can create tables."""
 
 REPLACING_DIALECTS = frozenset(TABLE_DIALECTS) - {"phoenix"}
-"""Dialects in which tables can be replaced. Phoenix cannot rename tables."""
+"""Dialects in which imports can replace tables. This requires renaming, which Phoenix does not support."""
 
 _WITH_PARAMETERS = re.compile(
     r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
@@ -106,10 +106,10 @@ _WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
 _MICROSECONDS: Mapping[str, Sequence[str]] = {
     "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
 }  # fmt: skip
-"""Types that may have an explicit precision of 6, which is the stored precision."""
-# Files cannot fill columns of these types, and a column with only NULL is useless.
+"""Dialects in which a type may be declared with a precision of 6, the precision that is stored anyway."""
+# No column of a new table may have these types: files cannot fill the first four, and a column of NULLs is useless.
 _NEVER_ALLOWED = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
-# The base type of a name that stands for several base types.
+# The base type to use for a type name that stands for several base types.
 _PREFERRED: Mapping[tuple[str, str], BaseType] = {
     ("sqlite", "INTEGER"): BaseType.INT64,
     ("sqlite", "REAL"): BaseType.FLOAT64,
@@ -117,22 +117,22 @@ _PREFERRED: Mapping[tuple[str, str], BaseType] = {
     ("mysql", "TEXT"): BaseType.STRING,
     ("postgresql", "SMALLINT"): BaseType.INT16,
 }
-# Several dialects store these types as a wider type, and its name then means the wider type.
+# Several dialects store these types as a wider signed type. The name of that type then means the signed type.
 _UNSIGNED = frozenset({BaseType.UINT8, BaseType.UINT16, BaseType.UINT32, BaseType.UINT64})
 
 
 def type_name(column: ColumnType, dialect: str) -> str:
-    """Return a type's name in a dialect as shown in previews, without parameters."""
+    """Return the type name that previews show for a dialect, without length, precision or scale."""
     return _NAMES[column.base][_DIALECTS.index("hive" if dialect == "sparksql" else dialect)]
 
 
 def base_type_of(name: str, dialect: str) -> BaseType | None:
-    """Return the base type for a type name, ignoring case; None if columns of the type cannot be created."""
+    """Return the base type that a type name denotes, ignoring case; None if new columns cannot have the type."""
     upper_name = name.upper()
     if (dialect, upper_name) in _PREFERRED:
         return _PREFERRED[dialect, upper_name]
     text_type = type_name(ColumnType(BaseType.STRING), dialect)
-    # Dialects without this type use a text column instead, and the lists contain both STRING and VARCHAR.
+    # STRING is accepted in every dialect that lists it, even if its text type has another name, such as VARCHAR.
     if upper_name in {text_type, "STRING"} and upper_name in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
     allowed = (base for base in _NAMES if base not in _NEVER_ALLOWED)
@@ -141,9 +141,10 @@ def base_type_of(name: str, dialect: str) -> BaseType | None:
 
 
 def column_type_of(text: str, dialect: str) -> ColumnType | None:
-    """Return the type for a type text: a name as in `base_type_of`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
+    """Parse an SQL type: a name as in `base_type_of`, or one with parameters such as `numeric(12,2)` or
+    `varchar(20)`.
 
-    Returns None if columns of the type cannot be created. A decimal without digits has no precision and scale.
+    Return None if new columns cannot have the type. A decimal type without parameters has neither precision nor scale.
     """
     normalized = " ".join(text.upper().split())
     if (base := base_type_of(normalized, dialect)) is not None:
@@ -164,14 +165,14 @@ def column_type_of(text: str, dialect: str) -> ColumnType | None:
 
 
 def allowed_types(dialect: str) -> Sequence[str]:
-    """Return the column types allowed in a new table, for messages."""
+    """Return the column types that a new table may have, as shown in error messages."""
     names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_ALLOWED}
     decimals = {"DECIMAL", "NUMERIC"}
     return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
 
 
 def declared_type(column: ColumnType, dialect: str) -> str:
-    """Return the type of a column in CREATE TABLE (Contract importer 12.4, 13)."""
+    """Return the SQL type of a column for CREATE TABLE (Contract importer 12.4, 13)."""
     if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
         return "STRING"
     if column.length is not None:
@@ -190,7 +191,7 @@ class NameLimit:
 
     max_length: int
     in_bytes: bool = False
-    """Whether to count UTF-8 bytes instead of characters."""
+    """Whether the length is counted in UTF-8 bytes instead of characters."""
 
     def __str__(self) -> str:
         return f"{self.max_length} {'bytes in UTF-8' if self.in_bytes else 'characters'}"
@@ -199,7 +200,7 @@ class NameLimit:
         return (len(name.encode("utf-8", "replace")) if self.in_bytes else len(name)) <= self.max_length
 
     def cut(self, name: str, suffix: str = "") -> str:
-        """Shorten the name to fit with the suffix; never separates a character from its combining marks."""
+        """Append the suffix, truncating the name to fit. A character is never separated from its combining marks."""
         if self.allows(name + suffix):
             return name + suffix
         room = self.max_length - len(suffix)  # suffixes are ASCII
@@ -215,8 +216,8 @@ _LIMITS: Mapping[str, NameLimit] = {
     "impala": NameLimit(128),
 }
 _DEFAULT_LIMIT = NameLimit(MAX_NAME_CHARACTERS)
-"""For dialects with a higher limit or none. duckdb and sqlite have no limit, the hive and sparksql metastore allows 767
-characters, and phoenix allows more. In trino the limit depends on the catalog.
+"""For dialects with a higher limit or none: duckdb and sqlite have no limit, the metastore of hive and sparksql allows
+767 characters, phoenix allows more, and in trino the limit depends on the catalog.
 """
 
 
@@ -225,9 +226,9 @@ def name_limit(dialect: str) -> NameLimit:
 
 
 def engine_names(names: Sequence[str], dialect: str) -> Sequence[str]:
-    """Shorten names that are too long for the dialect; the results are distinct ignoring case.
+    """Truncate the names that are too long for the dialect. The results are distinct, ignoring case.
 
-    If shortening makes several names equal, the first keeps the shortened name, and the others get `_2`, `_3` and so
+    If several truncated names are equal, the first keeps the name, and the others get the suffixes `_2`, `_3` and so
     on. `names` must be distinct.
     """
     limit = name_limit(dialect)

@@ -1,4 +1,4 @@
-"""Checks create_table requests before the response, and plans imports (Contract importer 13, 13.1)."""
+"""Checks create_table requests before they are answered, and plans the imports (Contract importer 13, 13.1)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ _MAX_LOOKUP_TIME = timedelta(seconds=20)
 _MAX_PRECISION = 38
 _MAX_SHOWN_CHARACTERS = 100
 _TEXT_FALLBACK_TYPES = frozenset({BaseType.TIME, BaseType.DURATION})
-"""Types whose values are stored as the file's text in dialects without the type."""
+"""Types that become text columns, with the cells unchanged, in dialects that lack the type."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
 _INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
 _NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
@@ -57,13 +57,13 @@ _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 BadRowLimit: TypeAlias = int | Literal["few"] | None
-"""Maximum number of bad rows to skip; None for any number."""
+"""Maximum number of bad rows to skip: a number, `few`, or None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How to read a file of `width` columns: with `sheet`, with `records` and `fields`, or with `delimiters`, `skipped`
-    and `encoding`.
+    """How to read a file of `width` columns. A workbook is read with `sheet`, a file with its own column names with
+    `records` and `fields`, and a text file with `delimiters`, `skipped` and `encoding`.
     """
 
     origin: Origin
@@ -75,7 +75,7 @@ class FileReading:
     skipped: SkippedLines = field(default_factory=SkippedLines)
     encoding: str = "utf-8"
     records: FileType | None = None
-    """The type of a file that names its columns itself; `fields` are the names."""
+    """The type of a file that contains its own column names, which are in `fields`; None for other files."""
     fields: tuple[str, ...] = ()
 
     @property
@@ -85,10 +85,10 @@ class FileReading:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """Plan for importing one file as one table."""
+    """The plan for importing one file into one table."""
 
     shown: str
-    """The file name for display."""
+    """The display name of the file."""
     reading: FileReading
     columns: tuple[TargetColumn, ...]
     declared: tuple[str, ...]
@@ -98,7 +98,7 @@ class ImportPlan:
     append: bool = False
     max_bad_rows: BadRowLimit = 0
     replace: bool = False
-    """Whether the new table replaces an existing table with the same name."""
+    """Whether the new table replaces an existing table of the same name."""
 
     @property
     def target(self) -> TableName:
@@ -109,7 +109,7 @@ class ImportPlan:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
-        """Return the loader's parameters, with a unique staging table name."""
+        """Return the parameters for the engine's loader. The staging table's name contains the statement id."""
         columns = zip(self.columns, self.declared, strict=True)
         return TableLoad(
             target=self.target,
@@ -124,9 +124,10 @@ _PLAN = TypeAdapter(ImportPlan)
 
 
 def stored_plan(plan: ImportPlan) -> Mapping[str, Any]:
-    """Return the database record of a plan.
+    """Return the plan in the form in which the database stores it.
 
-    The plan is JSON text inside JSON, because a separator may be U+0000, which the database rejects in JSON.
+    The plan is a JSON string within a JSON object, because a separator may be U+0000, which PostgreSQL rejects in
+    jsonb.
     """
     return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
 
@@ -137,7 +138,9 @@ def read_plan(record: Mapping[str, Any]) -> ImportPlan:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRequest:
-    """A requested column. None means the value from the preview. `source` is a position from 1, or a name."""
+    """A requested column. None stands for the preview's value. `source` is a column name or a position, starting at
+    1.
+    """
 
     source: int | str
     name: str | None = None
@@ -156,9 +159,10 @@ def target_columns(
     *,
     null_words: tuple[str, ...] | None = None,
 ) -> tuple[TargetColumn, ...]:
-    """Return the columns in the order of `requests`; None requests all columns as inferred. Raises invalid_columns.
+    """Return the table's columns in the order of `requests`; None requests all columns as inferred.
 
-    Names default to the file's column names, adapted to the dialect. `null_words` are the NULL words for all columns.
+    A column's name defaults to the name in the file, adapted to the dialect. `null_words` applies to every column that
+    has no NULL words of its own. Raises invalid_columns.
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
@@ -166,7 +170,7 @@ def target_columns(
         raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     names = engine_names([column.name for column in inferred], dialect)
     columns = tuple(_column(inferred, names, request, dialect, null_words) for request in requests)
-    # Names that differ only in case are equal, as in previews.
+    # As in previews, names that differ only in case count as equal.
     used_names: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in used_names:
@@ -197,11 +201,11 @@ def _column(
         column_type = _type_of_format(request, request.type, request.format, dialect) or column_type
     words = null_words if request.null_words is None else request.null_words
     if words is None:
-        # In a text column, detected NULL words are ordinary values.
+        # In text columns, the NULL words that were detected are ordinary values.
         words = () if column_type.base in _TEXTS else tuple(source_column.null_words)
     if column_type.base in _TEXT_FALLBACK_TYPES and declared_type(column_type, dialect) in _TEXT_TYPES:
         column_type = STRING
-    # Text columns keep their cells unchanged.
+    # Cells of text columns are stored unchanged, so formats do not apply.
     value_format_text = source_column.format if request.format is None else request.format
     if column_type.base in _TEXTS:
         value_format_text = None
@@ -215,7 +219,11 @@ def _column(
 
 
 def _type_of_format(request: ColumnRequest, name: str, value_format_text: str, dialect: str) -> ColumnType | None:
-    """Return the date or decimal type implied by the format of a column, in dialects that store it as text."""
+    """Return the date or decimal type that the column's format implies if the dialect calls this type `name`, else
+    None.
+
+    Such a dialect stores the type as text, so its type name alone does not distinguish it from text.
+    """
     known_format = _known_format(value_format_text)
     if isinstance(known_format, NumberFormat):
         decimal = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
@@ -239,7 +247,7 @@ def _is_format_of(text: str, column_type: ColumnType) -> bool:
 
 
 def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
-    """Return a source column's position, from 0; `names` are the column names in the dialect's preview."""
+    """Return the index of the source column. `names` are the column names as the dialect's preview shows them."""
     if isinstance(source, str):
         for candidates in (names, [column.name for column in inferred]):
             if source in candidates:
@@ -255,7 +263,7 @@ def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int
 def _requested_type(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
     is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
     if is_inferred and request.precision in {None, inferred.precision}:
-        # A type sent back from the preview stands for the inferred type, even if its name stands for several types.
+        # A client that returns the preview's type means the inferred type, even if several types share that name.
         if request.scale is None or inferred.base is not BaseType.DECIMAL:
             return inferred
         return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)
@@ -288,7 +296,7 @@ def _quoted(text: str) -> str:
 
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
-    """Return a comment with the file name, and a CREATE TABLE statement for the table."""
+    """Return the statement text for the history: a comment with the file name, followed by CREATE TABLE."""
     mark = "`" if dialect in _BACKTICKS else '"'
     columns = [
         f"  {identifier(column.name, mark=mark)} {declared}" + ("" if column.nullable else " NOT NULL")
@@ -299,14 +307,14 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
     target = qualified(*(name for name in (plan.database, plan.table) if name is not None), mark=mark)
     head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
     head = "CREATE OR REPLACE TABLE" if plan.replace else head
-    # On one line, without characters that end lines or comments in any dialect.
+    # The name must stay on one line, without characters that end a line or comment in any dialect.
     shown = "".join(one if one.isprintable() else " " for one in plan.shown)
     return f"-- Import of {shown}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The parameters of create_table. If `columns` is None, the table gets all columns of the preview."""
+    """The parameters of create_table. If `columns` is None, the table has all columns of the preview."""
 
     origin: Origin
     file_path: str
@@ -324,7 +332,7 @@ class TableRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatedImport:
-    """A recorded import; `table` is the name used in responses."""
+    """A recorded import. `table` is the table name for the response."""
 
     recorded: RecordedStatement
     table: str
@@ -332,7 +340,7 @@ class CreatedImport:
 
 @dataclass(slots=True, eq=False)
 class TableCreations:
-    """Checks and records imports. `imports/session.py` executes them."""
+    """Checks and records imports, which `imports/session.py` executes."""
 
     sources: ImportSources
     previews: Previews
@@ -342,7 +350,7 @@ class TableCreations:
     lookups: Lookups
 
     async def create(self, user: User, request: TableRequest) -> CreatedImport:
-        """Check the request as far as possible, and record the import.
+        """Check the request as far as possible without importing, and record the import as a statement.
 
         Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; and the
         errors of Previews and ImportSources (reading) and ImportSubmissions (recording).
@@ -419,7 +427,7 @@ class TableCreations:
         )
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
-        """Return whether the engine has the table now; False if the lookup fails, since the import checks again."""
+        """Return whether the table exists. False if the lookup fails, because the import checks again."""
         budget = min(connector.limits.metadata_timeout, _MAX_LOOKUP_TIME)
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)

@@ -1,7 +1,7 @@
-"""Detects file types and headers, and previews files (Contract importer 4, 5, 7).
+"""Detects file formats and headers, and previews files (Contract importer 4, 5, 7).
 
-Limits are in `formats/table_files.py`: the detection sample (SAMPLE_BYTES), the type inference sample (SAMPLE_RECORDS,
-SAMPLE_TEXT_BYTES), and the rows shown (PREVIEW_ROWS).
+The limits are constants in `formats/table_files.py`: SAMPLE_BYTES for detection, SAMPLE_RECORDS and SAMPLE_TEXT_BYTES
+for type inference, and PREVIEW_ROWS for the rows shown.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
-"""Growth factor of the sample with each attempt. Rereading the sample costs at most a third more."""
+"""How much larger the sample is with each attempt. The repeated processing costs at most a third more in total."""
 
 
 _adapter = cache(TypeAdapter[Any])
-"""Builds typed values from the workers' JSON.
+"""Returns the adapter that validates the workers' JSON as a type.
 
-Adapters are created on first use, since creating them would delay startup.
+Adapters are created on first use, because creating them at import would delay startup.
 """
 
 
@@ -55,7 +55,7 @@ class Sheets:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A file that names its columns itself."""
+    """A file with records that contain the column names, such as Parquet or JSON Lines."""
 
     type: FileType
 
@@ -64,7 +64,7 @@ FileForm: TypeAlias = DetectedFormat | Sheets | Records
 
 
 class Detection:
-    """Detects the types of files, and the delimiters, sheets or encodings that they need."""
+    """Detects the type of a file, and its delimiters and encoding or its sheets."""
 
     def __init__(self, workbooks: ProcessWorkbooks, computations: ComputationExecutor, slots: FairSemaphore) -> None:
         self._workbooks = workbooks
@@ -72,10 +72,11 @@ class Detection:
         self._slots = slots
 
     async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> FileForm:
-        """Return a text's delimiters, a workbook's sheets, or the type of a file with records.
+        """Return the format of a text file, the sheets of a workbook, or the type of a file with records.
 
-        Detects the encoding of a text without `encoding`. Raises encoding_failed, file_empty, UnsupportedFormat,
-        file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and the errors of `ImportFile.read`.
+        If `encoding` is None, the encoding of a text file is detected. Raises encoding_failed, file_empty,
+        UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and the errors of
+        `ImportFile.read`.
         """
         async with self._slots.slot(user_id):
             head, is_whole = await _file_head(file)
@@ -92,11 +93,12 @@ class Detection:
 
 
 class Previews:
-    """Infers columns, types and first rows from the beginning of a file. Caches analyses of files that never change.
+    """Infers columns and types from the beginning of a file, and shows its first rows. Caches analyses of immutable
+    files.
 
-    Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
-    record_too_long, FileTooComplex, TooManyRequests; for workbooks sheet_not_found, file_encrypted, FileCorrupt; and
-    the errors of `ImportFile.read`.
+    Every call may raise file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
+    record_too_long, FileTooComplex, TooManyRequests and the errors of `ImportFile.read`; for workbooks also
+    sheet_not_found, file_encrypted, FileCorrupt.
     """
 
     def __init__(
@@ -110,28 +112,32 @@ class Previews:
         self._slots = slots
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
-        """Return the columns of a file with their types, and its first rows. Also raises separator_required."""
+        """Return the file's columns with their types, and its first rows. Also raises separator_required."""
         options.require_separator()
         if file.fixed_identity is None:
             return await self._analysis(user_id, file, options, has_header)
         key = file.fixed_identity, options, has_header
-        # Concurrent equal calls share the first call's result; if that call fails or is canceled, the next one tries.
+        # Concurrent calls with the same key wait for the first one and share its result. If it fails or is cancelled,
+        # the next one tries.
         async with self._locks.setdefault(key, asyncio.Lock()):
             analysis = self._analyses.get(key)
             if analysis is None:
                 analysis = await self._analysis(user_id, file, options, has_header)
-                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger analysis would evict too many others
+                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # larger ones would evict too many others
                     self._analyses.put(key, analysis)
             return analysis
 
     async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> DetectedHeader:
-        """Return whether the first record names the columns. Detects a missing separator."""
+        """Return whether the first record contains the column names. If the options have no separator, it is
+        detected.
+        """
         async with self._slots.slot(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 return DetectedHeader(has_header=True)
             if options.sheet_name is not None:
-                # Rows of a sheet are never completely empty, but all cells may be errors.
+                # Sheets are read without empty rows, but the cells of a row may all be errors, so read twice as many
+                # rows.
                 sheet = await self._sheet(user_id, file, options, 2 * COMPARED_RECORDS)
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
@@ -149,7 +155,7 @@ class Previews:
                         await self._workbooks.record_preview(path, options.file_type)
                     )
             if options.sheet_name is not None:
-                # One row more than is analyzed shows whether the sheet continues.
+                # Read one row more than is analyzed, to know whether the sheet continues.
                 sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
@@ -158,7 +164,9 @@ class Previews:
             return _adapter(Analysis).validate_python(answer)
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raise format_mismatch if the file begins like another type. JSON Lines are checked by their reader."""
+        """Raise format_mismatch if the file's signature is not that of `kind`. JSON Lines have none; their reader
+        checks them.
+        """
         if kind is FileType.NDJSON:
             return
         head, is_whole = await _file_head(file)
@@ -168,7 +176,7 @@ class Previews:
         raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
-        """Return the first rows of the table in a worksheet."""
+        """Return the first rows of the table in a worksheet, without the rows above the table."""
         head, is_whole = await _file_head(file)
         if type_by_signature(head) is not FileType.EXCEL:
             await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
@@ -179,19 +187,19 @@ class Previews:
             if options.skip_rows is not None:
                 return sheet
             above = await self._threads.run(user_id, lambda _: count_rows_above(sheet.rows, sheet.positions))
-            # Without the rows above the table, the sheet may be narrower.
+            # Read again, because the rows above the table may be wider than the table.
             return await read(skip=sheet.positions[above]) if above else sheet
 
     async def _require_text(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
-        """Raise the errors of the detection for files other than text.
+        """Raise the detection's error for the file if it cannot be imported as text.
 
-        With `is_given`, the caller has given the type.
+        `is_given` says whether the caller has given the file type.
         """
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
         await self._computations.run(user_id, Task.DETECT_FILE, options, head)
 
     async def _run_on_text(self, user_id: int, file: ImportFile, task: Task, options: Mapping[str, Any]) -> Any:
-        """Run the task on as much of the file as it needs, and return its result."""
+        """Run the task on a growing part of the file until it needs no more, and return its result."""
         async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
@@ -202,7 +210,7 @@ class Previews:
                     answer = await self._computations.run(user_id, task, task_options, bytes(head))
                 if answer == FileType.EXCEL:
                     async with file.on_disk() as path:
-                        await self._workbooks.sheet_names(path)  # only a file that can be read is a workbook
+                        await self._workbooks.sheet_names(path)  # raises an error if it is not a readable workbook
                     raise format_mismatch("The file is a workbook.")
                 if answer != MORE_NEEDED:
                     return answer
@@ -214,7 +222,7 @@ class Previews:
 
 
 def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
-    """Analyze the rows of a sheet. Raises file_empty."""
+    """Analyze the rows of a worksheet. Raises file_empty."""
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, formats=options.formats)
     count, rows = sheet.without_value
     skipped = SkippedLines(sheet.skipped)
@@ -224,7 +232,7 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
 
 
 async def _file_head(file: ImportFile) -> tuple[bytes, bool]:
-    """Return at least the first SAMPLE_BYTES, and whether they are the whole file."""
+    """Return at least the first SAMPLE_BYTES of the file (if it is that long), and whether this is the whole file."""
     async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
@@ -241,7 +249,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
 
 @contextmanager
 def _file_errors() -> Generator[None]:
-    """Convert TooComplex to FileTooComplex."""
+    """Convert TooComplex, raised by a worker task, to FileTooComplex."""
     try:
         yield
     except TooComplex as error:
@@ -249,7 +257,9 @@ def _file_errors() -> Generator[None]:
 
 
 def _analysis_weight(analysis: Analysis) -> int:
-    """Estimate the memory in bytes: about 60 per text object, and up to four per character."""
+    """Estimate an analysis's memory in bytes, with about 60 bytes of overhead per string and two bytes per
+    character.
+    """
     cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
     fields = sum(60 + 2 * len(name) for name in analysis.fields)
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields

@@ -1,4 +1,4 @@
-"""Records the tables of unfinished imports, and drops abandoned ones."""
+"""Records the tables of unfinished imports, and drops the tables that interrupted imports have left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from queryserver.statements.session_options import SessionCredentials
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTable:
-    """A table to be dropped unless its import succeeds, with the data needed to connect to its engine."""
+    """A table that must be dropped if its import is interrupted, with the user and connector needed to drop it."""
 
     statement_id: UUID
     user_id: int
@@ -39,13 +39,15 @@ order by made_at limit $2
 
 
 class UnfinishedTables:
-    """Stores the unfinished tables of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """Records of the unfinished tables of all instances. Each method runs one transaction and may raise
+    DatabaseUnavailable.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, unfinished: UnfinishedTable) -> None:
-        """Record a table. Idempotent."""
+        """Record a table. Has no effect if it is already recorded."""
         await self._database.execute(
             """insert into import_leftovers (statement_id, user_id, connector, database, "table")
             values ($1, $2, $3, $4, $5) on conflict do nothing""",
@@ -62,7 +64,7 @@ class UnfinishedTables:
         )
 
     async def find_abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
-        """Find the tables of ended or deleted imports that no process is dropping."""
+        """Return tables whose import has ended or been deleted and that no process has claimed, oldest first."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
             UnfinishedTable(statement_id, user_id, connector, TableName(database, table))
@@ -70,7 +72,9 @@ class UnfinishedTables:
         ]
 
     async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
-        """Reserve the table for dropping by this process; False if it is settled or claimed by another process."""
+        """Claim the table, so that only this process drops it. Return False if it is already claimed or no longer
+        recorded.
+        """
         claimed = await self._database.execute(
             """update import_leftovers set claimed_until = now() + $3::interval
             where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
@@ -114,10 +118,11 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportJanitor:
-    """Drops unfinished tables. All processes search for them, and the one that claims a table drops it.
+    """Drops the tables of interrupted imports. All processes search for them; the process that claims a table drops
+    it.
 
-    `try_acquire` acquires the named data if they are free, and returns whether this process holds them.
-    `search_requested` is set when an import has lost its server.
+    `try_acquire` acquires the named data, such as an embedded database, for this process if possible, and returns
+    whether this process holds them. `search_requested` is set when an import is lost because its server has crashed.
     """
 
     unfinished: UnfinishedTables
@@ -128,7 +133,7 @@ class ImportJanitor:
     search_requested: asyncio.Event
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Search on entry, twice a minute, and whenever `wanted` is set, inside the block."""
+        """Search on entry, every 30 s, and whenever `search_requested` is set, until the context exits."""
         self.search_requested.set()
         return background(self._search_repeatedly(), name="import-janitor")
 
@@ -140,7 +145,7 @@ class ImportJanitor:
 
     async def _search_repeatedly(self) -> None:
         while True:
-            # Another process may have found the table, but cannot access data that this process holds.
+            # Every process must search: only the process that holds an engine's data can drop its tables.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEARCH_EVERY_S):
                     await self.search_requested.wait()
@@ -153,7 +158,7 @@ class ImportJanitor:
                 log.exception("search for unfinished tables failed")
 
     async def _drop(self, unfinished: UnfinishedTable) -> bool:
-        """Drop the table; False if this fails and must be retried later."""
+        """Drop the table. Return False if another process has claimed it, or if it must be retried later."""
         user = await self.users.user(unfinished.user_id)
         connector = self.connectors.find(unfinished.connector)
         if user is None or connector is None or not await self.unfinished.claim(unfinished, lease=_LEASE):

@@ -1,7 +1,8 @@
-"""Executes imports as engine sessions of the runner (Contract importer 13.2 to 13.4).
+"""Executes imports. The statement runner uses each import in place of an engine session (Contract importer 13.2 to
+13.4).
 
-The whole file is converted and counts before anything is loaded. Until then, the converted rows are kept on disk; if
-they do not fit, the file is read and converted a second time.
+The whole file is converted and its bad rows are counted before anything is loaded. Meanwhile, the converted rows are
+kept in a scratch file. If they do not fit, the file is read and converted a second time.
 """
 
 import asyncio
@@ -41,9 +42,9 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
-"""Disk space for the converted rows of one import."""
+"""Maximum size of the scratch file with the converted rows of one import."""
 MAX_EXPLAINED_ROWS = 100
-"""Maximum number of bad rows explanations in the log."""
+"""Maximum number of bad rows that the log explains."""
 
 MAX_EXPLAINED_COLUMNS = 100
 """Maximum number of columns whose NULL words are listed in the log."""
@@ -51,11 +52,11 @@ MAX_EXPLAINED_COLUMNS = 100
 _MAX_EXPLAINED_WORDS = 10
 _MAX_EXPLAINED_IN_MESSAGE = 3
 _COUNTING_PROGRESS = 40
-_KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that expire after a minute
-_BATCH_BYTES = 4 * 1024 * 1024  # batches for a loader are not much larger (engines/protocol.py)
+_KEEP_ALIVE_EVERY_S = 10.0  # short enough even if uploads are configured to expire after a minute
+_BATCH_BYTES = 4 * 1024 * 1024  # loaders receive batches of about this size (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
-"""Time for a loader to stop and clean up before its task is canceled again."""
+"""How long a cancelled import may take to clean up before its task is cancelled again."""
 
 COLUMNS = (
     Column("rows_read", ResultType.BIGINT, "BIGINT"),
@@ -66,7 +67,7 @@ COLUMNS = (
 
 
 def default_bad_row_limit(rows: int) -> int:
-    """Return the default number of bad rows allowed for a file; never more than the log lists."""
+    """Return how many bad rows the limit `few` allows in a file: 1 %, or up to 10 in small files, but at most 100."""
     return min(MAX_EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
 
 
@@ -83,15 +84,15 @@ class ImportReport:
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
     result: ImportResult | None = None
-    """Set once the table exists; nothing undoes it after that, not even a cancel."""
+    """Set once the data is in the target table. From then on, the import has succeeded, even if it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imports:
     """Runs import statements.
 
-    `open_scratch` creates an unnamed file for converted rows. `require_room` raises InsufficientStorage if the given
-    number of additional bytes does not fit on its disk. It blocks, so it is called in threads.
+    `open_scratch` creates an unnamed file for the converted rows. `require_room` raises InsufficientStorage if the
+    given number of additional bytes does not fit on its disk; it blocks, so it is called in a thread.
     """
 
     sources: ImportSources
@@ -105,7 +106,7 @@ class Imports:
     def session(
         self, assignment: Assignment, user: User, engine: protocol.Engine, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
-        """Open the session of a statement with an import plan, used in place of an engine session."""
+        """Open the session that runs a statement with an import plan, in place of an engine session."""
         return ImportSession.opened(partial(self._import, assignment, user, engine, options))
 
     async def _import(
@@ -150,14 +151,14 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     text_bytes: int | None
-    """None for files other than text, whose row count is unknown before the end."""
+    """Size of a text file, for its progress; None for other files, whose number of rows is only known at the end."""
     report: ImportReport
     scratch: "ScratchRows"
     ledger: StatementLedger
     _amount_read: int = 0
 
     async def load_into(self, loader: protocol.TableLoader) -> ImportResult:
-        # create_table has checked the name of a new table, and `load` checks it again before it starts.
+        # For a new table, create_table has checked that the name is free, and `load` checks it again.
         append = self.plan.append and await loader.exists(self.plan.target)
         counts = await self._count()
         try:
@@ -166,7 +167,7 @@ class _Import:
             if append or not self.plan.append:
                 raise
             try:
-                # Another client may have created the table since.
+                # Another client may have created the table in the meantime.
                 exists_now = await loader.exists(self.plan.target)
             except EngineError:
                 exists_now = False
@@ -175,7 +176,9 @@ class _Import:
         return await self._load(loader, counts, append=True)
 
     async def _count(self) -> "ImportCounts":
-        """Convert and count the file in a first pass. Raises rejected_by_rule if too many rows are bad."""
+        """Convert the whole file and count its rows (the first pass). Raises rejected_by_rule if too many rows are
+        bad.
+        """
         conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._report_counting)
         counts = await conversion.count(max_explanations=MAX_EXPLAINED_ROWS, scratch=self.scratch)
         lines = self.report.lines
@@ -201,7 +204,7 @@ class _Import:
         return counts
 
     def _null_lines(self, counts: "ImportCounts") -> Iterator[str]:
-        """Yield log lines about words stored as NULL, so that no value is lost silently."""
+        """Yield log lines about words that were stored as NULL, so that no value is lost silently."""
         columns = [column for column in self.plan.columns if counts.nulls[column.name]]
         for column in columns[:MAX_EXPLAINED_COLUMNS]:
             cells, words = counts.nulls[column.name], ", ".join(map(repr, column.null_words[:_MAX_EXPLAINED_WORDS]))
@@ -229,7 +232,9 @@ class _Import:
                 self._report_loading(loaded, counts.rows - counts.bad)
 
     async def _convert_again(self, counts: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
-        """Convert the file again in a second pass. Raises rejected_by_rule if the file has changed."""
+        """Convert the file again (the second pass). Raises rejected_by_rule if the counts differ from those of the
+        first.
+        """
         again = ImportCounts()
         self._amount_read, total = 0, counts.rows if self.text_bytes is None else self.text_bytes
 
@@ -245,7 +250,7 @@ class _Import:
             raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
     def _report_counting(self, amount: int) -> None:
-        """Report the progress of the first pass, which is the shorter one."""
+        """Report the progress of the first pass as 0 to 40 %. A file with an unknown number of rows stays at 20 %."""
         self._amount_read += amount
         share = 0.5 if self.text_bytes is None else self._amount_read / max(self.text_bytes, 1)
         self.report.progress = int(_COUNTING_PROGRESS * min(share, 1))
@@ -265,7 +270,7 @@ class ImportCounts:
     """Number of skipped comment lines."""
     explanations: list[BadRow] = field(default_factory=list[BadRow])
     nulls: Counter[str] = field(default_factory=Counter[str])
-    """Number of cells with a NULL word, by column name."""
+    """Number of cells that contain a NULL word, by column name."""
 
     def add(self, portion: ConvertedRows) -> None:
         self.nulls.update(portion.nulls)
@@ -279,7 +284,9 @@ class ImportCounts:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Converts one file to rows. `on_read` is called with the number of text bytes or workbook rows just read."""
+    """Converts one file to rows. `on_read` receives the number of bytes (text files) or rows (other files) just
+    read.
+    """
 
     plan: ImportPlan
     file: ImportFile
@@ -288,9 +295,11 @@ class Conversion:
     on_read: Callable[[int], None]
 
     async def count(self, *, max_explanations: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
-        """Convert the file, and add good rows to `scratch`; returns counts, and reasons for the first bad rows."""
+        """Convert the file and add its good rows to `scratch`. Return the counts, with explanations of the first bad
+        rows.
+        """
         counts = ImportCounts()
-        # If no rows are kept, columns that accept any text need not be converted.
+        # If the rows are only counted, columns that accept any cell need not be converted.
         columns = [column for column in self.plan.columns if scratch is not None or not column.accepts_any_cell]
         async with aclosing(
             read_ahead(self._portions(RowConverter(columns, max_explanations=max_explanations), counts))
@@ -302,7 +311,7 @@ class Conversion:
         return counts
 
     async def batches(self, counts: ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
-        """Yield the good rows in batches of a few MiB."""
+        """Yield the good rows in batches of about 4 MiB, and add to `counts`."""
         converter = RowConverter(self.plan.columns, max_explanations=0)
         async with aclosing(self._portions(converter, counts)) as portions:
             async for portion in portions:
@@ -364,7 +373,9 @@ class Conversion:
 
 
 async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Yield the items, producing the next one while the caller uses the previous one. Closes `items` at the end."""
+    """Yield the items. The next item is produced while the caller processes the current one. Closes `items` at the
+    end.
+    """
 
     async def next_item() -> T | None:
         return await anext(items, None)
@@ -381,9 +392,10 @@ async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
 
 
 class ScratchRows:
-    """Stores batches in an unnamed file, which disappears with the process. Create it with `opened`.
+    """Stores batches in an unnamed file, which disappears when the process ends. Create instances with `opened`.
 
-    If the batches do not fit, nothing is kept, `is_whole` is False, and the imported file has to be read again.
+    If the batches do not fit, all of them are discarded and `is_whole` becomes False. The imported file must then be
+    read again.
     """
 
     def __init__(
@@ -407,9 +419,9 @@ class ScratchRows:
         max_bytes: int = MAX_BYTES,
         require_room: Callable[[int], object] = lambda _: None,
     ) -> "AsyncGenerator[ScratchRows]":
-        """Open an empty file with `open_file`; close it on exit.
+        """Open an empty file with `open_file`, and close it on exit.
 
-        `require_room` is called in a thread before bytes are written, and may raise InsufficientStorage.
+        `require_room` is called in a thread before each batch is written. It may raise InsufficientStorage.
         """
         opening = threads.submit(open_file)
         try:
@@ -420,16 +432,16 @@ class ScratchRows:
         try:
             yield cls(file, threads, max_bytes, require_room)
         finally:
-            # Queued after pending writes. No caller waits until the disk space is freed.
+            # Runs after pending writes. The caller need not wait until the disk space has been freed.
             threads.submit(file.close)
 
     async def add(self, batch: pa.RecordBatch) -> None:
-        """Append a batch; all batches have the same schema."""
+        """Append a batch. All batches must have the same schema. Raises InsufficientStorage."""
         if self.is_whole:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch]:
-        """Yield all batches in order; repeatable. Requires `is_whole`."""
+        """Yield all batches in order. May be called repeatedly, but only if `is_whole` is set."""
         run, batches = asyncio.get_running_loop().run_in_executor, self._read()
         for _ in range(self._batches):
             yield await run(self._threads, next, batches)
@@ -465,7 +477,7 @@ def _close_opened(opening: "Future[BinaryIO]") -> None:
 class ImportSession:
     """Implements `engines.protocol.EngineSession` for one import.
 
-    Create it with `opened`, which stops unfinished work on exit.
+    Create instances with `opened`, which cancels an unfinished import on exit.
     """
 
     def __init__(self, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> None:
@@ -484,7 +496,7 @@ class ImportSession:
             await session.end()
 
     async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
-        """Start the import. Ignores the statement, which only describes it."""
+        """Start the import. `statement` is ignored, because it only describes the import."""
         del statement
         self._task = asyncio.create_task(self._run(), name="import")
         return protocol.OperationHandle("import")
@@ -522,21 +534,21 @@ class ImportSession:
         return self._report.lines[start:]
 
     async def cancel(self, handle: protocol.OperationHandle) -> None:
-        """Stop the import; waits briefly for its clean-up."""
+        """Cancel the import, and wait up to 5 s for its clean-up."""
         del handle
         if (task := self._cancel_work()) is not None:
             await asyncio.wait({task}, timeout=_STOP_WAIT_S)
 
     async def close(self, handle: protocol.OperationHandle) -> None:
-        """Does nothing, since the end of the session frees everything."""
+        """Do nothing, because all resources are freed when the session ends."""
         del handle
 
     async def is_alive(self) -> bool:
-        """Return whether nothing was submitted yet, since each session runs a single import."""
+        """Return True until the import is submitted. A session runs a single import, so it cannot be reused."""
         return self._task is None
 
     async def end(self) -> None:
-        """Wait until the import has ended and is cleaned up, even if the caller is canceled."""
+        """Cancel the import and wait until it has cleaned up, even if the caller is cancelled."""
         task = self._cancel_work()
         if task is None:
             return
@@ -549,7 +561,7 @@ class ImportSession:
             try:
                 await asyncio.wait({task}, timeout=max(left_s, 1.0))
             except asyncio.CancelledError:
-                # Tables of the loader must be dropped before the end of the import is reported.
+                # The loader's staging tables must be dropped before the import is reported as ended.
                 was_canceled = True
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("import ended", code=getattr(error, "code", ""))
@@ -557,7 +569,7 @@ class ImportSession:
             raise asyncio.CancelledError
 
     def _cancel_work(self) -> "asyncio.Task[ImportResult] | None":
-        """Cancel the work only once, because a second cancel would stop its clean-up."""
+        """Cancel the import at most once, because a second cancellation would interrupt its clean-up."""
         if self._task is not None and not self._is_stopped:
             self._is_stopped = True
             self._task.cancel()
@@ -576,7 +588,7 @@ class ImportSession:
 
 
 def _engine_error(error: BaseException) -> EngineError:
-    """Convert an error of the file or of this service to the outcome of a statement."""
+    """Convert an error to the EngineError that becomes the outcome of the statement."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, InsufficientStorage):

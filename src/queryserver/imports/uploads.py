@@ -1,4 +1,6 @@
-"""Import files: uploads and their clean-up (Contract importer 3), and stored files (Contract importer 2.8)."""
+"""The files that can be imported: uploads, with their expiry (Contract importer 3), and files in stores (Contract
+importer 2.8).
+"""
 
 import hashlib
 import re
@@ -27,7 +29,7 @@ from queryserver.platform.threads import background, now_and_every, renewed
 log = structlog.get_logger(__name__)
 
 MAX_NAME_CHARACTERS = 100
-"""Maximum length of the name in an upload reference, in characters."""
+"""Maximum length of the file name in an upload reference."""
 
 _SECRET_BYTES = 32
 _REFERENCE = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
@@ -36,16 +38,18 @@ _UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
 _DEFAULT_NAME = "file"
 _MIN_EXTENSION = timedelta(minutes=1)
 _BODY_OVERHEAD_BYTES = 1024 * 1024
-"""Allowance for boundaries, headers and other parts of a body."""
+"""Allowance for the multipart boundaries, headers and other parts of a request body."""
 _NAME_BYTES = 32
 _AREA_NAME = re.compile(r"[0-9a-f]{64}")
 _TOUCH_EVERY_S = 240.0
 _ABANDONED_AFTER = timedelta(hours=1)
-"""Age at which a file without a record is an orphan. The task `upload_cleanup` allows 10 minutes, and copies are
-touched more than twice as often.
+"""Default age at which a file without a record counts as orphaned. The task `upload_cleanup` uses 10 minutes, and
+temporary copies are touched more than twice in that time.
 """
 _DEAD_AFTER = timedelta(minutes=10)
-"""Live processes touch their files more than twice as often."""
+"""Age at which the periodic sweep treats a file without a record as that of a crashed process. Live processes touch
+their files more than twice in that time.
+"""
 _SWEEP_EVERY_S = 150.0
 _BATCH = 500
 _INVALID_FILE_ERRORS = (
@@ -65,12 +69,12 @@ class UploadReference:
 
     @classmethod
     def new(cls, client_name: str) -> Self:
-        """Create an unguessable reference for a file with this name on the client."""
+        """Create an unguessable reference for a file that the client calls `client_name`."""
         return cls(secrets.token_urlsafe(_SECRET_BYTES), safe_name(client_name))
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Parse a reference; None if the text is not a reference."""
+        """Parse a reference. Return None if `text` is not a valid reference."""
         match = _REFERENCE.fullmatch(text)
         return cls(*match.groups()) if match else None
 
@@ -90,7 +94,9 @@ def base_name(client_name: str) -> str:
 
 
 def safe_name(client_name: str) -> str:
-    """Return the base name with characters other than letters, digits and `._-` replaced by `_`."""
+    """Return the base name, with every character except letters, digits and `._-` replaced with `_`, in at most 100
+    characters.
+    """
     name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME_CHARACTERS]
     return name if name.strip(".") else _DEFAULT_NAME
 
@@ -98,10 +104,10 @@ def safe_name(client_name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class NewImportUpload:
     digest: bytes
-    """SHA-256 of the secret part of its reference, and its name in the upload area."""
+    """SHA-256 of the reference's secret. In hexadecimal, it is the file's name in the upload area."""
     user_id: int
     name: str
-    """The name at the end of its reference."""
+    """The name at the end of the reference."""
     size_bytes: int
 
 
@@ -110,7 +116,7 @@ class StoredImportUpload:
     name: str
     size_bytes: int
     time_left: timedelta
-    """Time until it expires."""
+    """Time until the upload expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +131,9 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
-# A separate statement takes the lock first, so that the count sees concurrent uploads of the same user. As a script,
-# it is one transaction in one round trip, but cannot have parameters; all values are numbers, hexadecimal digits or a
-# time.
+# A separate statement takes the lock first, so that the count includes concurrent uploads of the same user. Both are
+# sent as one script, which is one transaction and one round trip, but cannot have parameters. The inserted values are
+# safe: numbers, hexadecimal digits and a timestamp.
 _ADD = """
 select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
@@ -139,9 +145,9 @@ having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_
 
 
 class ImportUploadRecords:
-    """Stores the upload records of all users and instances.
+    """Records of the uploads of all users and instances.
 
-    Each method is one transaction; all raise DatabaseUnavailable.
+    Each method runs one transaction and may raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database) -> None:
@@ -152,7 +158,7 @@ class ImportUploadRecords:
         return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, max_usage: UploadUsage) -> datetime | None:
-        """Record an upload, and return its expiry; None if the user would exceed `max_usage`."""
+        """Record an upload and return when it expires. Return None if the user would exceed `max_usage`."""
         expires_at: datetime = await self._database.value("select now() + $1::interval", keep)
         script = _ADD.format(
             lock=_LOCK,
@@ -176,7 +182,7 @@ class ImportUploadRecords:
         return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
 
     async def extend(self, digest: bytes, *, keep: timedelta) -> bool:
-        """Set the expiry to `keep` from now; False if the upload was deleted or has expired."""
+        """Set the expiry to `keep` from now. Return False if the upload was deleted or has expired."""
         changed = await self._database.execute(
             "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
             digest,
@@ -188,7 +194,9 @@ class ImportUploadRecords:
         return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
-        """Delete expired records, and return their digests, each to one caller only."""
+        """Delete up to `limit` expired records and return their digests. Concurrent callers receive different
+        records.
+        """
         rows = await self._database.fetch(
             """delete from import_uploads where digest in (
                 select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
@@ -205,14 +213,14 @@ class ImportUploadRecords:
 
 
 class ImportFile(Protocol):
-    """A file, read with the caller's rights. Offsets and sizes are bytes.
+    """A file to import, read with the caller's permissions. Offsets and sizes are in bytes.
 
     Reading may raise import_file_not_found, import_file_denied, StorageUnavailable, EntryChanged.
     """
 
     @property
     def display_name(self) -> str:
-        """The name in messages and the history: the client's file name, or the storage path."""
+        """The name shown in messages and the history: the file name from the client, or the path in the store."""
         ...
 
     @property
@@ -220,27 +228,27 @@ class ImportFile(Protocol):
 
     @property
     def fixed_identity(self) -> str | None:
-        """A permanent unique name of its content; None if the content may change."""
+        """An id that always denotes the same content; None if the content of the file may change."""
         ...
 
     def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield bytes [offset, offset + length) of the opened version, in chunks of at most 1 MiB."""
+        """Yield bytes [offset, offset + length) of the version that was found, in chunks of at most 1 MiB."""
         ...
 
     def on_disk(self) -> AbstractAsyncContextManager[Path]:
-        """Yield the local path of the file or of a temporary copy. Raises import_file_too_large."""
+        """Yield the local path of the file or of a temporary copy of it. Raises import_file_too_large."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """Upload limits, and how long uploads are kept after their last use."""
+    """Limits on uploads, and how long an upload is kept after its last use."""
 
     max_file_bytes: int
     max_usage: UploadUsage
-    """Limit per user."""
+    """The limit for each user."""
     restricted_extensions: Collection[str] = ()
-    """In lower case with a leading dot."""
+    """In lower case, with a leading dot."""
     keep: timedelta = timedelta(days=1)
 
 
@@ -253,19 +261,21 @@ class ReceivedUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadedImportFile:
-    """Implements `ImportFile` for a file in the upload area. Its content never changes."""
+    """Implements `ImportFile` for an upload, whose content never changes."""
 
     area: LocalUploadArea
     fixed_identity: str
-    """The name in the area: the hexadecimal digest of the reference, which does not reveal the reference."""
+    """The file's name in the upload area: the digest of the reference in hexadecimal, which does not reveal the
+    reference.
+    """
     display_name: str
-    """The name at the end of its reference."""
+    """The name at the end of the reference."""
     size_bytes: int
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield the content. Raises import_file_not_found if the file has been removed since, StorageError."""
+        """Yield the content. Raises import_file_not_found if the upload has expired and been removed, StorageError."""
         available = max(self.size_bytes - offset, 0)
-        # With a known length, no read is needed to find the end of the file.
+        # With an exact length, the area need not read once more to detect the end of the file.
         pieces = self.area.read(
             self.fixed_identity, offset=offset, length=available if length is None else min(length, available)
         )
@@ -282,7 +292,7 @@ class UploadedImportFile:
 
 
 class ImportUploads:
-    """Receives uploads, and finds them for their owners."""
+    """Receives uploads, and finds them for the users who own them."""
 
     def __init__(self, records: ImportUploadRecords, area: LocalUploadArea, limits: UploadLimits) -> None:
         self._records = records
@@ -290,7 +300,7 @@ class ImportUploads:
         self._limits = limits
 
     async def admit(self, user: User, body_bytes: int | None) -> int:
-        """Return the number of bytes that the caller may upload now; called before the body is read.
+        """Return how many bytes the user may still upload. Call this before the body is read.
 
         `body_bytes` is the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
         """
@@ -304,7 +314,7 @@ class ImportUploads:
     async def receive(
         self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
     ) -> ReceivedUpload:
-        """Store an upload; incomplete uploads are not stored. `room_bytes` is the result of `admit`.
+        """Store and record an upload; an incomplete upload is discarded. `room_bytes` is the result of `admit`.
 
         Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and the
         errors of `content`.
@@ -320,17 +330,18 @@ class ImportUploads:
             expires_at = await self._records.add(new, keep=self._limits.keep, max_usage=self._limits.max_usage)
             if expires_at is None:
                 raise self._quota_error()  # noqa: TRY301 the file must also be removed
-        except BaseException:  # also a cancel, since no file may stay without a record
-            # If removal fails, the clean-up deletes it as a file without a record.
+        except BaseException:  # includes CancelledError: no file may stay without a record
+            # If this fails, the clean-up deletes the file, because it has no record.
             with suppress(errors.QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)
             raise
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
 
     async def find(self, user: User, file_path: str) -> UploadedImportFile:
-        """Find the file of a reference, and extend its expiry. Raises import_file_not_found.
+        """Return the file that a reference denotes, and extend its expiry. Raises import_file_not_found.
 
-        All invalid references take the same time and raise the same error.
+        All invalid references take the same time and raise the same error, so that responses do not reveal which files
+        exist.
         """
         reference = UploadReference.read(file_path) or _INVALID_REFERENCE
         digest = reference.digest
@@ -338,7 +349,7 @@ class ImportUploads:
         if stored is None or stored.name != reference.name:
             raise errors.import_file_not_found()
         keep = self._limits.keep
-        # Not extended by each call, so that frequent reads do not cause as many writes.
+        # The expiry is not extended on every call, so that frequent reads do not cause as many writes.
         if keep - stored.time_left > min(_MIN_EXTENSION, keep / 100) and not await self._records.extend(
             digest, keep=keep
         ):
@@ -347,7 +358,7 @@ class ImportUploads:
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """Write the content to a temporary file, not counted in quotas.
+        """Write the content to a temporary file, which does not count towards the user's quota.
 
         Raises StorageError, and the errors of `content`.
         """
@@ -358,12 +369,15 @@ class ImportUploads:
             async with renewed(partial(self._area.touch, name), every_s=_TOUCH_EVERY_S):
                 yield self._area.path_of(name)
         finally:
-            # If removal fails, the clean-up deletes it.
+            # If this fails, the clean-up deletes the file.
             with suppress(errors.QueryServerError):
                 await self._area.delete(name, recursive=False)
 
     async def _check_content(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
-        """Pass on the content; raises errors before the content ends, so that nothing is stored."""
+        """Yield the content. Errors are raised before the content ends, so that the file is not stored.
+
+        Raises import_file_too_large, upload_quota_exceeded, file_empty.
+        """
         size = 0
         async with aclosing(content):
             async for piece in content:
@@ -395,11 +409,14 @@ class UploadAreaSweep:
         self._abandoned_after = abandoned_after
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """Remove expired uploads and orphans; `older_than` overrides the age of orphans."""
+        """Remove expired uploads and orphaned files, and return how many. `older_than` overrides the age of orphaned
+        files.
+        """
         age = self._abandoned_after if older_than is None else older_than
         abandoned = await self._area.sweep_all_directories(age, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
-        # Records are deleted first; a file without a record cannot be read, and is found by the next clean-up.
+        # Records are deleted before their files. If a file remains, it can no longer be read, and the next clean-up
+        # finds it.
         while not dry_run and (digests := await self._records.take_expired(limit=_BATCH)):
             for digest in digests:
                 await self._remove(digest.hex())
@@ -414,9 +431,10 @@ class UploadAreaSweep:
 
     @asynccontextmanager
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Remove files of dead processes on entry and at intervals, inside the block.
+        """Remove files of crashed processes, at startup and then periodically, until the context exits.
 
-        With `alone`, no other process uses the area, so all files last touched before now belong to dead processes.
+        If `alone` is set, no other process uses the area, so the first sweep treats all earlier files without a record
+        as orphaned.
         """
         started_at = time.monotonic()
 
@@ -431,7 +449,7 @@ class UploadAreaSweep:
         return await self.clean_up(older_than=_DEAD_AFTER)
 
     async def _remove(self, name: str) -> bool:
-        """Remove a file; False if it fails, which must not stop the others."""
+        """Remove a file. Return False if this fails, so that the remaining files are still removed."""
         try:
             await self._area.delete(name, recursive=False)
         except errors.PathNotFound:
@@ -443,7 +461,7 @@ class UploadAreaSweep:
 
 
 def _is_old_file(entry: FileStatus, before: datetime) -> bool:
-    """Return whether the entry is a regular file with a generated name, untouched since `before`."""
+    """Return whether the entry is a file with a generated name that was last touched before `before`."""
     return (
         entry.is_file
         and _AREA_NAME.fullmatch(entry.name) is not None
@@ -453,7 +471,9 @@ def _is_old_file(entry: FileStatus, before: datetime) -> bool:
 
 
 class ImportSources:
-    """Finds files to import. Remote files above `max_copy_bytes` are never copied to the upload area."""
+    """Finds files to import. Files in stores are not copied to the upload area if they are larger than
+    `max_copy_bytes`.
+    """
 
     def __init__(self, uploads: ImportUploads, stores: Stores, *, max_copy_bytes: int) -> None:
         self._uploads = uploads
@@ -461,7 +481,7 @@ class ImportSources:
         self._max_copy_bytes = max_copy_bytes
 
     async def find(self, user: User, origin: Origin, file_path: str) -> ImportFile:
-        """Find a file that the caller may read. Extends the expiry of an upload.
+        """Return a file that the user may read. For an upload, also extend its expiry.
 
         Raises import_file_not_found, import_file_denied, InvalidParameter (no path, a directory, a link),
         StorageUnavailable.
@@ -484,7 +504,7 @@ class ImportSources:
 
 @dataclass(frozen=True, slots=True)
 class StoredImportFile:
-    """Implements `ImportFile` for a file in a store, in the version that was found."""
+    """Implements `ImportFile` for a file in a store. Only the version in `status` is read."""
 
     location: Location
     status: FileStatus
@@ -501,14 +521,14 @@ class StoredImportFile:
 
     @property
     def fixed_identity(self) -> None:
-        """None, since another file may be written under the same name."""
+        """Always None, because the file at this path may be replaced."""
         return
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
         available = max(self.size_bytes - offset, 0)
         size = available if length is None else min(length, available)
         if not size:
-            # Not requested, because stores respond differently to offsets past the end.
+            # Stores respond differently to offsets past the end, so this range is not requested.
             return
         pieces = self.location.storage.read(self.location.path.path, offset=offset, length=size, version=self.status)
         with _import_errors():
@@ -518,7 +538,7 @@ class StoredImportFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        """Copy the file to the upload area. Raises import_file_too_large before anything is read."""
+        """Yield the path of a copy in the upload area. Raises import_file_too_large before anything is read."""
         if self.size_bytes > self.max_copy_bytes:
             raise errors.import_file_too_large(self.max_copy_bytes)
         async with self.uploads.temporary_copy(self.read()) as path:
@@ -527,7 +547,7 @@ class StoredImportFile:
 
 @contextmanager
 def _import_errors() -> Generator[None]:
-    """Convert store errors to importer errors (Contract importer 2.8)."""
+    """Convert the errors of stores to those of the importer (Contract importer 2.8)."""
     try:
         yield
     except (errors.PathNotFound, errors.NotADirectory):

@@ -1,7 +1,7 @@
-"""Converts workbook cells to text with a class, and serial numbers to dates (Contract importer 12.2).
+"""Converts workbook cells to text with a cell kind, and serial numbers to dates and times (Contract importer 12.2).
 
-Dates, times and durations are numbers of days, in one of two calendars (ECMA-376 part 1, 18.17.4). The number format
-decides which of them a cell shows (18.8.30 and 18.8.31).
+Dates, times and durations are stored as serial numbers, in days since the epoch of one of two date systems (ECMA-376
+part 1, 18.17.4). The cell's number format determines which of them the number means (18.8.30 and 18.8.31).
 """
 
 import re
@@ -29,27 +29,29 @@ from queryserver.workbooks.packages import CompoundFile, Package
 
 MAX_ROWS = 1_048_576
 MAX_GRID_COLUMNS = 16_384
-"""Maximum number of columns in a sheet. `MAX_COLUMNS` limits how many may be in use."""
+"""Maximum column position in a sheet. `MAX_COLUMNS` limits how many columns may be in use."""
 HEAD_ROWS = SAMPLE_RECORDS + 1
 HEAD_CELLS = 500_000
 POSITIONED_ROWS = 200
-"""Number of rows among which a table may start."""
+"""A table is assumed to start within this many rows."""
 
 Row = Mapping[int, TypedText]
-"""A row's non-empty cells by column number, starting at 0."""
+"""The non-empty cells of a row by column number, starting at 0."""
 
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
 _MAX_EXACT_INTEGER = 2**53
 
 _DAY_MS = 86_400_000
-_EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
+_EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no time zone
 _EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
 _LEAP_DAY_1900 = 60
-"""29 February 1900, a date that the first spreadsheets assumed to exist. Earlier serials denote the following day."""
+"""The serial of 29 February 1900, a date that does not exist but that early spreadsheets assumed. Earlier serials are
+therefore one day off.
+"""
 
 _LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
-"""The first serials that are not before 10000-01-01."""
+"""The serials of 10000-01-01, the first date that cannot be represented."""
 
 _ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?", re.ASCII)
 
@@ -60,14 +62,14 @@ class Temporal(Enum):
     TIMESTAMP = auto()
     DURATION = auto()
     MOMENT = auto()
-    """A date, a time, or both: the format does not show which."""
+    """A date, a time, or both: the format does not say which."""
 
 
 _BUILT_IN = (
     dict.fromkeys((14, 15, 16, 17), Temporal.DATE)
     | dict.fromkeys((18, 19, 20, 21, 45, 47), Temporal.TIME)
     | {22: Temporal.TIMESTAMP, 46: Temporal.DURATION}
-    # What these formats show depends on the program's language: usually dates, sometimes times.
+    # The meaning of these formats depends on the locale of the program: usually dates, sometimes times.
     | dict.fromkeys((*range(27, 37), *range(50, 59)), Temporal.MOMENT)
 )
 
@@ -91,11 +93,11 @@ _MAX_CODE_CHARACTERS = 1000
 _BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
 _FILEPASS, _CODEPAGE = 0x002F, 0x0042
 _UTF_16 = 1200
-"""The code page of all BIFF8 texts, regardless of the file's declaration (MS-XLS 2.4.52). calamine trusts the file,
-and would find NUL between the letters.
+"""The code page of all strings in BIFF8, whatever the file declares (MS-XLS 2.4.52). calamine trusts the declaration
+and would return strings with NULs between the letters.
 """
 _CODE_PAGES = {0x8000: 10000, 0x8001: 1252}
-"""Older numbers for code pages on the Macintosh and Windows, which calamine does not know."""
+"""Obsolete numbers of the Macintosh and Windows code pages, which calamine does not know."""
 _NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
 _BIFF8 = 0x0600
 _WORKSHEET = 0
@@ -104,23 +106,23 @@ _FORMULA_WITHOUT_VALUE = re.compile(
     rb'<c(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="str")[^<>]*>'
     rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)(?:<v\s*/>|<v></v>)?</c>"
 )
-"""A cell with a formula but without a value. An empty text counts as a value."""
+"""A cell that has a formula but no stored value. An empty string counts as a value."""
 _MAX_CELL_BYTES = 16 * 1024 * 1024
-"""The maximum size of one cell's text with its tags: 1,048,576 characters with up to six bytes each, and as much
-again for its formula.
+"""Maximum size of one cell's XML: 1,048,576 characters of up to six bytes each for the value, and the same for the
+formula, with tags.
 """
 
 
 def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
-    """Return the cell for a number displayed as a date, time or duration, or as a number if it is not in the
-    calendar.
+    """Return the cell for a serial number that is displayed as a date, time or duration. A number outside the calendar
+    stays a number.
     """
     return temporal_cell(serial, temporal, is_1904=is_1904) or number_cell(serial)
 
 
 def number_cell(number: float) -> TypedText:
-    """Return a number's cell. Whole numbers up to 2^53 are integers. All other numbers are doubles in their shortest
-    form.
+    """Return the cell for a number: an integer for whole numbers of at most 2^53, otherwise a double in its shortest
+    representation. NaN and infinities become empty cells.
     """
     if -_MAX_EXACT_INTEGER <= number <= _MAX_EXACT_INTEGER and number == int(number):
         return TypedText(str(int(number)), CellKind.INTEGER)
@@ -132,17 +134,19 @@ def boolean_cell(*, is_true: bool) -> TypedText:
 
 
 def text_cell(text: str) -> TypedText:
-    """Return a text's cell. Raises FileTooComplex if it exceeds the limit for all cells (Contract importer 8.5)."""
+    """Return the cell for a string. Raises FileTooComplex if it exceeds the maximum cell size (Contract importer
+    8.5).
+    """
     if len(text) > MAX_FIELD_CHARACTERS:
         raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
     return TypedText(text, CellKind.TEXT) if text else EMPTY
 
 
 def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
-    """Return the cell, or None for a number outside the calendar, which stays a number.
+    """Return the cell for a serial number, or None if the number is outside the calendar.
 
-    Times are rounded to milliseconds, as displayed in spreadsheets, because a double only holds 10:30:01 to a
-    microsecond.
+    Times are rounded to milliseconds, as in spreadsheet programs, because a double represents a timestamp such as
+    10:30:01 only to about a microsecond.
     """
     if temporal is Temporal.DURATION:
         return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None
@@ -157,8 +161,8 @@ def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedT
 
 
 def iso_cell(text: str) -> TypedText | None:
-    """Return the cell for a date or time stored as text (`t="d"`, ISO 8601), or None if the text is not a date or
-    time.
+    """Return the cell for a date, time or duration stored in ISO 8601 format (`t="d"`), or None if the string is none
+    of these.
     """
     try:
         if "T" in text and not text.startswith("P"):
@@ -177,17 +181,17 @@ def iso_cell(text: str) -> TypedText | None:
 
 
 def timestamp_cell(moment: datetime) -> TypedText:
-    """Return `2024-01-15 10:30:00`, with a six-digit fraction if there is one."""
+    """Return a timestamp such as `2024-01-15 10:30:00`, with six fractional digits if they are not zero."""
     return TypedText(moment.isoformat(sep=" "), CellKind.TIMESTAMP)
 
 
 def time_cell(clock: time) -> TypedText:
-    """Return `08:05:00`, with a six-digit fraction if there is one."""
+    """Return a time such as `08:05:00`, with six fractional digits if they are not zero."""
     return TypedText(clock.replace(tzinfo=None).isoformat(), CellKind.TIME)
 
 
 def duration_cell(days: float) -> TypedText:
-    """Return a duration such as `30:00:00`. Hours may exceed 24."""
+    """Return a duration such as `30:00:00`. The hours may exceed 24; negative durations start with `-`."""
     total_ms = round(days * _DAY_MS)
     sign = "-" if total_ms < 0 else ""
     return TypedText(sign + _clock_text(abs(total_ms)), CellKind.DURATION)
@@ -209,9 +213,10 @@ def _clock_text(total_ms: int) -> str:
 
 
 def temporal_of_format(number: int, code: str | None) -> Temporal | None:
-    """Return what a format shows, given its number or, if the workbook defines it, its code.
+    """Return what kind of value a number format displays, or None for plain numbers and text.
 
-    In a code such as `[$-409]d. mmm yyyy;@` the first section counts.
+    `code` is the format code, such as `[$-409]d. mmm yyyy;@`, whose first section counts; None for built-in formats,
+    which have only a number.
     """
     if code is None:
         return _BUILT_IN.get(number)
@@ -224,7 +229,7 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
         return None
     without_minutes = _MINUTES.sub("h", plain)
     has_time = bool(halves) or any(letter in without_minutes for letter in "hs")
-    # e, g and b are years in the Japanese and Buddhist calendars.
+    # e, g and b stand for years and eras in the Japanese and Buddhist calendars.
     has_date = any(letter in without_minutes for letter in "ymdegb")
     if has_time and has_date:
         return Temporal.TIMESTAMP
@@ -235,12 +240,12 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
 
 @dataclass(slots=True)
 class RowNotes:
-    """Notes about rows, taken while the rows are read."""
+    """Row numbers that are collected while the rows are read."""
 
     positions: list[int] = field(default_factory=list[int])
-    """Positions of the first rows in the sheet, starting at 0."""
+    """The positions in the sheet of the first rows that were read, starting at 0."""
     rows_without_value: list[int] = field(default_factory=list[int])
-    """Numbers of the rows with formulas that have no stored value, starting at 1."""
+    """The numbers (starting at 1) of rows with a formula that has no stored value."""
 
     def add(self, position: int, repeats: int = 1) -> None:
         if len(self.positions) < POSITIONED_ROWS:
@@ -249,13 +254,15 @@ class RowNotes:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The sheet's columns [first, first + width)."""
+    """The columns [first, first + width) of a sheet."""
 
     first: int
     width: int
 
     def cut(self, row: Row) -> list[TypedText]:
-        """Return a row's cells. There are more than `width` if other columns are in use."""
+        """Return the cells of a row in these columns; more than `width` cells if the row also uses other columns.
+        Raises FileTooComplex.
+        """
         first, end = self.first, self.first + self.width
         if row and (min(row) < first or max(row) >= end):
             first, end = min(first, *row), max(end, max(row) + 1)
@@ -265,14 +272,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class SheetHead:
-    """The rows that decide which columns are in use. `is_whole` means that the sheet has no more rows."""
+    """The first rows, which determine the columns in use. `is_whole` is set if the sheet has no more rows."""
 
     rows: Sequence[Row]
     is_whole: bool
 
 
 def read_head(rows: Iterator[Row]) -> SheetHead:
-    """Take the head from the stream, and try to read one more row."""
+    """Read the head of the sheet from the stream. To determine `is_whole`, one more row is read and dropped."""
     head: list[Row] = []
     cells = characters = 0
     for row in rows:
@@ -285,7 +292,7 @@ def read_head(rows: Iterator[Row]) -> SheetHead:
 
 
 def columns_in_use(rows: Iterable[Row]) -> Columns:
-    """Return the columns from the first to the last one in use. Raises FileTooComplex if there are too many."""
+    """Return the range from the first to the last column in use. Raises FileTooComplex if it is too wide."""
     used: set[int] = set()
     for row in rows:
         used.update(row)
@@ -296,7 +303,7 @@ def columns_in_use(rows: Iterable[Row]) -> Columns:
 
 
 def checked_rows(columns: Columns, rows: Iterable[Row]) -> Iterator[list[TypedText]]:
-    """Yield the rows' cells. Raises FileTooComplex for too many rows, and for rows with too much text (8.5)."""
+    """Yield the cells of each row. Raises FileTooComplex for too many rows, and for rows with too much text (8.5)."""
     for number, row in enumerate(rows, 1):
         if number > MAX_ROWS:
             raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
@@ -319,7 +326,9 @@ class PositionedCell(NamedTuple):
 
 
 class CellsByRow:
-    """The cells in `found`, row by row. Rows are read in ascending order. Cells that arrive too late are skipped."""
+    """Groups the cells of the stream `found` by row. Request rows in ascending order; cells of earlier rows are
+    skipped.
+    """
 
     def __init__(self, found: Iterator[PositionedCell]) -> None:
         self._found = found
@@ -335,9 +344,10 @@ class CellsByRow:
 
 
 class XlsxSerials:
-    """Numbers with date and time formats, row by row as long as the file keeps to that order.
+    """The numeric cells of an XLSX workbook that have date or time formats, in file order.
 
-    Only recognizes cells as programs write them: without a prefix, and with their position.
+    The cells are found with regular expressions, so only the usual form is recognized: without a namespace prefix, and
+    with the position.
     """
 
     def __init__(self, package: Package, workbook_part: str, relationships: Sequence[Relationship]) -> None:
@@ -356,12 +366,14 @@ class XlsxSerials:
         except KeyError as error:
             raise FileCorrupt("The workbook names a sheet that it does not have.") from error
         self.sheets = [part for kind, part in sheets if kind == "worksheet"]
-        """The worksheets' parts."""
+        """The part names of the worksheets."""
         styles = next((part for kind, part in related.values() if kind == "styles" and part in package), None)
         self._temporals = {} if styles is None else _temporal_styles(root_element(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[PositionedCell]:
-        """Yield a worksheet's serials. Other sheet kinds are not counted. Raises FileCorrupt, FileTooComplex."""
+        """Yield the date and time cells of a worksheet. `index` counts worksheets only. Raises FileCorrupt,
+        FileTooComplex.
+        """
         if not self._temporals or index >= len(self.sheets):
             return
         # A numeric cell with one of the styles. Groups: style, column letters, row number, value.
@@ -379,7 +391,7 @@ class XlsxSerials:
                 yield PositionedCell(int(row) - 1, _column(letters), cell)
 
     def formulas_without_value(self, index: int) -> Iterator[PositionedCell]:
-        """Yield a worksheet's formulas without a value. An empty text counts as a value."""
+        """Yield the formula cells of a worksheet that have no stored value. An empty string counts as a value."""
         if index < len(self.sheets):
             for segment in _split_at_cells(self._package.pieces(self.sheets[index])):
                 for letters, row in _FORMULA_WITHOUT_VALUE.findall(segment):
@@ -387,7 +399,7 @@ class XlsxSerials:
 
 
 def _column(letters: bytes) -> int:
-    """Return the column number, starting at 0."""
+    """Return the number, starting at 0, of a column such as `AB`."""
     column = 0
     for letter in letters:
         column = column * 26 + letter - 64
@@ -395,7 +407,9 @@ def _column(letters: bytes) -> int:
 
 
 def _split_at_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the part, split where cells start. Content after all rows is skipped."""
+    """Yield the part's content, split before the start tags of cells. Content after the rows is skipped. Raises
+    FileTooComplex.
+    """
     waiting = b""
     for piece in pieces:
         waiting += piece
@@ -412,10 +426,10 @@ def _split_at_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
-    """Return what date and time styles show, by the style number that cells refer to."""
+    """Return the kind of each date and time style, keyed by the style number that cells refer to."""
     codes = {_number(one.get("numFmtId")): one.get("formatCode", "") for one in styles.iterfind("{*}numFmts/{*}numFmt")}
     formats = [_number(one.get("numFmtId")) for one in styles.iterfind("{*}cellXfs/{*}xf")]
-    # A workbook may have thousands of styles with only a few formats.
+    # Parse each format only once: a workbook may have thousands of styles but only a few formats.
     temporals = {number: temporal_of_format(number, codes.get(number)) for number in set(formats)}
     return {b"%d" % index: kind for index, number in enumerate(formats) if (kind := temporals[number]) is not None}
 
@@ -425,15 +439,15 @@ def _number(text: str | None) -> int:
 
 
 class XlsSerials:
-    """Numbers with date and time formats. Formats older than BIFF8 and damaged files have none."""
+    """The numeric cells of an XLS workbook that have date or time formats. Empty for formats before BIFF8."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read the file's structure. Raises FileCorrupt, file_encrypted."""
+        """Read the workbook's global records. Raises FileCorrupt, file_encrypted."""
         compound = CompoundFile(file)
         name = "WORKBOOK" if "WORKBOOK" in compound.root_names() else "BOOK"
         self._stream = compound.stream(name) or b""
         self.content = compound.content
-        """The file, with a code page that lets calamine read its texts."""
+        """The file's bytes, with the code page corrected so that calamine decodes its strings."""
         self._is_1904 = False
         self._sheets: list[int] = []
         self._codes: dict[int, str] = {}
@@ -475,7 +489,7 @@ class XlsSerials:
             )
 
     def _numbers(self, position: int) -> Iterator[tuple[int, int, int, float]]:
-        """Yield row, column, style and number of each numeric cell."""
+        """Yield the row, column, style and value of each numeric cell in the substream at `position`."""
         for _, kind, body in self._records(position):
             if kind == _NUMBER and len(body) >= 14:
                 yield struct.unpack_from("<3Hd", body)
@@ -492,7 +506,9 @@ class XlsSerials:
                 yield struct.unpack_from("<3Hd", body)
 
     def _records(self, position: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield position, kind and content of the records from a part's start to its end, excluding embedded charts."""
+        """Yield the position, kind and content of each record of a substream. Nested substreams (charts) are
+        skipped.
+        """
         depth = 0
         while position + 4 <= len(self._stream):
             kind, size = struct.unpack_from("<2H", self._stream, position)
@@ -509,8 +525,8 @@ class XlsSerials:
 
 
 def _rk_number(packed: int) -> float:
-    """Return the number encoded in 30 bits, as an integer or a double's upper half, possibly times 100 (MS-XLS
-    2.5.217).
+    """Decode an RK number: the upper 30 bits of a double, or a 30-bit integer, either of which may be multiplied by 100
+    (MS-XLS 2.5.217).
     """
     if packed & 2:
         number = float((packed >> 2) - (1 << 30 if packed & 0x80000000 else 0))

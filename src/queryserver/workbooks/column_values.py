@@ -1,7 +1,8 @@
-"""Converts record file columns to columns with table types (Contract importer 8a.1, 8a.6).
+"""Converts the columns of record files to the types of table columns (Contract importer 8a.1, 8a.6).
 
-A file may contain values that its own type forbids, which Arrow does not check: a negative time, a decimal with more
-digits than declared. Such values are invalid, and so are dates that no supported engine accepts.
+A file may contain values that its own types forbid but that Arrow does not check, such as negative times or decimals
+with too many digits. Such values are invalid, and so are dates outside the years 1 to 9999, which no supported engine
+accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from queryserver.formats.download.texts import texts
 
 _MAX_DIGITS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31 in days since 1970-01-01."""
+"""0001-01-01 and 9999-12-31, in days since 1970-01-01."""
 _TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
@@ -39,7 +40,7 @@ _VALID_VALUES = {
 
 
 def column_type_of(kind: pa.DataType) -> ColumnType:
-    """Return the type for a column of the future table. Nested values become JSON text."""
+    """Return the type of the table column for an Arrow type. Nested values become JSON strings."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type_of(kind.value_type)
     if kind in _BASE_TYPES:
@@ -58,18 +59,16 @@ def column_type_of(kind: pa.DataType) -> ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedColumn:
-    """A column in the Arrow type of its table column."""
+    """A column converted to the Arrow type of its table column."""
 
     values: pa.Array
-    """The values; null for invalid values."""
+    """The converted values; null where a value is invalid."""
     invalid_texts: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The texts of the invalid values, by row."""
+    """The invalid values as strings, by row."""
 
 
 def convert_column(values: pa.Array, column_type: ColumnType) -> ConvertedColumn:
-    """Convert a column's values. Timestamps are in UTC without a zone, and second fractions are cut after six
-    digits.
-    """
+    """Convert the values of a column. Timestamps become naive UTC. Fractional seconds are truncated to microseconds."""
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if types.is_run_end_encoded(values.type):
@@ -89,14 +88,14 @@ def convert_column(values: pa.Array, column_type: ColumnType) -> ConvertedColumn
 
 
 def invalid_value_reason(text: str, column_type: ColumnType) -> str:
-    """Return why a value does not fit its column's type, as a text that follows the value."""
+    """Return a message that starts with the value and says why the value does not fit the column's type."""
     if column_type.base is BaseType.DECIMAL:
         return f"{text[:100]} has more than the {column_type.precision} digits of its column"
     return f"{text[:100]} is not {_VALID_VALUES.get(column_type.base, 'in the range of its type')}"
 
 
 def raw_texts(values: pa.Array) -> pa.Array:
-    """Return each value's raw text."""
+    """Return each value as a string, in the format of downloads."""
     kind = RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING)
     return texts(values, Column("", kind, ""))
 
@@ -114,7 +113,7 @@ def _invalid_rows(values: pa.Array, target: pa.DataType) -> set[int]:
     try:
         return _rows_out_of_range(_cast(values, target))
     except pa.ArrowInvalid:
-        # Arrow reports the value but not its row.
+        # Arrow's error contains the value but not its row, so check the rows one by one.
         return {row for row in range(len(values)) if not _is_valid(values.slice(row, 1), target)}
 
 
@@ -126,7 +125,7 @@ def _is_valid(value: pa.Array, target: pa.DataType) -> bool:
 
 
 def _rows_out_of_range(values: pa.Array) -> set[int]:
-    """Return the rows with values that Arrow itself does not check."""
+    """Return the rows with invalid values that Arrow's cast accepts."""
     kind = values.type
     if types.is_date32(kind):
         return _rows_outside(values.view(pa.int32()), _FIRST_DAY, _LAST_DAY)

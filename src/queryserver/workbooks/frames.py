@@ -1,4 +1,6 @@
-"""The frames that a worker sends through its pipe: a kind, a length, and JSON or Arrow (never Python objects)."""
+"""The frames that a worker process sends through its pipe: a kind, a length, and a body of JSON or Arrow, never pickled
+Python objects.
+"""
 
 import json
 import struct
@@ -17,23 +19,23 @@ if TYPE_CHECKING:
 HEAD = struct.Struct("<cL")
 _UNREADABLE_SIZE = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
-"""A row has up to 16 Mi characters (Contract importer 8.5), and each takes up to six bytes in JSON."""
+"""Maximum size of a frame. A row has up to 16 Mi characters (Contract importer 8.5) of up to six bytes each in JSON."""
 
 MEMORY_BYTES = 1024**3
 AVRO_MEMORY_BYTES = MEMORY_BYTES // 4
-"""Memory for displaying a part of an Avro file: for one block of the file and one record."""
+"""Memory limit for displaying an excerpt of an Avro file, which requires one block and one record at a time."""
 MAX_READ_BYTES = 64 * 1024 * 1024
-"""Maximum size of a single read from a store file, because a broken file may declare a footer or page of any size."""
+"""Maximum size of a single read from a file in a store. A corrupt file may declare a footer or page of any size."""
 TIME_S = 60
 RECORDS_TIME_S = 900
-"""Time limit for all rows in a record file."""
+"""Time limit for reading all rows of a record file."""
 
 NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
 CHUNK_REQUEST = b"W"
-"""`CHUNK_REQUEST`: the worker needs a chunk of the displayed file. The frame has its offset and length as JSON."""
+"""The worker requests a chunk of the displayed file. The frame contains the offset and length as JSON."""
 FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, CHUNK_REQUEST
 CHUNK_HEAD = struct.Struct("<L")
-"""A chunk's number of bytes, which precedes the bytes."""
+"""The number of bytes of a chunk, which precedes them."""
 
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
@@ -44,15 +46,17 @@ _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
 UnreadableRows = Sequence[tuple[int, int | None, str]]
-"""Unreadable rows: the row number in the batch, starting at 0, the unreadable column (None for all), and the reason."""
+"""For each unreadable row: its number in the batch, starting at 0, the unreadable column (None for all), and the
+reason.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPortion:
-    """Some rows of a record file.
+    """A batch of rows from a record file.
 
-    `rows` has one column for each column of the file, named by its position. Its values have the column's type, or are
-    texts of such values; unreadable values are null. `invalid_texts` has the texts of unreadable values by row and
+    `rows` has one column per column of the file, named by its position. The values have the type of the table column,
+    or are strings; unreadable values are null. `invalid_texts` contains the unreadable values as strings by row and
     column, for previews.
     """
 
@@ -70,7 +74,7 @@ def raw_frame(kind: bytes, body: bytes | bytearray) -> bytes:
 
 
 def portions(rows: Iterable[list[TypedText]]) -> Iterator[Rows]:
-    """Yield the rows a few hundred at a time, or fewer if they are large."""
+    """Group the rows into portions of up to 512 rows, fewer if the rows are large."""
     portion: Rows = []
     cells = characters = 0
     for row in rows:
@@ -85,12 +89,12 @@ def portions(rows: Iterable[list[TypedText]]) -> Iterator[Rows]:
 
 
 def encode_rows(rows: Rows) -> bytes:
-    """Encode the texts of each row, and the class of each text as one letter."""
+    """Encode the strings of all rows, followed by each row's cell kinds as one letter per cell."""
     return json_frame(ROWS, [rows, ["".join([_LETTERS[cell.kind] for cell in row]) for row in rows]])
 
 
 def decode_rows(body: bytes) -> Rows:
-    """Decode a frame of `encode_rows`. Raises ValueError for an invalid frame."""
+    """Decode the body of a frame of `encode_rows`. Raises ValueError for an invalid frame."""
     texts, letters = json.loads(body)
     return [
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
@@ -99,7 +103,8 @@ def decode_rows(body: bytes) -> Rows:
 
 
 def encode_batch(kind: bytes, portion: RecordPortion) -> bytes:
-    """Encode rows: the length of the unreadable rows' JSON, this JSON, and the rows as an Arrow stream.
+    """Encode a portion: the length of the JSON for the unreadable rows, this JSON, and the rows as an Arrow IPC
+    stream.
 
     Raises record_too_long if the frame would be too large.
     """
@@ -116,7 +121,7 @@ def encode_batch(kind: bytes, portion: RecordPortion) -> bytes:
 
 
 def decode_batch(body: bytes) -> RecordPortion:
-    """Decode a frame of `encode_batch`. Raises ValueError for an invalid frame."""
+    """Decode the body of a frame of `encode_batch`. Raises ValueError for an invalid frame."""
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
     (size,) = _UNREADABLE_SIZE.unpack_from(body)
@@ -124,6 +129,6 @@ def decode_batch(body: bytes) -> RecordPortion:
     found = json.loads(body[_UNREADABLE_SIZE.size : start])
     unreadable = [(int(row), None if column is None else int(column), str(reason)) for row, column, reason in found]
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
-    # A malicious file may have taken over the worker, so its output is not trusted.
+    # A malicious file may have compromised the worker, so its output is not trusted.
     batch.validate(full=True)
     return RecordPortion(batch, unreadable)

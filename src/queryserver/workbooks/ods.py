@@ -1,7 +1,7 @@
-"""Sheets in OpenDocument files, read as a stream (OASIS OpenDocument 1.2 part 1, 9.1 and 19.385).
+"""Reads the sheets of OpenDocument files as a stream (OASIS OpenDocument 1.2 part 1, 9.1 and 19.385).
 
-Elements and attributes are identified by their namespace. Blanks between elements, comments in cells, tables within
-cells and recorded changes are ignored.
+Elements and attributes are identified by namespace, whatever their prefix. Whitespace between elements, cell comments,
+tables within cells and tracked changes are ignored.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -21,7 +21,7 @@ _REPEATED_ROWS, _REPEATED = f"{_TABLE}number-rows-repeated", f"{_TABLE}number-co
 _NAME, _FORMULA = f"{_TABLE}name", f"{_TABLE}formula"
 _TYPE, _NUMBER, _STRING = f"{_OFFICE}value-type", f"{_OFFICE}value", f"{_OFFICE}string-value"
 _LIBRE_OFFICE_TYPE = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}value-type"
-"""Distinguishes errors from texts, if the file has this attribute."""
+"""An attribute written by LibreOffice that distinguishes error values from strings."""
 _CELLS = frozenset({f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"})
 _PARAGRAPHS = frozenset({f"{_TEXT}p", f"{_TEXT}h"})
 _NON_TEXT_ELEMENTS = frozenset(
@@ -32,22 +32,22 @@ _NON_TEXT_ELEMENTS = frozenset(
         *(f"{_NAMESPACE}drawing:1.0}}{shape}" for shape in ("frame", "custom-shape", "g")),
     }
 )
-"""Elements in a paragraph that are not part of the cell's text."""
+"""Elements within a paragraph whose text does not belong to the cell's value."""
 _WHITESPACE = {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MAX_SPACES = 65_536
 _ROWS_AT_ONCE = 500
-"""Elements are freed after this many rows have been read."""
+"""After this many rows, their elements are removed from the tree to free memory."""
 
 
 class OdsSheets:
-    """A file's sheets. Its content is read again for each call."""
+    """The sheets of a file. The content is read again for each call of `rows`."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
         self._names: list[str] | None = None
 
     def names(self) -> list[str]:
-        """Return the sheet names in file order. Raises FileCorrupt, FileTooComplex."""
+        """Return the names of the sheets, in file order. Raises FileCorrupt, FileTooComplex."""
         if self._names is None:
             self._names = [name for name, row in self._elements() if row is None]
             if not self._names:
@@ -55,7 +55,7 @@ class OdsSheets:
         return self._names
 
     def rows(self, sheet: str, notes: cells.RowNotes | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
-        """Yield the rows in use in the first sheet with this name, after the sheet's first `skip` rows.
+        """Yield the non-empty rows of the first sheet with this name, without the first `skip` rows of the sheet.
 
         Raises sheet_not_found, FileCorrupt, FileTooComplex.
         """
@@ -72,7 +72,10 @@ class OdsSheets:
             raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
 
     def _elements(self) -> Iterator[tuple[str, ET.Element | None]]:
-        """Yield each sheet's name with None, followed by its rows. A row must be used before the next is requested."""
+        """Yield the name of each sheet with None, followed by its row elements.
+
+        A row element is cleared when the next one is requested.
+        """
         sheets: list[ET.Element] = []
         links = rows = 0
         for is_end, element in self._events():
@@ -95,7 +98,7 @@ class OdsSheets:
                     yield element.get(_NAME, ""), None
 
     def _events(self) -> Iterator[tuple[bool, ET.Element]]:
-        """Yield start and end events: whether it is an end, and the element. Raises FileCorrupt."""
+        """Yield the element of each start and end tag, preceded by whether it is an end tag. Raises FileCorrupt."""
         parser = ET.XMLPullParser(("start", "end"))
         with _parse_errors():
             for piece in checked_pieces(self._package, CONTENT):
@@ -108,7 +111,7 @@ class OdsSheets:
 
 
 class _RowReader:
-    """One sheet's rows, without the first `skip` ones."""
+    """Reads the rows of one sheet, without the first `skip` ones."""
 
     def __init__(self, notes: cells.RowNotes, skip: int) -> None:
         self._notes = notes
@@ -116,7 +119,9 @@ class _RowReader:
         self._position = self._yielded = 0
 
     def rows(self, element: ET.Element) -> Iterator[cells.Row]:
-        """Yield an element's row, if in use, as often as it is repeated. Raises FileTooComplex, FileCorrupt."""
+        """Yield the row of an element as often as it is repeated; nothing for an empty row. Raises FileTooComplex,
+        FileCorrupt.
+        """
         with _parse_errors():
             row, lacks_value = _row(element)
             count = _count(element.attrib, _REPEATED_ROWS)
@@ -138,7 +143,7 @@ class _RowReader:
 
 @contextmanager
 def _parse_errors() -> Generator[None]:
-    """Translate parser errors to FileCorrupt. LookupError and ValueError mean an unknown encoding or an invalid
+    """Convert parser errors to FileCorrupt. LookupError means an unknown encoding, and ValueError also an invalid
     number.
     """
     try:
@@ -148,7 +153,7 @@ def _parse_errors() -> Generator[None]:
 
 
 def _row(element: ET.Element) -> tuple[cells.Row, bool]:
-    """Return the cells in use, and whether a formula has no value. Raises FileTooComplex, ValueError."""
+    """Return the non-empty cells, and whether a formula has no stored value. Raises FileTooComplex, ValueError."""
     row: dict[int, TypedText] = {}
     column, lacks_value = 0, False
     for cell in element:
@@ -163,14 +168,14 @@ def _row(element: ET.Element) -> tuple[cells.Row, bool]:
             for position in range(column, column + count):
                 row[position] = value
         elif _FORMULA in attributes and _TYPE not in attributes:
-            # An error or an empty text would have a type.
+            # An error or an empty string would have a value type.
             lacks_value = True
         column += count
     return row, lacks_value
 
 
 def _text_of(cell: ET.Element) -> str:
-    """Return a cell's paragraphs, one line each."""
+    """Return the text of a cell, with one line per paragraph."""
     return "\n".join([_paragraph(child) for child in cell if child.tag in _PARAGRAPHS])
 
 
@@ -190,7 +195,7 @@ def _paragraph(element: ET.Element) -> str:
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int:
-    """Return how often something is repeated. Raises ValueError."""
+    """Return a repeat count, by default 1. Raises ValueError if it is not a number of at most 12 characters."""
     text = attributes.get(name, "1")
     if len(text) > 12:
         raise ValueError(text)
@@ -217,7 +222,9 @@ def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
 
 
 def _time_of_day(text: str) -> TypedText:
-    """Return the time or duration. Times of day are also written as durations."""
+    """Return the cell for a time of day or a duration. ODS writes both as durations; those below 24 hours become
+    times.
+    """
     cell = cells.iso_cell(text) or cells.text_cell(text)
     hours = cell.partition(":")[0]
     is_time = cell.kind is CellKind.DURATION and hours.isdecimal() and int(hours) < 24

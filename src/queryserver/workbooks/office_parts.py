@@ -1,7 +1,8 @@
-"""Finds the workbook, sheets, texts and styles in an Office Open XML package (ECMA-376 part 2, 6.2 and 6.5).
+"""Finds the workbook, sheets, shared strings and styles in an Office Open XML package (ECMA-376 part 2, 6.2 and
+6.5).
 
-Relationships specify the part names, but calamine expects the usual names. A package with other names is copied to a
-package with the usual names.
+Relationships specify the names of the parts, but calamine expects the usual names. A package with other names is
+therefore copied to one with the usual names.
 """
 
 import io
@@ -21,18 +22,18 @@ _USUAL_NAMES = ("xl/workbook.xml", "xl/workbook.bin")
 _TYPE_PREFIX = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _BEGIN_OF_XLSB = b"\x83\x01"
-"""The record BrtBeginBook (MS-XLSB 2.4.20)."""
+"""The id of the record BrtBeginBook, with which an XLSB workbook starts (MS-XLSB 2.4.20)."""
 _FOLDERS = {"worksheet": "worksheets", "chartsheet": "chartsheets", "dialogsheet": "dialogsheets"}
 SINGLE_KINDS = frozenset({"sharedStrings", "styles"})
 READ_KINDS = frozenset({*_FOLDERS, *SINGLE_KINDS})
-"""The part kinds that are read from a workbook."""
+"""The kinds of parts that are read from a workbook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relationship:
     id: str
     kind: str
-    """The last segment of the type's URI, such as `worksheet`."""
+    """The last segment of the relationship type URI, such as `worksheet`."""
     target: str
     """The target as written in the file."""
     part: str
@@ -40,7 +41,7 @@ class Relationship:
 
 
 def relationships(package: Package, source: str) -> Sequence[Relationship]:
-    """Return the relationships of a part, or of the package (""). Excludes external targets. Raises FileCorrupt."""
+    """Return the relationships of a part, or of the package itself (""), except external ones. Raises FileCorrupt."""
     folder, name = posixpath.split(source)
     own = posixpath.join(folder, "_rels", f"{name}.rels")
     if own not in package:
@@ -63,7 +64,7 @@ def _part(folder: str, target: str) -> str:
 
 
 def root_element(package: Package, part: str) -> ET.Element:
-    """Return a part's root element. Raises FileCorrupt, FileTooComplex."""
+    """Parse a part and return its root element. Raises FileCorrupt, FileTooComplex."""
     try:
         return ET.fromstring(b"".join(checked_pieces(package, part)))  # noqa: S314 document types are refused
     except (ET.ParseError, LookupError, ValueError) as error:
@@ -71,7 +72,7 @@ def root_element(package: Package, part: str) -> ET.Element:
 
 
 def workbook_part(package: Package) -> str | None:
-    """Return the workbook part's name, or None if there is none. Raises FileCorrupt, file_encrypted."""
+    """Return the name of the workbook part, or None if the package has none. Raises FileCorrupt, file_encrypted."""
     try:
         named = [one.part for one in relationships(package, "") if one.kind == "officeDocument"]
     except FileCorrupt:
@@ -80,8 +81,8 @@ def workbook_part(package: Package) -> str | None:
 
 
 def _is_workbook(package: Package, part: str) -> bool:
-    """Return whether a part is a workbook, by its usual name or its first bytes. Word files and presentations are
-    also packages.
+    """Return whether a part is a workbook, judging by its name or its content. Word documents and presentations are
+    packages of the same form.
     """
     if part.lower() in _USUAL_NAMES:
         return True
@@ -98,7 +99,7 @@ def is_binary(package: Package, part: str) -> bool:
 
 
 def has_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> bool:
-    """Return whether calamine finds all of a workbook's parts that are read."""
+    """Return whether all parts to be read have the names that calamine expects."""
     if package.stored_name(workbook) not in _USUAL_NAMES or not _refers_to(package, workbook):
         return False
     suffix = posixpath.splitext(workbook)[1]
@@ -116,7 +117,7 @@ def has_usual_names(package: Package, workbook: str, related: Sequence[Relations
 
 
 def _refers_to(package: Package, workbook: str) -> bool:
-    """Return whether a relationship of the package has the workbook's name as its target."""
+    """Return whether the package's own relationships refer to the workbook by exactly this name."""
     try:
         return any(one.target.removeprefix("/") == workbook for one in relationships(package, ""))
     except FileCorrupt:
@@ -124,10 +125,12 @@ def _refers_to(package: Package, workbook: str) -> bool:
 
 
 def copy_with_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> BinaryIO:
-    """Copy the parts that are read into memory. Raises FileCorrupt, FileTooComplex."""
+    """Copy the parts to be read to an in-memory package in which they have the usual names. Raises FileCorrupt,
+    FileTooComplex.
+    """
     suffix = ".bin" if is_binary(package, workbook) else ".xml"
     names: dict[str, str] = {}
-    """Each part's new name below `xl`."""
+    """The new name of each part, below `xl`."""
     parts_to_read = [one for one in related if one.kind in READ_KINDS]
     for one in parts_to_read:
         stem = f"{_FOLDERS[one.kind]}/sheet{len(names) + 1}" if one.kind in _FOLDERS else one.kind

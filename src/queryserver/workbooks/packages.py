@@ -1,8 +1,9 @@
-"""Workbook containers and their limits (Contract importer 14.4).
+"""The container formats of workbooks, zip packages and compound files, and their limits (Contract importer 14.4).
 
-Packages are read with `zipfile`, and the sizes in their directory are checked before anything is unpacked. The memory
-and time limits of the process stop a directory that is as large as the file. Compound files are read according to
-MS-CFB; circular chains are detected before a library could follow them without end.
+Packages are read with `zipfile`, and the sizes in their directory are checked before anything is decompressed. The
+directory itself may be as large as the file; only the memory and time limits of the process bound it. Compound files
+are read according to MS-CFB, so that circular sector chains are detected before a library follows them in an endless
+loop.
 """
 
 import struct
@@ -20,17 +21,17 @@ MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
 MAX_RATIO = 200
 RATIO_FREE_BYTES = 1024 * 1024
-"""Entries up to this size may have any compression ratio."""
+"""Entries of at most this decompressed size may have any compression ratio."""
 
 PIECE_BYTES = 64 * 1024
 _MAX_PROLOG_BYTES = 4 * 1024 * 1024
 _IS_ENCRYPTED = 1
-"""A bit in an entry's flags (APPNOTE.TXT 4.4.4)."""
+"""The encryption bit in the flags of an entry (APPNOTE.TXT 4.4.4)."""
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _HEADER = struct.Struct("<8s22xH16xL8xL4xL4x109L")
-"""Magic number, sector size as a power of two, first sectors of the directory, of the small sector table and of the
-sector table's own chain, and the sector table's first sectors (MS-CFB 2.2).
+"""Magic number, sector size as a power of two, first directory sector, first mini FAT sector, first DIFAT sector, and
+the first 109 DIFAT entries, which locate the FAT (MS-CFB 2.2).
 """
 _ENTRY_BYTES = 128
 _SMALL_STREAM_BYTES, _SMALL_SECTOR_BYTES = 4096, 64
@@ -40,17 +41,17 @@ _STORAGE_OR_STREAM, _ROOT = (1, 2), 5
 
 
 class Package:
-    """A zip file's parts by name. If several parts have the same name, the last one counts."""
+    """The parts of a zip file by name. If several parts have the same name, the last one counts."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read the directory. Raises FileCorrupt if there is no readable directory, FileTooComplex if there are too
-        many entries.
+        """Read the zip directory. Raises FileCorrupt if it is not readable, FileTooComplex if it has too many
+        entries.
         """
         with _zip_errors():
             self._zip = zipfile.ZipFile(file)
         if len(self._zip.infolist()) > MAX_ENTRIES:
             raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
-        # Some programs write backslashes, or a leading slash.
+        # Some programs write names with backslashes or a leading slash.
         self._names = {name.replace("\\", "/").removeprefix("/").lower(): name for name in self._zip.namelist()}
 
     def __contains__(self, name: str) -> bool:
@@ -61,7 +62,9 @@ class Package:
         return name if name in self._zip.NameToInfo else self._names[name.lower()]
 
     def check_limits(self) -> None:
-        """Raise FileTooComplex if the unpacked content would be too large (Contract importer 14.4)."""
+        """Raise FileTooComplex if the decompressed size or a compression ratio is too large (Contract importer
+        14.4).
+        """
         entries = self._zip.infolist()
         if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
             raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
@@ -69,9 +72,9 @@ class Package:
             raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
-        """Yield the part's unpacked content. Raises FileCorrupt, also for a missing part, and file_encrypted.
+        """Yield the decompressed content of a part, ignoring the case of its name (ECMA-376 part 2, 6.2.2).
 
-        Part names differ in more than case (ECMA-376 part 2, 6.2.2).
+        Raises FileCorrupt (also for a missing part), FileTooComplex, file_encrypted.
         """
         entry = self._zip.NameToInfo.get(name) or self._zip.NameToInfo.get(self._names.get(name.lower(), ""))
         if entry is None:
@@ -82,7 +85,9 @@ class Package:
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         declared_bytes, unpacked_bytes = entry.file_size, 0
         entry = copy(entry)
-        entry.file_size = MAX_UNPACKED_BYTES * 2  # otherwise `zipfile` truncates there, and reports a wrong checksum
+        entry.file_size = (
+            MAX_UNPACKED_BYTES * 2
+        )  # otherwise `zipfile` stops at the declared size and reports a bad checksum
         with _zip_errors(), self._zip.open(entry) as part:
             while piece := part.read(PIECE_BYTES):
                 unpacked_bytes += len(piece)
@@ -95,8 +100,8 @@ class Package:
 
 @contextmanager
 def _zip_errors() -> Generator[None]:
-    """Convert the errors of `zipfile` to FileCorrupt. For some kinds of damage it raises errors such as ValueError
-    instead of BadZipFile.
+    """Convert errors of `zipfile` to FileCorrupt. Depending on the damage, it also raises errors other than BadZipFile,
+    such as ValueError.
     """
     try:
         yield
@@ -105,16 +110,16 @@ def _zip_errors() -> Generator[None]:
 
 
 def check_part(package: Package, name: str) -> None:
-    """Unpack a part before a library reads it, so that its checksum is verified. Raises the same errors as
-    `checked_pieces`.
+    """Decompress a part completely before a library reads it, which verifies its size and checksum. Raises the errors
+    of `checked_pieces`.
     """
     for _ in checked_pieces(package, name):
         """The chunks are discarded."""
 
 
 def checked_pieces(package: Package, name: str) -> Generator[bytes]:
-    """Yield a part's chunks. Checks the start of XML, because a document type can only precede the first element.
-    Raises FileCorrupt, FileTooComplex, file_encrypted.
+    """Yield the chunks of a part. In XML parts, also reject document types and entities; these can only precede the
+    first element, so only the beginning is parsed. Raises FileCorrupt, FileTooComplex, file_encrypted.
     """
     pieces = package.pieces(name)
     return pieces if name.lower().endswith(".bin") else _checked_xml(pieces)
@@ -140,14 +145,14 @@ def _checked_xml(pieces: Iterator[bytes]) -> Generator[bytes]:
         if not elements:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        # LookupError and ValueError mean that the part's encoding is unknown, or cannot be read as a stream.
+        # LookupError and ValueError mean that the encoding is unknown, or that the parser cannot decode it.
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
 class CompoundFile:
     """The root entries of a compound file.
 
-    Chains may be circular in a hostile file, so a chain is never followed beyond the file's length.
+    In a malicious file, chains may be circular, so no chain is followed for more sectors than the file has.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -161,7 +166,7 @@ class CompoundFile:
         self._sector_bytes = 1 << shift
         self._numbers = struct.Struct(f"<{self._sector_bytes // 4}L")
         self._next: list[int] = []
-        """The number of each sector's successor. The header and a chain specify where this table is."""
+        """The FAT: the number of the sector that follows each sector. The header and the DIFAT chain locate it."""
         for _ in range(len(self.content) // self._sector_bytes // (self._sector_bytes // 4) + 2):
             for number in table:
                 if number < _LAST_REGULAR:
@@ -180,16 +185,16 @@ class CompoundFile:
         ]
 
     def root_names(self) -> set[str]:
-        """Return the root names in upper case. Names that only differ in case are equal (MS-CFB 2.6.4)."""
+        """Return the names of the root entries in upper case, because names are case-insensitive (MS-CFB 2.6.4)."""
         return set(self._root_entries())
 
     def stream(self, name: str) -> bytes | None:
-        """Return the content of a root stream, given its name in upper case, or None if it does not exist."""
+        """Return the content of a root stream, or None if it does not exist or is empty. `name` is in upper case."""
         pieces = list(self._pieces(name))
         return b"".join(self.content[begin:end] for begin, end in pieces) if pieces else None
 
     def file_position(self, name: str, offset: int) -> int:
-        """Return the file position of a byte in a stream. Raises FileCorrupt."""
+        """Return the position in the file of the byte at `offset` in a stream. Raises FileCorrupt."""
         for begin, end in self._pieces(name):
             if offset < end - begin:
                 return begin + offset
@@ -197,7 +202,7 @@ class CompoundFile:
         raise FileCorrupt("The workbook is damaged.")
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and end positions of a stream's pieces in the file, in order."""
+        """Yield the start and end positions in the file of a stream's sectors, in order."""
         entry = self._root_entries().get(name)
         if entry is None:
             return
@@ -212,7 +217,7 @@ class CompoundFile:
             size -= length
 
     def _small_sector_positions(self, start: int) -> Iterator[int]:
-        """Yield the file positions of the small sectors from `start`, which are in a stream of the root entry
+        """Yield the file positions of the mini sectors from `start` on, which lie in the mini stream of the root entry
         (MS-CFB 2.4).
         """
         (root_start,) = struct.unpack_from("<L", self._entries[0], 116)
@@ -232,7 +237,7 @@ class CompoundFile:
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
     def _root_entries(self) -> dict[str, bytes]:
-        """Return the root entries by name in upper case."""
+        """Return the directory entries directly below the root, by name in upper case."""
         entries = self._entries
         if not entries or entries[0][66] != _ROOT:
             raise FileCorrupt("The workbook has no directory.")
@@ -255,7 +260,7 @@ class CompoundFile:
         return found
 
     def _chain(self, start: int) -> Iterator[int]:
-        """Yield the sector numbers from `start`. A chain longer than the file is circular."""
+        """Yield the sector numbers of the chain from `start` on. Raises FileCorrupt if the chain is circular."""
         number = start
         for _ in range(len(self.content) // self._sector_bytes + 1):
             if number >= _LAST_REGULAR:
