@@ -1,4 +1,4 @@
-"""Reads each workbook or record file in its own worker process, which limits the effects of a malicious file."""
+"""Reads each workbook or record file in a worker process of its own, which contains the damage of a malicious file."""
 
 import asyncio
 import json
@@ -28,20 +28,20 @@ class SheetRows:
     is_whole: bool
     """Whether the worksheet has no more rows."""
     without_value: tuple[int, Sequence[int]] = (0, ())
-    """The number of rows with formulas that have no stored value, and the first ten row numbers, starting at 1."""
+    """How many rows have a formula without a stored value, and the numbers (starting at 1) of the first ten."""
     positions: Sequence[int] = ()
-    """The positions of the first 200 rows in the sheet, starting at 0."""
+    """The positions in the sheet, starting at 0, of up to 200 of the rows."""
     skipped: int = 0
-    """How many rows of the sheet were skipped before these rows."""
+    """How many rows at the start of the sheet were skipped."""
 
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
-"""Returns up to `length` bytes of a file, starting at `offset`."""
+"""A function of `offset` and `length` that returns up to `length` bytes of a file, starting at `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file with random access."""
+    """A file in a store, with random access."""
 
     read_at: ReadAt
     size_bytes: int
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
 _SLOT_WAIT_S = 60
 _LARGE_BYTES = 512 * 1024
-"""Larger frames are parsed in a thread, because each MiB blocks the event loop for about 10 ms."""
+"""Frames from this size on are parsed in a thread, because each MiB blocks the event loop for about 10 ms."""
 
 _KNOWN_ERRORS = (
     errors.CodecNotAvailable,
@@ -74,9 +74,10 @@ _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """Reads workbooks and record files on the local disk, and Avro and Parquet files in any location.
+    """Reads workbooks and record files on the local disk, and Avro and Parquet files in stores.
 
-    Up to `processes` previews and the same number of full reads run concurrently. Only cells reach this process.
+    Up to `processes` previews and the same number of full reads run concurrently. Files are parsed only in the workers;
+    this process receives the values.
     """
 
     def __init__(self, *, processes: int = 2) -> None:
@@ -95,7 +96,7 @@ class ProcessWorkbooks:
             await _end(process)
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
-        """Return the worksheets in workbook order, including hidden ones but not chart sheets."""
+        """Return the names of the worksheets in workbook order, including hidden sheets but not chart sheets."""
         async with self._preview_slot(), aclosing(self._frames(path, None, None)) as answer:
             async for kind, body in answer:
                 if kind == frames.NAMES:
@@ -103,7 +104,8 @@ class ProcessWorkbooks:
         raise _unexpected_answer("names")
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int, skip: int = 0) -> SheetRows:
-        """Return at most `limit` rows from the used range after the sheet's first `skip` rows. All have the same width.
+        """Return at most `limit` non-empty rows after the sheet's first `skip` rows. All returned rows have the same
+        width.
 
         Raises sheet_not_found.
         """
@@ -117,7 +119,7 @@ class ProcessWorkbooks:
         raise _unexpected_answer("rows")
 
     async def rows(self, path: Path, sheet: str, *, skip: int = 0) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        """Yield all rows after the sheet's first `skip` ones, a few hundred at a time, in bounded memory.
+        """Yield all non-empty rows after the sheet's first `skip` rows, a few hundred at a time, in bounded memory.
 
         Raises sheet_not_found.
         """
@@ -129,9 +131,9 @@ class ProcessWorkbooks:
         raise _unexpected_answer("rows")
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
-        """Return a record file's columns and first rows: an Analysis as JSON.
+        """Return the columns and first rows of a record file: an Analysis as a dict.
 
-        This call and the next also raise format_mismatch, file_empty, too_many_columns and record_too_long.
+        This method and `record_batches` also raise format_mismatch, file_empty, too_many_columns and record_too_long.
         """
         async with self._preview_slot(), aclosing(self._frames(path, None, None, records=kind)) as answer:
             async for found, body in answer:
@@ -142,7 +144,9 @@ class ProcessWorkbooks:
     async def record_batches(
         self, path: Path, kind: FileType, fields: Sequence[str]
     ) -> AsyncGenerator[frames.RecordPortion]:
-        """Yield all rows of a record file with these columns, in bounded memory."""
+        """Yield all rows of a record file in bounded memory. Raises FileCorrupt if its column names are not
+        `fields`.
+        """
         async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as answer:
             async for found, body in answer:
                 if found == frames.END:
@@ -154,7 +158,7 @@ class ProcessWorkbooks:
         raise _unexpected_answer("batches")
 
     async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the records of a file, passed in chunks, as JSON Lines in chunks of about 64 KiB.
+        """Yield the records of an Avro file, given as a stream of chunks, as JSON Lines in chunks of about 64 KiB.
 
         Raises the errors of `pieces`, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
         """
@@ -164,7 +168,7 @@ class ProcessWorkbooks:
                 yield made
 
     async def parquet_lines(self, read_at: ReadAt, size_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file's rows as JSON Lines in chunks of about 64 KiB.
+        """Yield the rows of a Parquet file as JSON Lines in chunks of about 64 KiB.
 
         Raises the errors of `read_at`, DecompressionFailed, DecompressionLimit, FileTooComplex and TooManyRequests.
         """
@@ -207,8 +211,8 @@ class ProcessWorkbooks:
         pieces: AsyncIterator[bytes] | None = None,
         stored: StoredFile | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """Yield a worker's response frames. The worker is killed on exit. `pieces` or `stored` is a file without a
-        path.
+        """Start a worker and yield the frames of its response. The worker is killed on exit. A file in a store has no
+        `path`; it is passed as `pieces` (a stream) or `stored` (random access).
         """
         path_text = None if path is None else str(path)
         parameters = {"path": path_text, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
@@ -216,7 +220,7 @@ class ProcessWorkbooks:
         if stored is not None:
             parameters["size_bytes"] = stored.size_bytes
         request = json.dumps(parameters).encode() + b"\n"
-        # The store determines the speed for a file passed in chunks.
+        # How long it takes to read a file in a store depends on the store, so such files have the longer limit.
         time_s = frames.TIME_S if fields is None and path is not None else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -246,10 +250,11 @@ class ProcessWorkbooks:
 async def _feeding(
     process: asyncio.subprocess.Process, request: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> AsyncGenerator[None]:
-    """Send the request and the file to the worker inside the context. Errors of `pieces` take precedence over errors
-    that they cause.
+    """Send the request and the stream `pieces` to the worker while the context is open. If `pieces` fails, its error
+    replaces the worker's error that follows from it.
 
-    `stays_open` means that another task will write more.
+    If `stays_open` is set, the worker's input is not closed afterwards, because the worker's chunk requests are
+    answered there.
     """
     feeding = asyncio.create_task(_feed(process, request, pieces, stays_open=stays_open))
     try:
@@ -281,7 +286,7 @@ async def _feed(
     finally:
         if not (stays_open and is_whole):
             process.stdin.close()
-        # The worker might mistake a partial file for a complete one.
+        # The worker must not mistake a partial file for a complete one.
         if not is_whole and process.returncode is None:
             process.kill()
 
@@ -289,10 +294,10 @@ async def _feed(
 async def _exchange_frames(
     process: asyncio.subprocess.Process, time_s: int, stored: StoredFile | None
 ) -> AsyncGenerator[_Frame]:
-    """Yield the frames of a worker, and send it the chunks of `stored` that it requests. Raises the failure that a
+    """Yield the frames of a worker, and send it the chunks of `stored` that it requests. Raises the error that a FAILED
     frame reports.
 
-    Only time spent waiting for the worker counts, not for the caller or the store.
+    `time_s` limits the time spent waiting for the worker; waiting for the caller or the store does not count.
     """
     assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
@@ -343,7 +348,7 @@ async def _decode_rows(body: bytes) -> frames.Rows:
 
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
-    if code < 0:  # the worker exceeded its time limit, or ran out of memory
+    if code < 0:  # killed by a signal: the worker exceeded its CPU time limit or ran out of memory
         log.info("worker of a workbook was killed", signal=-code)
         return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
@@ -372,7 +377,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # The worker's last output fills the buffer, and a full buffer keeps the pipe's end from being detected.
+        # Drain the output: while the stream's buffer is full, asyncio pauses reading and does not detect the end of the
+        # pipe.
         while process.stdout is not None and await process.stdout.read(_LARGE_BYTES):
             pass
         await process.wait()

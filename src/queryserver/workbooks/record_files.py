@@ -1,7 +1,7 @@
-"""Reads record files (Contract importer 8a) in batches: Parquet and Arrow with their types, Avro and JSON Lines as
-text.
+"""Reads record files (Contract importer 8a) in batches: Parquet and Arrow as typed columns, Avro and JSON Lines as
+strings.
 
-Everything here blocks, and trusts the file no more than Arrow does, because it runs in a process with limits.
+All functions block. They run in a worker process with limits, which contains the damage of malicious files.
 """
 
 import json
@@ -83,7 +83,7 @@ _AVRO_LOGICAL_TYPES = {
         for unit in ("millis", "micros", "nanos")
     },
 }
-"""The logical types that `formats.avro` converts. It ignores all others."""
+"""The logical types that `formats.avro` converts, except decimals. All others are ignored."""
 
 
 Record: TypeAlias = Mapping[str, Any]
@@ -92,14 +92,14 @@ Fields: TypeAlias = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class RecordColumn:
-    """A column with the file's name and type."""
+    """A column of the file: its name, and the type of its table column."""
 
     name: str
     type: ColumnType
 
 
 class ColumnarFile:
-    """An open file with typed columns."""
+    """An open Parquet or Arrow file, whose columns are typed."""
 
     def __init__(self, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
         self._parts = parts
@@ -108,9 +108,12 @@ class ColumnarFile:
         ]
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Yield batches of about 1 MiB in the types of `arrow_type`. Rows with an invalid value are unreadable."""
+        """Yield batches of at most about 4 MiB, with columns in the types of `arrow_type`. Rows with an invalid value
+        are unreadable.
+        """
         for part in self._parts:
-            # Reads a few MiB at a time, as far as the types indicate, even if the file's batches are large.
+            # Convert about 4 MiB at a time (as far as `_bytes_of` can tell), even if the batches of the file are
+            # larger.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
             for rows in chain.from_iterable(split_batch(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
                 columns = [
@@ -124,7 +127,7 @@ class ColumnarFile:
                     begin += portion_rows.num_rows
 
     def _portion(self, rows: pa.RecordBatch, columns: Sequence[ConvertedColumn], begin: int) -> RecordPortion:
-        """Return the rows from `begin`, given the columns read from them."""
+        """Return the portion for `rows`, which start at row `begin` of the converted `columns`."""
         invalid_texts = {
             (row - begin, number): text
             for number, column in enumerate(columns)
@@ -139,8 +142,8 @@ class ColumnarFile:
 
 
 def _bytes_of(values: pa.Array) -> int:
-    """Return the values' size, including dictionary values where they are used. Views are small, because they share
-    their bytes.
+    """Estimate the size of the values. Dictionary values count once per use; views count as 0, because they share their
+    bytes.
     """
     if types.is_dictionary(values.type):
         known = values.dictionary
@@ -154,7 +157,7 @@ def parquet_file(file: BinaryIO) -> ColumnarFile:
 
 
 def arrow_file(file: BinaryIO) -> ColumnarFile:
-    """Open a file in Arrow's stream format or file format (Feather version 2)."""
+    """Open a file in the Arrow IPC stream format or the Arrow IPC file format (Feather version 2)."""
     head = file.read(len(_ARROW_FILE))
     file.seek(0)
     if head == _ARROW_FILE:
@@ -165,9 +168,12 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
 
 
 def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Check buffer sizes, which Arrow does not verify for a file. Raises ArrowInvalid."""
+    """Return the batch after validating its buffers, which Arrow does not do when it reads a file. Raises
+    ArrowInvalid.
+    """
     for values in batch.columns:
-        # A time or decimal outside its type's range makes only its row unreadable, not the file.
+        # Times, dates and decimals are validated as plain integers or bytes: a value outside the type's range must make
+        # only its row unreadable, not the whole file.
         kind = values.type
         stored_type = pa.int32() if types.is_time32(kind) else pa.int64() if types.is_time64(kind) else None
         stored_type = pa.int64() if types.is_date64(kind) else stored_type
@@ -178,7 +184,9 @@ def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _ExactFloat(float):
-    """A number with a fraction or an exponent, and its text, which may have more digits than a double can hold."""
+    """A JSON number with a fraction or an exponent, together with its literal, which may have more digits than a
+    double.
+    """
 
     __slots__ = ("text",)
 
@@ -191,14 +199,14 @@ class _ExactFloat(float):
 
 
 class LinesFile:
-    """JSON Lines with known columns. A record with any other name is unreadable."""
+    """JSON Lines with known columns. A record with any other field is unreadable."""
 
     def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
         self.columns = columns
         self._lines = lines
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Yield batches of texts. Raises record_too_long."""
+        """Yield batches of string columns. Raises record_too_long."""
         names = [column.name for column in self.columns]
         known = frozenset(names)
         rows = list[Record]()
@@ -227,11 +235,11 @@ def _text_batch(rows: Sequence[Record], names: Sequence[str], unreadable: Unread
 
 
 def parse_record(line: bytes) -> Record | None:
-    """Return the object in a line, or None if it is not an object. Numbers keep all their digits."""
+    """Parse a line as a JSON object; return None if it is not one. Numbers keep all their digits."""
     try:
         found = json.loads(line.decode(), parse_float=_ExactFloat)
         if b"\\u" in line:
-            # An unpaired surrogate is not a character and cannot be stored.
+            # Reject unpaired surrogates, which cannot be encoded in UTF-8.
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -239,7 +247,7 @@ def parse_record(line: bytes) -> Record | None:
 
 
 def typed_cell(value: Any) -> TypedText:
-    """Return a value as a cell with its class. A text in a plain date or time form is a date or time."""
+    """Return a JSON value as a typed cell. A string in a plain date or time format becomes a date or time."""
     match value:
         case None:
             return TypedText("", CellKind.NULL)
@@ -248,7 +256,7 @@ def typed_cell(value: Any) -> TypedText:
         case int():
             return TypedText(str(value), text_facts(str(value)).kind)
         case float():
-            # Doubles have up to 17 digits in JSON. In delimited text, more than 15 digits would be a decimal.
+            # JSON numbers of up to 17 digits are doubles. In delimited text, more than 15 digits would make a decimal.
             text = _text(value) or ""
             is_finite = text_facts(text).kind is not CellKind.NON_FINITE
             return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
@@ -274,7 +282,7 @@ def _text(value: Any) -> str | None:
 
 
 def json_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines that are not blank. Raises record_too_long."""
+    """Yield the non-blank lines, stripped. Raises record_too_long."""
     is_first = True
     while line := file.readline(MAX_RECORD_CHARACTERS + 1):
         if len(line) > MAX_RECORD_CHARACTERS:
@@ -286,7 +294,9 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def avro_file(file: BinaryIO) -> LinesFile:
-    """Open an Avro file. Raises DecompressionFailed, UnsupportedFormat (its items are not records)."""
+    """Open an Avro file. Raises DecompressionFailed, FileCorrupt, and UnsupportedFormat if its items are not
+    records.
+    """
     records = AvroFile(file)
     declared = records.schema
     try:
@@ -306,8 +316,8 @@ def avro_file(file: BinaryIO) -> LinesFile:
 
 
 def _avro_type(declared: Any) -> ColumnType:
-    """Return an Avro type's column type. Unions with null have the other type. Types that the dialects lack become
-    text.
+    """Return the column type for an Avro type. A union of null and one other type has the other type; types without a
+    counterpart become strings.
     """
     if isinstance(declared, list):
         others = [one for one in cast("list[Any]", declared) if one != "null"]
@@ -328,8 +338,8 @@ def _avro_type(declared: Any) -> ColumnType:
 
 
 def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:
-    """Yield a response's frames. With `fields=None`, this is the preview. Otherwise `fields` are the column names that
-    the file must have.
+    """Yield the frames of the response: the preview if `fields` is None, otherwise all rows. `fields` are the column
+    names that the file must have.
 
     Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
     UnsupportedFormat.
@@ -389,7 +399,7 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
 
 
 def _preview_lines(file: BinaryIO) -> Analysis:
-    """Analyze records. Types are determined by the values in the first records, as many as fit in a sample."""
+    """Analyze JSON Lines. Column types are inferred from the values in a sample of the first records."""
     lines = json_lines(file)
     found, size, read = list[dict[str, TypedText]](), 0, 0
     for line in lines:
@@ -407,7 +417,7 @@ def _preview_lines(file: BinaryIO) -> Analysis:
     is_whole = next(lines, None) is None
     names = list(dict.fromkeys(name for record in found for name in record))
     _check_columns(names)
-    # Most records may lack most names.
+    # Collect cells by name, not by record: most records may lack most names.
     cells = {name: list[TypedText]() for name in names}
     for record in found:
         for name, cell in record.items():
@@ -444,7 +454,7 @@ def _reading_errors() -> Generator[None]:
 
 
 class _StoreFile(SeekableFile):
-    """A file in a store. A read sends a request json_frame to `output` and receives the chunk from `answers`."""
+    """A file in a store. A read writes a CHUNK_REQUEST frame to `output` and receives the chunk from `answers`."""
 
     def __init__(self, answers: BinaryIO, output: BinaryIO, size_bytes: int) -> None:
         super().__init__()
@@ -474,7 +484,7 @@ class _StoreFile(SeekableFile):
 
 
 def parquet_json_lines(answers: BinaryIO, output: BinaryIO, size_bytes: int) -> Iterator[bytes]:
-    """Yield the rows of a Parquet file in a store as JSON Lines. See `_StoreFile` for the streams.
+    """Yield the rows of a Parquet file in a store as JSON Lines. `_StoreFile` describes the two streams.
 
     Raises DecompressionFailed, DecompressionLimit.
     """
@@ -483,6 +493,6 @@ def parquet_json_lines(answers: BinaryIO, output: BinaryIO, size_bytes: int) -> 
 
 
 def _limit_arrow_threads() -> None:
-    """Use one thread, because each Arrow thread takes a part of this process's limited address space."""
+    """Limit Arrow to one thread, because each thread reserves some of this process's limited address space."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

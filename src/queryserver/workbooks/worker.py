@@ -1,6 +1,6 @@
-"""The worker program: it reads one request from standard input, responds in frames, and exits.
+"""The worker program. It reads one request from standard input, writes the response as frames, and exits.
 
-Excel workbooks are read with calamine. Arrow is only imported for record files, because memory is limited.
+Excel workbooks are read with calamine. To save memory, Arrow is imported only for record files.
 """
 
 import io
@@ -43,14 +43,14 @@ _SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
 _MANIFEST = "META-INF/manifest.xml"
 _MANIFEST_BYTES = 4 * 1024 * 1024
 _MARKER_PARTS = ("xl/workbook.xml", "xl/workbook.bin", "_rels/.rels", "mimetype", CONTENT)
-"""A package with one of these parts may be a workbook. Its limits are checked before anything is unpacked."""
+"""A package with one of these parts may be a workbook, so its limits are checked before anything is decompressed."""
 _ENCRYPTION = re.compile(rb"<(?:[\w.-]+:)?encryption-data[\s/>]")
 _ENCRYPTED_PACKAGE = "encrypted-package"
-"""The part in a package that is encrypted as a whole (OpenDocument 1.4 part 2, 3.4.1)."""
+"""The part that a package contains if it is encrypted as a whole (OpenDocument 1.4 part 2, 3.4.1)."""
 
 
 class WorkbookKind(Enum):
-    """The four formats that are commonly called Excel files. Clients see all of them as `excel`."""
+    """The four formats of workbooks. For clients, all of them are the file type `excel`."""
 
     XLSX = "xlsx"
     XLSB = "xlsb"
@@ -59,7 +59,7 @@ class WorkbookKind(Enum):
 
 
 def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
-    """Return the kind, or None if the file starts neither as a zip file nor as a compound file.
+    """Return the format of a workbook, or None if the file begins neither like a zip file nor like a compound file.
 
     Raises FileCorrupt, file_encrypted, FileTooComplex, and UnsupportedFormat for zip files and compound files that are
     not workbooks.
@@ -94,7 +94,7 @@ def _kind_of_package(package: Package) -> WorkbookKind:
 
 
 def _is_spreadsheet(package: Package) -> bool:
-    """Return whether the package is a spreadsheet, by its media type or by the one in its manifest."""
+    """Return whether the media type of the package, or the one in its manifest, is that of an ODS spreadsheet."""
     return _head(package, "mimetype").startswith(_SPREADSHEET) or (
         "mimetype" not in package and _SPREADSHEET in _head(package, _MANIFEST)
     )
@@ -106,7 +106,7 @@ def _refuse_encrypted(package: Package) -> None:
 
 
 def _head(package: Package, part: str) -> bytes:
-    """Return the first bytes of a part, which may be missing or damaged."""
+    """Return the first bytes of a part: fewer if it is damaged, none if it is missing."""
     content = b""
     try:
         for piece in package.pieces(part) if part in package else ():
@@ -125,10 +125,11 @@ _OPEN_FILES = 32
 class WorkerRequest(TypedDict):
     """The first line of the worker's input.
 
-    For a workbook, `sheet=None` requests the sheet names and `limit=None` all rows; `skip` rows at the start of the
-    sheet are skipped. For a record file, `records` is its type, and `fields=None` requests its preview. `path=None`
-    requests a whole record file as JSON Lines: an Avro file follows on the input; for a Parquet file of `size_bytes`
-    bytes, the worker requests chunks.
+    For a workbook, the response contains the sheet names if `sheet` is None, and otherwise up to `limit` rows (None:
+    all) after the first `skip` rows of the sheet. For a record file, `records` is its type, and the response contains a
+    preview if `fields` is None, otherwise all rows. If `path` is None, the response contains a record file from a store
+    as JSON Lines: an Avro file follows on standard input, and a Parquet file of `size_bytes` bytes is requested in
+    chunks.
     """
 
     path: str | None
@@ -141,7 +142,7 @@ class WorkerRequest(TypedDict):
 
 
 def main() -> None:
-    """Process the request. Never raises, because errors are reported in the last frame."""
+    """Process the request. Errors are reported in the last frame."""
     request: WorkerRequest = json.loads(sys.stdin.buffer.readline())
     is_avro_display = request["path"] is None and request.get("records") == FileType.AVRO
     confine(
@@ -154,7 +155,7 @@ def main() -> None:
     )
     lower_limit(resource.RLIMIT_CPU, frames.TIME_S if request.get("fields") is None else frames.RECORDS_TIME_S)
     output = sys.stdout.buffer
-    # The server may have closed the pipe.
+    # The server process may have closed the pipe.
     with suppress(BrokenPipeError):
         for piece in _answer_frames(request):
             output.write(piece)
@@ -223,7 +224,7 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
         rows = cells.checked_rows(columns, workbook.rows(sheet, skip=skip))
     else:
         first = list(cells.checked_rows(columns, head.rows[:limit]))
-        # As many rows as have text for the sample in 7.4, but at least one.
+        # Return only rows that start within the sample size of Contract importer 7.4, but at least one row.
         before = accumulate((sum(map(len, row)) for row in first), initial=0)
         first = [row for row, characters in zip(first, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
         rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
@@ -235,11 +236,11 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
 
 
 class OpenWorkbook:
-    """One workbook. The file must stay open while it is read. A damaged file only fails if the damaged content is
-    needed.
+    """An open workbook. The file must stay open while the workbook is in use. Damage causes an error only if the
+    damaged content is read.
 
-    Merged areas need no special handling, because only their first cell has a value. Formulas return the value stored
-    with them.
+    Merged cells need no special handling, because only the first cell has a value. The value of a formula is the one
+    stored in the file.
     """
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
@@ -247,18 +248,18 @@ class OpenWorkbook:
         self._sheets = OdsSheets(Package(file)) if kind is WorkbookKind.ODS else _LibrarySheets(file, kind)
 
     def sheet_names(self) -> list[str]:
-        """Return the worksheets in order, including hidden ones. Raises FileCorrupt if there are no sheets of any
-        kind.
+        """Return the names of the worksheets in order, including hidden ones. Raises FileCorrupt if the workbook has no
+        sheets of any kind.
         """
         return self._sheets.names()
 
     def rows(self, sheet: str, notes: cells.RowNotes | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
-        """Yield all rows in use after the sheet's first `skip` ones. Raises sheet_not_found."""
+        """Yield all non-empty rows after the sheet's first `skip` rows. Raises sheet_not_found."""
         return self._sheets.rows(sheet, notes, skip=skip)
 
 
 class _LibrarySheets:
-    """An Excel workbook's sheets, as calamine reads them."""
+    """The sheets of an Excel workbook, read with calamine."""
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         self._serials: cells.XlsxSerials | cells.XlsSerials | None = None
@@ -277,7 +278,7 @@ class _LibrarySheets:
         self._read: tuple[str, CalamineSheet] | None = None
 
     def _open_package(self, file: BinaryIO, kind: WorkbookKind) -> BinaryIO:
-        """Return the file in a form in which calamine finds its parts. Parts that every reading needs are checked."""
+        """Return the file, or a copy in which calamine finds all parts. Also check the parts that all sheets need."""
         package = Package(file)
         workbook = workbook_part(package)
         if workbook is None:
@@ -314,7 +315,9 @@ class _LibrarySheets:
         return self._rows(self._read[1], serials, without_value, notes or cells.RowNotes(), skip)
 
     def _check(self, index: int) -> None:
-        """Check a sheet's part. In an xlsb it is unknown which part belongs to which sheet, so all are checked."""
+        """Check the part of a sheet. In XLSB, it is not known which part belongs to which sheet, so check all of
+        them.
+        """
         if self._package is not None:
             is_known = isinstance(self._serials, cells.XlsxSerials) and index < len(self._unchecked)
             for part in [self._unchecked[index]] if is_known else self._unchecked:
@@ -328,7 +331,9 @@ class _LibrarySheets:
         notes: cells.RowNotes,
         skip: int,
     ) -> Iterator[cells.Row]:
-        """Yield the sheet's rows from the first one, with the cells from the first column in use."""
+        """Yield the non-empty rows of the sheet, with date and time cells from `serials`, and record `notes` about
+        them.
+        """
         first_column = sheet.start[1] if sheet.start else 0
         if sheet.end is not None and sheet.end[1] >= cells.MAX_GRID_COLUMNS:
             raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
@@ -364,7 +369,7 @@ _CELL_CONVERTERS: Mapping[type, Callable[[Any], TypedText]] = {
     time: cells.time_cell,
     timedelta: lambda value: cells.duration_cell(value / timedelta(days=1)),
 }
-"""Functions that convert calamine values to cells. calamine returns empty texts for empty cells and errors."""
+"""Converts calamine's values to cells, by type. calamine returns empty strings for empty cells and errors."""
 
 
 @contextmanager
@@ -376,7 +381,7 @@ def _calamine_errors() -> Generator[None]:
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise errors.FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:
-        # A panic in the library. Its class is created at run time and is not an Exception.
+        # A panic in calamine, which is written in Rust. Its class cannot be imported and is not an Exception.
         if type(error).__name__ == "PanicException":
             raise errors.FileCorrupt("The workbook cannot be read.") from error
         raise

@@ -1,4 +1,4 @@
-"""Key segments in stores with flat keys, and their names in paths."""
+"""Maps the segments of flat object keys to the names that denote them in paths, and back."""
 
 from queryserver import errors
 from queryserver.files.model import (
@@ -12,29 +12,31 @@ from queryserver.files.model import (
 )
 
 MARKER_NAME = escaped_file_name(b"")
-"""The last name in the path of an object whose key ends with a slash. If empty, the object marks a directory."""
+"""The last name in the path of an object whose key ends with a slash. An empty object of this kind is a directory
+marker.
+"""
 
 
 def has_marker(segment: str) -> bool:
-    """Return whether a directory with this name gets a marker object.
+    """Return whether a marker object is created for a directory of this name.
 
-    Without a marker, the directory exists only while it contains other keys. Gateways and Azure mishandle markers whose
-    directory name is empty or consists of dots.
+    A directory without a marker exists only as long as it contains other keys. Gateways and Azure mishandle markers for
+    directories that are named ``, `.` or `..`.
     """
     return segment not in {"", ".", ".."}
 
 
 def path_name(segment: str) -> str | None:
-    """Return a key segment's path name, or None for reserved names, which are not path_names."""
+    """Return the name that denotes a key segment in paths, or None if the segment is a reserved name."""
     if is_name(segment):
         return segment
     return None if segment.startswith(RESERVED_PREFIX) else escaped_name(segment.encode(errors="surrogatepass"))
 
 
 def relative_path(rest: str) -> str | None:
-    """Return the path of a key relative to a directory, or None if a name in it is reserved.
+    """Return the relative path for the rest of a key, or None if one of its segments is reserved.
 
-    `rest` is the key after the directory's prefix. Directories end with a slash.
+    `rest` is what follows the directory's prefix in the key. A directory's key ends with a slash.
     """
     names = [path_name(segment) for segment in rest.removesuffix("/").split("/")]
     path_names = [name for name in names if name is not None]
@@ -42,7 +44,7 @@ def relative_path(rest: str) -> str | None:
 
 
 def key_segment(name: str, *, is_last: bool = True) -> str:
-    """Return the key segment for a name in a path. Raises InvalidPath for an invalid escape."""
+    """Return the key segment that a name in a path denotes. Raises InvalidPath if an escaped name is invalid."""
     if not is_escaped(name):
         return name
     try:

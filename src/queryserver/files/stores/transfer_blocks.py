@@ -1,6 +1,6 @@
-"""Read and write sizes for all stores, and retries of idempotent calls.
+"""Block sizes for reads and writes in stores, and retries of idempotent calls.
 
-With few readers, reads are large for speed; with many readers, they are small to save memory.
+Few concurrent readers use large reads for speed; many use small reads to save memory.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def call_with_retries(
     first_pause_s: float,
     is_retryable: Callable[[Failure], bool] = lambda _: True,
 ) -> T:
-    """Make an idempotent call and return its result, retrying with growing pauses and jitter."""
+    """Make an idempotent call, at most `tries` times, with exponential backoff and jitter. Return its result."""
     for number in range(1, tries):
         try:
             return await attempt()
@@ -40,14 +40,14 @@ async def call_with_retries(
 
 
 class Blocks:
-    """Reads a body in blocks. Keeps at most the rest of one chunk in memory."""
+    """Reads a body in blocks of any size. Between calls, it holds at most the rest of one chunk."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = body
         self._rest = memoryview(b"")
 
     async def take(self, size_bytes: int) -> bytearray:
-        """Return the next `size_bytes` bytes, or fewer at the end."""
+        """Return the next `size_bytes` bytes; fewer at the end of the body."""
         block = bytearray()
         while len(block) < size_bytes:
             if not self._rest:
@@ -62,7 +62,7 @@ class Blocks:
 
 
 class ReadSizes:
-    """Divides the read memory among one store's concurrent readers."""
+    """Divides 8 MiB of read buffers among the concurrent readers of a store."""
 
     def __init__(self, *, max_bytes: int = _MAX_READ_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -78,6 +78,6 @@ class ReadSizes:
 
     @property
     def piece_bytes(self) -> int:
-        """The current read size: a multiple of 64 KiB, at most 1 MiB."""
+        """The current read size: a multiple of 64 KiB, at least 64 KiB and at most `max_bytes`."""
         share = _TOTAL_READ_BYTES // max(1, self._readers)
         return max(MIN_READ_BYTES, min(self._max_bytes, share - share % MIN_READ_BYTES))

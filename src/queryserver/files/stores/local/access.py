@@ -1,4 +1,4 @@
-"""Access rules and quotas for the local root's users."""
+"""Access rules and quotas for the users of the local root."""
 
 import os
 import stat
@@ -20,27 +20,27 @@ HOMES = "user"
 SHARED = "shared"
 _TRASH = ".Trash"
 OWNER = "user.queryserver.owner"
-# The service needs these bits to read a directory or a file's owner.
+# The permission bits that queryserver needs to read a directory, or the owner attribute of a file.
 _READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
-# How long a measurement is valid. Bytes that this process has written since are added.
+# How long a measurement is valid. Bytes that this process writes in the meantime are added to it.
 _VALID_S = 30.0
-# Errors caused by concurrent changes, or by entries that only the machine's administrator could create.
+# Errors that concurrent changes cause, or entries that only the administrator of the machine can have created.
 _SKIPPED_ERRORS = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What one user may see and change. Paths are compared name by name, and links are not followed.
+    """The paths that one user may see and change. Paths are compared name by name, and links are not followed.
 
-    Only that user may access `/user/<name>/**`, and everyone may access `/shared/**`. Everyone may read all other
-    paths, and administrators may write to them.
+    `/user/<name>/**` is accessible only to that user, and `/shared/**` to all users. All other paths are readable by
+    all users. Administrators may read and change everything.
     """
 
     user: StorageUser
 
     @property
     def home(self) -> str:
-        """The user's home directory; empty if the user's name cannot be a file name."""
+        """The path of the user's home directory; empty if the user name is not a valid file name."""
         return _home_of(self.user.name)
 
     @property
@@ -51,11 +51,11 @@ class AccessRules:
         return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
 
     def shows(self, path: str) -> bool:
-        """Return whether a listing shows an entry. Other users' homes are hidden."""
+        """Return whether listings show an entry. Home directories of other users are hidden."""
         return self._may_enter(tuple(path.split("/", 2)))
 
     def check_read(self, path: str) -> tuple[str, ...]:
-        """Return the path's names. Raises PermissionDenied, InvalidPath."""
+        """Check that the entry may be read, and return the names in its path. Raises PermissionDenied, InvalidPath."""
         names = file_names(path)
         if not self._may_enter(names):
             raise PermissionDenied(f"{path} is another user's.")
@@ -79,30 +79,32 @@ def _home_of(name: str) -> str:
 
 
 def is_private(names: tuple[str, ...]) -> bool:
-    """Return whether the directory is a home or a trash, which belongs to a single user."""
+    """Return whether the directory is a home directory or a trash, which belong to a single user."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
 
 
 @lru_cache(maxsize=1024)
 def _may_be_homes_directory(name: str) -> bool:
-    """Return whether a name may denote the parent of the homes. Some file systems ignore case and Unicode forms."""
+    """Return whether the file system may treat a name as `user`. Some file systems ignore case and Unicode
+    normalization.
+    """
     return unicodedata.normalize("NFKC", name).casefold() == HOMES
 
 
 @dataclass(slots=True)
 class _Usage:
-    """The disk usage of one user. One thread holds `measuring` while it measures; `lock` protects the values."""
+    """The disk usage of one user. A thread holds `measuring` while it measures; `lock` protects the values."""
 
     lock: Lock
     measuring: Lock
     measured_at: float | None = None
     used_bytes: int = 0
     counted_bytes: int = 0
-    """All bytes ever counted. Used to add the bytes written while the files are measured."""
+    """Total of all bytes ever counted, from which the bytes written during a measurement are computed."""
 
 
 class UserQuotas:
-    """A quota of `max_bytes` per user; 0 means no limit. Abandoned uploads count until the next measurement."""
+    """Enforces a quota of `max_bytes` per user; 0 disables it. Aborted uploads count until the next measurement."""
 
     def __init__(self, tree: LocalTree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
@@ -112,7 +114,9 @@ class UserQuotas:
         self._users: dict[str, _Usage] = defaultdict(lambda: _Usage(Lock(), Lock()))
 
     def take(self, access: AccessRules, size_bytes: int) -> None:
-        """Count bytes that the user is about to store. Raises StoreQuotaExceeded without counting them."""
+        """Count the bytes that the user is about to store. If they exceed the quota, raise StoreQuotaExceeded and do
+        not count them.
+        """
         if self.is_off:
             return
         usage = self._measured(access)
@@ -126,7 +130,7 @@ class UserQuotas:
             usage.counted_bytes += size_bytes
 
     def remaining(self, access: AccessRules) -> int | None:
-        """Return how many more bytes the user may store, or None if unlimited."""
+        """Return how many more bytes the user may store, or None if there is no quota."""
         if self.is_off:
             return None
         usage = self._measured(access)
@@ -134,23 +138,26 @@ class UserQuotas:
             return max(self._max_bytes - usage.used_bytes, 0)
 
     def mark(self, file: int, access: AccessRules) -> None:
-        """Record the user as owner of a new file. On file systems without attributes, only home directories are
-        counted.
+        """Record the user as the owner of a new file in an extended attribute. On file systems without such attributes,
+        only the files in home directories count towards the quota.
         """
         if not self.is_off and hasattr(os, "setxattr"):
             with suppress(OSError):
                 os.setxattr(file, OWNER, access.user.name.encode())
 
     def readable(self, permissions: int, *, is_directory: bool) -> int:
-        """Return the permissions, plus the owner's read permissions if measuring needs them."""
+        """Return the permissions, with the owner's read permissions added if quotas are enabled, because measuring
+        needs them.
+        """
         if self.is_off:
             return permissions
         return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
 
     def _measured(self, access: AccessRules) -> _Usage:
-        """Return the usage. One thread measures it, so that a user with many files does not occupy more.
+        """Return the user's usage, measured again if it is older than 30 s.
 
-        Other threads use the previous figure, and only wait for the first measurement.
+        Only one thread per user measures. The others use the previous values, and wait only for the very first
+        measurement.
         """
         usage = self._users[access.user.name]
         if self._is_fresh(usage) or not usage.measuring.acquire(blocking=usage.measured_at is None):
@@ -175,9 +182,10 @@ class UserQuotas:
         return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
 
     def _files(self, root: str) -> Generator[tuple[Callable[[], bytes], int]]:
-        """Yield owner and size of every file below a directory, including unfinished files, without following links.
+        """Yield the owner and size of every file below a directory, including unfinished files. Links are not
+        followed.
 
-        Unreadable entries are not counted, so that users cannot block each other.
+        Unreadable entries are skipped, so that one user's entries cannot break another user's measurement.
         """
         waiting = [root]
         while waiting:

@@ -1,4 +1,6 @@
-"""Deletes, summarizes and sweeps trees in steps of about a second. All calls run in threads, like those of `tree`."""
+"""Deletes, summarizes and sweeps trees. Long work is divided into steps of about 1 s. All calls block, so they run in
+threads.
+"""
 
 import os
 import secrets
@@ -13,7 +15,7 @@ from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind
 from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, path_name
 
 _STEP_S = 1.0
-# Each level takes a descriptor. Deeper directories are first moved to the top.
+# Each level holds an open file descriptor. Directories below this depth are first moved up to the top directory.
 _MAX_DEPTH = 64
 _MAX_ENTRIES = 100_000
 
@@ -41,7 +43,7 @@ class Deletion:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             if self._has_begun:
-                return True  # a concurrent deletion of the same tree has deleted it
+                return True  # a concurrent call has deleted it
             raise
         self._has_begun = True
         if not stat.S_ISDIR(found.st_mode):
@@ -58,7 +60,7 @@ class Deletion:
         return True
 
     def _delete_entries(self, top: int, directory: int, *, depth: int) -> bool:
-        """Delete a directory's entries. Return False if the time runs out first."""
+        """Delete the entries of a directory. Return False if the time of this step runs out first."""
         with os.scandir(directory) as found:
             for entry in found:
                 if time.monotonic() > self._until or not self._delete_inner_entry(top, directory, entry, depth=depth):
@@ -66,7 +68,7 @@ class Deletion:
         return True
 
     def _delete_inner_entry(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
-        with suppress(FileNotFoundError):  # A concurrent deletion of the same tree may have deleted it.
+        with suppress(FileNotFoundError):  # a concurrent call may have deleted it
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=directory)
                 return True
@@ -84,7 +86,7 @@ class Deletion:
 
 
 def _remove_directory(parent: int, name: str) -> bool:
-    """Remove a directory. Return False if a new entry was created in it since."""
+    """Remove a directory. Return False if new entries have been created in it."""
     try:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
@@ -102,9 +104,10 @@ def _remove_directory(parent: int, name: str) -> bool:
 
 
 def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[ContentSummary | None]:
-    """Summarize what the caller may see. Yield None about every second, and finally the summary.
+    """Summarize the entries that the user may see. Yield None about every second, and finally the summary.
 
-    Links, pipes and devices only count towards the limit. Raises too_many_entries, SymlinkNotFollowed.
+    Links, pipes and devices are not summarized, but count towards the limit. Raises too_many_entries,
+    SymlinkNotFollowed.
     """
     top = tree.stat(path)
     files, directories, size_bytes = (1, 0, top.size_bytes) if top.is_file else (0, 0, 0)
@@ -136,7 +139,7 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
 def _visible_entries(
     tree: LocalTree, path: str, shows: Callable[[str], bool]
 ) -> Generator[tuple[str, os.stat_result | None]]:
-    """Yield the entries' paths and statuses. The status is None if the entry has disappeared."""
+    """Yield the path and status of each visible entry. The status is None if the entry has been deleted meanwhile."""
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
         names = (path_name(entry.name) for entry in found)
@@ -148,7 +151,7 @@ def _visible_entries(
 
 
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
-    """Delete (or with `dry_run` only count) old orphaned files directly in a directory; return how many."""
+    """Delete old orphaned files directly in a directory (only count them if `dry_run` is set); return how many."""
     before, removed = time.time() - older_than_s, 0
     with tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:

@@ -1,4 +1,4 @@
-"""The local root: files below a local directory, for one user or for the service itself."""
+"""The local root: the files below a local directory, accessed as one user or by queryserver itself."""
 
 import asyncio
 import os
@@ -30,7 +30,9 @@ _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 _FLUSHED_BYTES = 128 * 1024 * 1024
 _WRITTEN_BYTES = 64 * 1024
 _USER_DIRECTORY_PARENTS = frozenset({"", HOMES, SHARED})
-"""First path names that make the store create the user's home and `/shared`."""
+"""Calls whose path starts with one of these names create the user's home directory and `/shared` if they are
+missing.
+"""
 _SERVICE = AccessRules(StorageUser("", is_admin=True))
 
 T = TypeVar("T")
@@ -38,9 +40,10 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class FileThreads:
-    """Runs at most `max_threads` calls at a time. A call that takes longer than `timeout_s` raises StorageUnavailable.
+    """Runs blocking file system calls, at most `max_threads` at a time. Calls that exceed `timeout_s` raise
+    StorageUnavailable.
 
-    The owner closes it.
+    The code that creates it must close it.
     """
 
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
@@ -51,7 +54,9 @@ class FileThreads:
         self._timeout_s = timeout_s
 
     async def run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call and translate OSErrors for `path`. The call continues if its caller is cancelled."""
+        """Run a call in a thread, and convert OSErrors to errors about `path`. If the caller is cancelled, the call
+        continues.
+        """
 
         def translated() -> T:
             try:
@@ -68,7 +73,7 @@ class FileThreads:
     async def flush(self, call: Callable[[], None]) -> None:
         """Run a call that waits for the disk, in a thread reserved for such calls.
 
-        These calls run one at a time. Each has the full timeout, however long earlier calls take.
+        These calls run one at a time. The timeout of a call starts anew whenever an earlier call ends.
         """
 
         def counted() -> None:
@@ -89,7 +94,7 @@ class FileThreads:
             waiting.cancel()
 
     def start(self, call: Callable[[], None]) -> Future[None]:
-        """Start a call that only `close` waits for."""
+        """Start a call without waiting for it. Only `close` waits for it to end."""
         return self._threads.submit(call)
 
     async def close(self) -> None:
@@ -104,9 +109,10 @@ class FileThreads:
 async def flushed(
     threads: FileThreads, flush: Callable[[], None], body: AsyncIterator[bytes], *, size_bytes: int = _FLUSHED_BYTES
 ) -> AsyncGenerator[bytes]:
-    """Yield the same bytes. `flush` runs after every `size_bytes`, concurrently with the following bytes.
+    """Pass on the chunks of `body`. After every `size_bytes`, run `flush` while the following chunks are passed on.
 
-    A chunk is passed on once all but a few KiB before it are written. Raises the same errors as `flush`.
+    When the consumer requests a chunk, it has written all earlier chunks except a few KiB. Raises the errors of
+    `flush`.
     """
     unflushed, running = 0, None
     try:
@@ -127,7 +133,7 @@ async def flushed(
 
 
 class LocalStorage:
-    """The files of `tree`, restricted to what `access` permits. Owns no resources."""
+    """Accesses the files of `tree` as far as `access` permits. Owns no resources."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessRules) -> None:
         self._tree = tree
@@ -142,7 +148,7 @@ class LocalStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """Yield entries in the file system's own order."""
+        """Yield the entries in the order of the file system."""
         self._check_read(path)
         batches, lock = listing(self._tree, path, self._access.shows, cursor, batch_size), Lock()
 
@@ -157,8 +163,8 @@ class LocalStorage:
                 if batch.cursor is None:
                     return
         finally:
-            # This is not awaited, because the generator may be closed while its loop ends. Closing the pool waits for
-            # it.
+            # Not awaited, because this generator may be closed while the event loop shuts down. `FileThreads.close`
+            # waits for it.
             self._threads.start(partial(alone, batches.close))
 
     async def read(
@@ -170,7 +176,7 @@ class LocalStorage:
         is_short = end - offset <= MIN_READ_BYTES
         try:
             with nullcontext() if is_short else sizes.reader():
-                # This also runs for an empty range, so that a missing file raises an error.
+                # An empty range is also read, so that a missing file raises an error.
                 while piece := await self._run(
                     path, download.read, offset, min(end - offset, MIN_READ_BYTES if is_short else sizes.piece_bytes)
                 ):
@@ -184,7 +190,9 @@ class LocalStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """Store a file. Also raises InsufficientStorage if the disk is below its floor, or would be afterwards."""
+        """Store a file. Also raises InsufficientStorage if the free disk space is, or would be, below the configured
+        minimum.
+        """
         self._check_change(path)
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
@@ -196,20 +204,20 @@ class LocalStorage:
         """Create a directory. Only one of several concurrent calls for the same directory succeeds."""
         self._check_change(path)
         if not self._access.is_in_trash(path):
-            # Checked here and not in the tree, because deletion must work below the floor and creates directories in
-            # the trash.
+            # Not checked in the tree: deletion creates directories in the trash, and it must work even if the disk is
+            # almost full.
             await self._run(path, self._tree.require_room)
         await self._run(path, self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        # Checked before the target's parents are created, so that a failing copy leaves nothing behind.
+        # Check the source before the target's parents are created, so that a failed copy leaves nothing behind.
         found = await self.stat(source)
         must_be_file(source, found.kind)
         async with aclosing(self.read(source)) as body:
             return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete an entry. An interrupted deletion leaves part of the tree."""
+        """Delete an entry. If the call is interrupted, part of the tree remains."""
         self._check_change(path)
         deletion = Deletion(self._tree, path, recursive=recursive)
         while not await self._run(path, deletion.step):  # each step has the full timeout
@@ -237,7 +245,7 @@ class LocalStorage:
         await self._run(path, self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Create a staging area and reserve space for the whole file. Raises InsufficientStorage."""
+        """Create a staging area and reserve disk space for the whole file. Raises InsufficientStorage."""
         self._check_change(plan.path)
         return await self._run(plan.path, transfers.begin, self._tree, plan, self._account)
 
@@ -269,26 +277,28 @@ class LocalStorage:
         await self._run(plan.path, transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files. `older_than_s` must exceed the longest pause of an active write, including other
-        processes' writes.
+        """Delete orphaned files. `older_than_s` must exceed the longest pause that an active write of any process may
+        make.
         """
         self._check_read(path)
         return await self._run(path, sweep, self._tree, path, older_than_s)
 
     def _check_read(self, path: str) -> None:
-        """Check a path before reading it. Raises PermissionDenied."""
+        """Check that the path may be read. Raises PermissionDenied, InvalidPath."""
         self._access.check_read(path)
 
     def _check_change(self, path: str) -> None:
-        """Check a path before creating, deleting or changing its entry. Raises PermissionDenied."""
+        """Check that the entry may be created, deleted or changed. Raises PermissionDenied, InvalidPath."""
         self._access.check_change(path)
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call about a path that `_check_read` has checked."""
+        """Run a call in a thread. `_check_read` or `_check_change` must have checked the path."""
         return await self._threads.run(path, call, *arguments)
 
     async def _receive(self, path: str, incoming: IncomingFile[T], body: AsyncIterator[bytes]) -> T:
-        """Store the bytes, combining small chunks. A failure or cancellation leaves nothing behind."""
+        """Write the body to `incoming`, combining small chunks. After a failure or cancellation, no file is left
+        behind.
+        """
         try:
             await self._run(path, incoming.open)
             unwritten = b""
@@ -298,17 +308,17 @@ class LocalStorage:
                     await self._run(path, incoming.write, unwritten)
                     unwritten = b""
             return await self._run(path, incoming.commit, unwritten)
-        except BaseException:  # also on cancellation, so that no partial file remains
+        except BaseException:  # includes CancelledError: no partial file may remain
             with suppress(QueryServerError):
                 await asyncio.shield(self._threads.run(path, incoming.abandon))
             raise
 
 
 class LocalFileSystem:
-    """Files below `root`, for users who share one of the machine's accounts. The owner closes it.
+    """Files below `root`, for users who all share the operating system account of queryserver. Must be closed.
 
-    `umask` limits the modes of new files and directories; homes and trashes have mode 0700. `max_bytes_per_user=0`
-    means no limit. If `root` does not exist, every call raises StorageUnavailable.
+    `umask` limits the modes of new files and directories; home directories and trashes have mode 0700.
+    `max_bytes_per_user` 0 disables quotas. If `root` does not exist, every call raises StorageUnavailable.
     """
 
     scheme = Scheme.FILE
@@ -339,7 +349,7 @@ class LocalFileSystem:
 
 
 class UserStorage(LocalStorage):
-    """The local root, accessed with one user's rights and with a trash."""
+    """The local root, accessed with one user's permissions. Supports a trash and quotas."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessRules, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
@@ -352,20 +362,26 @@ class UserStorage(LocalStorage):
         return await self._threads.run("", self._quotas.remaining, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory. With a quota, directories remain readable by the service."""
+        """Create a directory. If quotas are enabled, it remains readable for queryserver, whatever `permissions`
+        say.
+        """
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Set permissions. With a quota, files and directories remain readable by the service."""
+        """Set permissions. If quotas are enabled, the entry remains readable for queryserver, whatever `permissions`
+        say.
+        """
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """Return the trash directory. Raises trash_not_supported for a user who cannot have a home directory here."""
+        """Return the user's trash directory. Raises trash_not_supported if the user name is not a valid directory
+        name.
+        """
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
@@ -379,11 +395,13 @@ class UserStorage(LocalStorage):
         self._needs_user_directories |= path.partition("/")[0] in _USER_DIRECTORY_PARENTS
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call. The first call that concerns their parents creates the user's home and `/shared`."""
+        """Run a call in a thread. The first call in a location that needs them creates the user's home directory and
+        `/shared`.
+        """
 
         def with_user_directories() -> T:
             for directory in (SHARED, self._access.home or HOMES):
-                # Creation fails on a read-only store. The call that needs the directory then raises an error.
+                # Creation fails on a read-only file system. A call that needs the directory then raises its own error.
                 with suppress(QueryServerError, OSError):
                     self._tree.ensure_directory(directory)
             self._has_user_directories = True
@@ -395,10 +413,10 @@ class UserStorage(LocalStorage):
 
 
 class PrivateStorage(LocalStorage):
-    """Files below `root`, which is created if missing, with mode 0600 for files and 0700 for directories.
+    """Files of queryserver itself below `root`, which is created if missing. Files have mode 0600, directories 0700.
 
-    All file operations run in `max_threads` separate threads. An operation that takes longer than `timeout_s` raises
-    StorageUnavailable. The owner closes it.
+    File operations run in a pool of `max_threads` threads. Operations that exceed `timeout_s` raise StorageUnavailable.
+    Must be closed.
     """
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
@@ -417,19 +435,21 @@ class PrivateStorage(LocalStorage):
         await self._threads.close()
 
     async def open_file(self, path: str) -> int:
-        """Open a file for reading; the caller closes the descriptor. Raises PathNotFound, NotAFile, StorageError."""
+        """Open a file for reading and return its descriptor, which the caller must close. Raises PathNotFound,
+        NotAFile, StorageError.
+        """
         opening = _FileOpening(self._tree, path)
         try:
             return await self._run(path, opening.open)
-        except BaseException:  # also on cancellation: the thread may still open the file
+        except BaseException:  # includes CancelledError: the thread may still open the file
             opening.abandon()
             raise
 
     async def sweep_all_directories(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """Like `sweep_orphans`, but in all directories. With `dry_run`, only counts."""
+        """Like `sweep_orphans`, but for all directories. If `dry_run` is set, only count the orphaned files."""
         waiting, removed = [""], 0
         while waiting:
-            # One short call per directory, so that a store with 100,000 directories does not delay other callers.
+            # One short call per directory, so that a tree of 100,000 directories does not delay other callers.
             with suppress(PathNotFound):
                 path = waiting.pop()
                 waiting += await self._run(path, directories_in, self._tree, path)
@@ -438,7 +458,7 @@ class PrivateStorage(LocalStorage):
 
 
 class _FileOpening:
-    """Opens a file in a thread, and closes it if the caller was cancelled before it received the descriptor."""
+    """Opens a file in a thread. If the caller is cancelled before it receives the descriptor, the file is closed."""
 
     def __init__(self, tree: LocalTree, path: str) -> None:
         self._tree = tree
@@ -463,10 +483,10 @@ class _FileOpening:
 
 
 class LocalUploadArea(PrivateStorage):
-    """The files in one directory, which is created if missing. The owner closes it."""
+    """The files in the importer's upload directory, which is created if missing. Must be closed."""
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
-        """Open the directory. Raises ConfigurationError if files cannot be stored there, or not safely."""
+        """Open the directory. Raises ConfigurationError if files cannot be stored there safely."""
         try:
             super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
             problem = _directory_problem(root)
@@ -492,8 +512,8 @@ class LocalUploadArea(PrivateStorage):
 
 
 def _directory_problem(root: Path) -> str:
-    """Return what is wrong with the directory, if anything. An existing directory keeps its mode, because others may
-    use it.
+    """Return what is wrong with the directory, or an empty string. The mode of an existing directory is not changed,
+    because other programs may use it.
     """
     mode = root.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
@@ -504,7 +524,9 @@ def _directory_problem(root: Path) -> str:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """Return the local root, or None without `local_root`, which is never created. Raises ConfigurationError."""
+    """Return the local root, or None if `local_root` is not set. Raises ConfigurationError if the directory does not
+    exist.
+    """
     filebrowser = settings.filebrowser
     root = filebrowser.local_root
     if root is None:
