@@ -20,8 +20,8 @@ marker.
 def has_marker(segment: str) -> bool:
     """Return whether a marker object is created for a directory of this name.
 
-    A directory without a marker exists only as long as it contains other keys. Gateways and Azure mishandle markers for
-    directories that are named ``, `.` or `..`.
+    A directory without a marker exists only as long as it contains other keys. Gateways and Azure mishandle markers of
+    directories whose name is empty, `.` or `..`.
     """
     return segment not in {"", ".", ".."}
 

@@ -1,7 +1,7 @@
-"""Uploads, downloads and parts in the local store. All calls run in threads, like those of `tree`.
+"""Uploads, downloads and part uploads in the local store. All calls block, so they run in threads.
 
-A call in a thread continues when its caller is cancelled. Each transfer therefore has a lock, and closing it waits for
-a call that still uses its descriptor.
+If the caller of a thread is cancelled, the thread continues. Each transfer therefore has a lock, so that its descriptor
+is not closed while a thread still uses it.
 """
 
 import os
@@ -31,7 +31,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class IncomingFile(ABC, Generic[OutcomeT]):
-    """Writes bytes to a temporary file with a reserved name. `commit` completes it, `abandon` deletes it."""
+    """Writes bytes to a temporary file with a reserved name. `commit` completes the file, `abandon` deletes it."""
 
     def __init__(self, tree: LocalTree, path: str, name: str) -> None:
         self._tree = tree
@@ -44,7 +44,7 @@ class IncomingFile(ABC, Generic[OutcomeT]):
         self._size_bytes = 0
 
     def open(self) -> None:
-        """Create the file. Raises errors that can be detected before the first byte is read."""
+        """Create the temporary file. Raises the errors that can be detected before the body is read."""
         with self._lock:
             self._ensure_open()
 
@@ -53,7 +53,7 @@ class IncomingFile(ABC, Generic[OutcomeT]):
             self._write(piece)
 
     def commit(self, last: bytes) -> OutcomeT:
-        """Write the last bytes, if any, and complete the file."""
+        """Write the last bytes, complete the file, and return the outcome."""
         with self._lock:
             self._write(last)
             outcome = self._keep()
@@ -61,7 +61,7 @@ class IncomingFile(ABC, Generic[OutcomeT]):
             return outcome
 
     def abandon(self) -> None:
-        """Delete the file, unless `commit` was called."""
+        """Delete the temporary file, unless `commit` has completed it."""
         with self._lock:
             if self._file >= 0:
                 with suppress(OSError):
@@ -97,14 +97,14 @@ class IncomingFile(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def _admit(self, size_bytes: int) -> None:
-        """Check a limit before more bytes are written. Raises an error if it is exceeded."""
+        """Check the limits for `size_bytes` more bytes. Raises an error if a limit would be exceeded."""
 
     @abstractmethod
     def _keep(self) -> OutcomeT: ...
 
 
 class LocalUpload(IncomingFile[FileStatus]):
-    """An upload of a whole file. Its bytes count towards the quota of `account`."""
+    """An upload of a whole file. Its bytes count towards the quota of `account`, if given."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LocalUpload(IncomingFile[FileStatus]):
         self._name = ""
 
     def flush(self) -> None:
-        """Flush written bytes to disk. Other calls may run concurrently."""
+        """Flush the written bytes to disk. May run concurrently with other calls."""
         try:
             with self._lock:
                 if self._file < 0:
@@ -136,7 +136,7 @@ class LocalUpload(IncomingFile[FileStatus]):
             raise file_error(self._path, error) from error
 
     def _begin(self) -> None:
-        # Checked before missing parents are created, so that a failed check leaves nothing behind.
+        # Check before missing parents are created, so that a failure leaves no directories behind.
         self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
         self._file = os.open(self._temporary_name, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
@@ -157,8 +157,8 @@ class LocalUpload(IncomingFile[FileStatus]):
 
 
 class Download:
-    """Reads a regular file, which `open_file` opens at the first read. With `version`, only reads exactly that
-    content.
+    """Reads a regular file, which `open_file` opens on the first read. If `version` is given and the file has changed
+    since, `read` raises EntryChanged.
     """
 
     def __init__(self, path: str, open_file: Callable[[], int], version: FileStatus | None = None) -> None:
@@ -170,14 +170,14 @@ class Download:
         self._file = -1
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`; empty at the end."""
+        """Return up to `length` bytes from `offset` on; no bytes at the end of the file. Raises EntryChanged."""
         with self._lock:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
                 self._file = self._open_file()
             piece = os.pread(self._file, length, offset)
-            # Checked after reading, so that changes during the read are also detected.
+            # Check after reading, so that changes during the read are also detected.
             version = self._version
             if version is not None and not status_of(self._path, os.fstat(self._file)).is_same_content(version):
                 raise EntryChanged(f"{self._path} was changed meanwhile.")
@@ -194,9 +194,10 @@ class Download:
 def make_durable(
     tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
-    """Flush an open file and set its mode. With `overwrite`, copy the mode and owner of the file that it will replace.
+    """Set an open file's mode and flush it to disk. If it will replace a file (`overwrite`), it gets that file's mode
+    and owner.
 
-    Raises VerificationFailed if its size is wrong.
+    Raises VerificationFailed if its size is not `size_bytes`.
     """
     former: os.stat_result | None = None
     if overwrite:
@@ -209,14 +210,14 @@ def make_durable(
         if former is not None:
             with suppress(PermissionError):
                 os.fchown(file, former.st_uid, former.st_gid)
-        # The mode is set after the owner, because changing the owner clears mode bits.
+        # Set the mode after the owner, because chown(2) clears mode bits.
         os.fchmod(file, tree.file_mode if former is None else stat.S_IMODE(former.st_mode) & _MODE_BITS)
     os.fsync(file)
     return status_of(path, os.fstat(file))
 
 
 def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
-    """Create the staging file with space for the whole file, and return its name. The directory must exist."""
+    """Create the staging file, with disk space for the whole file, and return its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with tree.parent(plan.path) as (directory, _name):
         tree.require_room(plan.size_bytes)
@@ -230,7 +231,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
                 os.posix_fallocate(file, 0, plan.size_bytes)
             else:
                 os.ftruncate(file, plan.size_bytes)
-            # Concurrent uploads together may have exceeded the available space.
+            # Check again, because concurrent uploads may have exceeded the available space together.
             tree.require_room(fresh=True)
         except (OSError, InsufficientStorage):
             os.unlink(staging, dir_fd=directory)
@@ -241,7 +242,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
 
 
 def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
-    """Rename the staging file to the target. Raises VerificationFailed, PathExists, after which the parts still
+    """Turn the staging file into the target by renaming it. Raises VerificationFailed, PathExists; the parts then still
     exist.
     """
     _check_name(staging)
@@ -268,14 +269,14 @@ def open_staged(tree: LocalTree, plan: PartPlan, staging: str) -> int:
 
 
 def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
-    """Remove the staging file and unfinished parts, if the directory still exists."""
+    """Delete the staging file and unfinished parts, if their directory still exists."""
     _check_name(staging)
     with suppress(FileNotFoundError), tree.parent(plan.path) as (directory, _name):
         _remove_parts(directory, staging)
 
 
 def _remove_parts(directory: int, staging: str) -> None:
-    """Remove the staging file, and unfinished parts from crashed processes."""
+    """Delete the staging file, and the unfinished parts of crashed processes."""
     with os.scandir(directory) as found:
         names = [entry.name for entry in found if entry.name.startswith(staging)]
     for name in names:
@@ -284,7 +285,7 @@ def _remove_parts(directory: int, staging: str) -> None:
 
 
 class LocalPartUpload(IncomingFile[StoredPart]):
-    """An upload of one part, which `commit` copies to its position in the staging file."""
+    """An upload of one part. `commit` copies the part to its position in the staging file."""
 
     def __init__(self, tree: LocalTree, plan: PartPlan, staging: str, index: int) -> None:
         _check_name(staging)
@@ -298,7 +299,7 @@ class LocalPartUpload(IncomingFile[StoredPart]):
         self._tree.require_room()
         self._directory, _ = self._tree.open_parent(self._path, make=False)
         os.stat(self._staging, dir_fd=self._directory, follow_symlinks=False)
-        # The completed part is read back through the same descriptor.
+        # Also readable, because `_keep` copies the part through the same descriptor.
         flags = NEW_FILE & ~os.O_WRONLY | os.O_RDWR
         self._file = os.open(self._temporary_name, flags, PRIVATE_FILE, dir_fd=self._directory)
 
@@ -329,6 +330,6 @@ class LocalPartUpload(IncomingFile[StoredPart]):
 
 
 def _check_name(staging: str) -> None:
-    """Check a staging name that was read from the database. Raises StorageError if it is invalid."""
+    """Check the name of a staging file, which comes from the database. Raises StorageError if it is invalid."""
     if not _STAGING.fullmatch(staging):
         raise StorageError("The staging area of the upload does not belong to this store.")

@@ -1,7 +1,6 @@
-"""A directory tree that paths and links cannot escape.
+"""A directory tree that neither paths nor links can leave.
 
-All calls block, and may raise OSError as well as domain errors. They run in threads, where `file_error` translates
-OSError.
+All calls block, so they run in threads. They raise domain errors or OSError, which callers convert with `file_error`.
 """
 
 import ctypes
@@ -60,7 +59,7 @@ _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
 
 
 def file_error(path: str, error: OSError) -> errors.QueryServerError:
-    """Return the domain error about `path`, which is relative to the root."""
+    """Convert an OSError to a domain error about `path`, which is relative to the root."""
     kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store failed with {path}."))
     return kind(text.format(path=path or "The root of the store"))
 
@@ -69,7 +68,9 @@ _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY
 
 
 def path_name(name: str) -> str | None:
-    """Return the name in paths for a file name, or None for a reserved name. A name that is not UTF-8 is escaped."""
+    """Return the name that denotes a file name in paths, or None if it is reserved. A name that is not UTF-8 is
+    escaped.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -78,7 +79,7 @@ def path_name(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a name in a path. Raises InvalidPath for an invalid escape, or an escaped UTF-8 name."""
+    """Return the file name that a name in a path denotes. Raises InvalidPath for an invalid or unnecessary escape."""
     if not is_escaped(name):
         return name
     raw = raw_name(name)
@@ -91,12 +92,12 @@ def file_name(name: str) -> str:
 
 
 def file_names(path: str) -> tuple[str, ...]:
-    """Return the file names for a path. Raises InvalidPath."""
+    """Return the file names that a path consists of. Raises InvalidPath."""
     return tuple(map(file_name, names_of(path, escapes=True)))
 
 
 def status_of(path: str, found: os.stat_result) -> FileStatus:
-    """Return the entry at `path`. Blocks, because owner names may come from a directory service."""
+    """Convert the result of `stat`. May block, because owner names may come from a directory service."""
     kind = kind_of(found)
     return FileStatus(
         path,
@@ -112,14 +113,14 @@ def status_of(path: str, found: os.stat_result) -> FileStatus:
 
 
 def kind_of(found: os.stat_result) -> EntryKind:
-    """Return an entry's kind. It is UNKNOWN for devices, pipes and sockets, which are never opened."""
+    """Return the kind of an entry. Devices, pipes and sockets are UNKNOWN and must not be opened."""
     return _STATUS_KINDS.get(stat.S_IFMT(found.st_mode), EntryKind.UNKNOWN)
 
 
 def _moment(since_epoch_ns: int) -> datetime | None:
-    """Return a timestamp, or None if it is out of range, because some file systems store any number."""
+    """Return the timestamp, or None if it is out of range: some file systems store arbitrary numbers."""
     try:
-        # A float number of seconds would be rounded differently from the stored microseconds.
+        # Computed with integers, because seconds as a float would be rounded.
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
     except OverflowError:
         return None
@@ -142,7 +143,7 @@ def _group_name(gid: int) -> str:
 
 
 _NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
-# Errors if the call is missing (libc before 2.28, other systems) or the file system lacks the flag.
+# Errors if the system call is missing (libc before 2.28, other systems) or the file system does not support the flag.
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
@@ -151,13 +152,13 @@ def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) ->
     if _renamed_at_once(old_parent, old, new_parent, new):
         return
     if not stat.S_ISDIR(os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode):
-        # rename(2) would replace a file that has appeared since; link(2) would not.
+        # Unlike rename(2), link(2) does not replace a file that has been created meanwhile.
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
     if _exists(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    # If the target has appeared since, an empty directory is replaced, and anything else is rejected.
+    # If the target has been created meanwhile, rename(2) replaces an empty directory and rejects anything else.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
 
 
@@ -173,7 +174,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
 
 
 def _exists(parent: int, name: str) -> bool:
-    """Return whether the name is taken, even by a dangling link."""
+    """Return whether an entry of this name exists, even a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -182,17 +183,18 @@ def _exists(parent: int, name: str) -> bool:
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# O_PATH is used if available, because opening a device can have side effects and opening a pipe can hang.
+# O_PATH if available: a normal open can have side effects on a device and can block on a pipe.
 _HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _HAS_HANDLES = hasattr(os, "O_PATH")
 _PRIVATE = 0o700
 
 
 class LocalTree:
-    """The tree below `root`. `directory_mode` returns the mode of a new directory; by default it is 0700.
+    """The tree below `root`. `directory_mode` returns the mode for a new directory, given its names; default 0700.
 
-    A path is walked name by name. Each name is opened relative to its open parent and never through a link, so a link
-    that replaces a directory between check and use is not followed (Contract security T1, storage 10.5).
+    Paths are resolved name by name. Each directory is opened relative to its parent's descriptor and never through a
+    link, so that a link that replaces a directory between check and use is not followed (Contract security T1, storage
+    10.5).
     """
 
     def __init__(
@@ -207,7 +209,9 @@ class LocalTree:
         self._directory_mode = directory_mode
         self.file_mode = file_mode
         self.require_room = partial(floor.require, root)
-        """Raises InsufficientStorage if that many more bytes would take the disk below its floor."""
+        """Raises InsufficientStorage if the given number of additional bytes would leave less than the minimum free
+        space.
+        """
 
     def stat(self, path: str) -> FileStatus:
         names = file_names(path)
@@ -222,12 +226,17 @@ class LocalTree:
             return os.open(_handle_path(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
-        """Return a descriptor for the directory of `path`, which is created if missing, and the last name."""
+        """Return a descriptor of the parent directory, which is created if missing and `make` is set, and the last
+        name.
+        """
         with self.parent(path, make=make) as (parent, name):
             return os.dup(parent), name
 
     def make_directory(self, path: str, permissions: int | None) -> None:
-        """Create a new directory and its missing parents durably, all with `permissions` unless it is None."""
+        """Create a directory and its missing parents, and flush them to disk.
+
+        All of them have `permissions`, or the default mode if it is None.
+        """
         names = file_names(path)
         if not names:
             raise errors.PathExists("The root of the store exists.")
@@ -251,7 +260,10 @@ class LocalTree:
             os.chmod(_handle_path(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Rename durably. With `overwrite`, a file replaces a file atomically; anything else is rejected."""
+        """Rename an entry and flush the change to disk.
+
+        If `overwrite` is set, a file replaces an existing file atomically. Nothing else is ever replaced.
+        """
         if target.startswith(f"{source}/"):
             raise errors.TargetInsideSource(f"{target} lies inside {source}.")
         with self.parent(source) as (old_parent, old):
@@ -270,7 +282,7 @@ class LocalTree:
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
-        """Yield the open parent directory of `path`, and the last name. Raises InvalidPath for the root."""
+        """Yield a descriptor of the parent directory of `path`, and the last name. Raises InvalidPath for the root."""
         names = file_names(path)
         if not names:
             raise errors.InvalidPath("The root of the store cannot be used for this.")
@@ -307,7 +319,7 @@ class LocalTree:
 
     @contextmanager
     def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
-        """Yield a handle that still refers to the same entry after a rename, and the entry's kind."""
+        """Yield a handle, which keeps referring to the same entry even if it is renamed, and the kind of the entry."""
         with self.parent(path) as (parent, name):
             if not _HAS_HANDLES:
                 kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -321,7 +333,7 @@ class LocalTree:
 
 
 def enter(parent: int, name: str) -> int:
-    """Open a directory relative to an open one. Raises SymlinkNotFollowed."""
+    """Open a directory relative to the open directory `parent`. Raises SymlinkNotFollowed."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
@@ -334,7 +346,9 @@ def enter(parent: int, name: str) -> int:
 
 
 def publish_file(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
-    """Rename a finished file to its final name, durably and atomically."""
+    """Rename a finished file to its final name atomically, and flush the directory. Raises PathExists,
+    SymlinkNotFollowed.
+    """
     if overwrite:
         _require_file_or_nothing(path, directory, name)
         os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -344,7 +358,7 @@ def publish_file(path: str, directory: int, old: str, name: str, *, overwrite: b
 
 
 def require_replaceable(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raise the error that `publish_file` would raise now."""
+    """Raise the error that `publish_file` would raise for the current target, if any."""
     if overwrite:
         _require_file_or_nothing(path, directory, name)
     elif _exists(directory, name):
@@ -352,7 +366,7 @@ def require_replaceable(path: str, directory: int, name: str, *, overwrite: bool
 
 
 def _require_file_or_nothing(path: str, parent: int, name: str) -> None:
-    """Raise PathExists for an entry that a file must not replace, and SymlinkNotFollowed for a link."""
+    """Raise an error if the entry exists and is not a file: SymlinkNotFollowed for a link, otherwise PathExists."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
@@ -364,7 +378,7 @@ def _require_file_or_nothing(path: str, parent: int, name: str) -> None:
 def _make(parent: int, name: str, mode: int) -> None:
     os.mkdir(name, _PRIVATE, dir_fd=parent)
     if mode != _PRIVATE:
-        # mkdir(2) applies the process's umask.
+        # Set the mode explicitly, because mkdir(2) applies the umask of the process.
         made = enter(parent, name)
         try:
             os.fchmod(made, mode)
@@ -381,18 +395,19 @@ def must_be_file(path: str, kind: EntryKind) -> None:
 
 
 def _handle_path(handle: int) -> str:
-    """Return a path that always refers to the entry of this handle."""
+    """Return a path by which the operating system reaches the entry of this handle."""
     return f"/proc/self/fd/{handle}"
 
 
 def listing(
     tree: LocalTree, path: str, shows: Callable[[str], bool], cursor: str | None, size: int
 ) -> Generator[Batch]:
-    """Yield the entries of a directory in the file system's order, at most `size` per batch.
+    """Yield the entries of a directory in the order of the file system, at most `size` per batch.
 
-    Skips reserved names and paths for which `shows` is false. A cursor has the number of names before it and the last
-    of these names. A listing from a cursor starts over and skips them. Most file systems keep their order when entries
-    are created or deleted; if the named entry no longer exists, the number is used.
+    Omits reserved names and paths for which `shows` returns False. A cursor consists of the last name returned and the
+    number of names up to it. To resume, the directory is listed again and the names up to that name are skipped; if it
+    no longer exists, that number of names is skipped. This relies on the fact that most file systems keep the order of
+    entries when others are created or deleted.
     """
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory:

@@ -1,4 +1,4 @@
-"""Objects and directories in an S3 store: lookups, ordered listings, reads."""
+"""Looks up, lists and reads the objects and directories of an S3 store."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -26,21 +26,23 @@ from queryserver.files.stores.s3.connection import (
 IF_ABSENT: ErrorOverrides = {
     "PreconditionFailed": errors.PathExists,
     "412": errors.PathExists,
-    # If two conditional writes are concurrent, the other one wins.
+    # Of two concurrent conditional writes, the other one has succeeded.
     "ConditionalRequestConflict": errors.PathExists,
 }
 MAX_KEYS = 1000
-"""Maximum number of keys listed by one call."""
+"""Maximum number of keys per listing call."""
 
 
 class Objects:
-    """A store's objects and directories. A folder is sorted as `name/`, as in keys."""
+    """The objects and directories of a store. Listings are in key order, in which a folder sorts as `name/`."""
 
     def __init__(self, connection: S3Connection) -> None:
         self.connection = connection
 
     async def head(self, location: ObjectLocation) -> Mapping[str, Any] | None:
-        """Return the response of HeadObject, or None if no object has that key, or only an empty marker."""
+        """Return the HeadObject response, or None if there is no object at that key or only an empty directory
+        marker.
+        """
         if not location.key or (location.key.endswith("/") and not location.is_marker):
             return None
         try:
@@ -51,7 +53,8 @@ class Objects:
         except errors.StorageUnavailable:
             raise
         except (errors.PermissionDenied, errors.StorageError) as error:
-            # HEAD errors have no message. This call's errors distinguish wrong keys, clocks and regions.
+            # HEAD responses have no error message. A listing fails with one that distinguishes wrong keys, clocks and
+            # regions.
             await self.keys_below(location, 1)
             if isinstance(error, errors.StorageError) and not has_marker(location.segments[-1]):
                 return None  # a store that resolves dots cannot have such an object
@@ -62,7 +65,9 @@ class Objects:
         return None if found is None else file_status(location.path, found, found["ContentLength"])
 
     async def keys_below(self, location: ObjectLocation, limit: int) -> Sequence[str]:
-        """Return a directory's first keys, including its marker. Raises PathNotFound for a missing bucket."""
+        """Return at most `limit` keys of a directory, including its marker. Raises PathNotFound if the bucket is
+        missing.
+        """
         if location.is_object or len(location.prefix.encode()) > MAX_KEY_BYTES:
             return ()
         found = await self.connection.call(
@@ -73,7 +78,7 @@ class Objects:
         return [entry["Key"] for entry in found.get("Contents", ())]
 
     async def status(self, location: ObjectLocation) -> FileStatus:
-        """Return the status of a bucket, a file, or a key prefix. Raises PathNotFound."""
+        """Return the status of a bucket, a file or a directory (a key prefix). Raises PathNotFound."""
         if not location.bucket:
             return directory_status("")
         if location.key and (found := await self.find(location)):
@@ -84,7 +89,7 @@ class Objects:
         raise errors.PathNotFound(f"{location.label} does not exist.")
 
     async def make_marker(self, location: ObjectLocation) -> None:
-        """Create a directory's empty marker object, if it gets one. Raises PathExists."""
+        """Create the empty marker object of a directory, if its name allows one. Raises PathExists, InvalidPath."""
         if location.is_object:
             raise errors.InvalidPath(f"{location.label} cannot be a directory.")
         if not has_marker(location.segments[-1]):
@@ -95,8 +100,8 @@ class Objects:
         )
 
     async def batches(self, path: str, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
-        """List a directory, with one batch per call. A cursor is the store's token, which is always valid on any
-        instance.
+        """List a directory, with one batch per store call. The cursor is the store's continuation token, which does not
+        expire and is valid on any instance.
 
         Raises PathNotFound, NotADirectory.
         """
@@ -117,7 +122,7 @@ class Objects:
                 yield Batch(tuple(_entries(location, page)), cursor)
 
     async def below(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
-        """Yield all keys below a bucket or folder, with one batch per call."""
+        """Yield all entries below a bucket or folder, with one batch per store call."""
         location = parse_location(path)
         async with aclosing(self.pages(location)) as pages:
             async for page in pages:
@@ -126,7 +131,9 @@ class Objects:
     def pages(
         self, location: ObjectLocation, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """Yield the keys below a directory; with `delimiter`, only up to the next delimiter."""
+        """Yield the pages of a listing below a directory. If `delimiter` is given, keys are grouped at the next
+        delimiter.
+        """
         arguments: dict[str, object] = {
             "Bucket": location.bucket,
             "Prefix": location.prefix,
@@ -140,8 +147,8 @@ class Objects:
         return self.connection.pages("list_objects_v2", arguments, about=location.label, follow=follow)
 
     async def _buckets(self) -> Batch:
-        """Return all buckets in one batch: the configured buckets, without a call, or else the buckets that the store
-        lists.
+        """Return all buckets in one batch: the configured buckets if there are any (without a store call), otherwise
+        those that the store lists. Raises bucket_listing_denied.
         """
         configured = self.connection.options.buckets
         names = set(configured) or {name async for name in self._listed_buckets()}
@@ -196,7 +203,7 @@ class Objects:
     ) -> Mapping[str, Any]:
         arguments = location.names
         if offset or length is not None:
-            # A range cannot be empty, so one byte is read to find out whether the file exists.
+            # HTTP ranges cannot be empty, so one byte is requested to find out whether the file exists.
             last = "" if length is None else offset + max(length, 1) - 1
             arguments["Range"] = f"bytes={offset}-{last}"
         if version is not None and version.tag:
@@ -205,13 +212,13 @@ class Objects:
 
 
 def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileStatus:
-    """Return an object's status from a response of HeadObject or a listing."""
+    """Convert a HeadObject response or a listing entry to a file status."""
     modified_at: datetime | None = answer.get("LastModified")
     return FileStatus(
         path,
         EntryKind.FILE,
         size_bytes,
-        # Some stores only report fractions of seconds in listings.
+        # Some stores report fractional seconds only in listings.
         modified_at and modified_at.astimezone(UTC).replace(microsecond=0),
         permissions=FILE_PERMISSIONS,
         tag=tag_of(answer),
@@ -219,12 +226,12 @@ def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileSt
 
 
 def tag_of(answer: Mapping[str, Any]) -> str:
-    """Return the ETag without quotes; empty if there is none."""
+    """Return the ETag without quotes, or an empty string if there is none."""
     return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
 
 
 def _entries(location: ObjectLocation, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Yield entries in key order, including the directory's own marker if it has content."""
+    """Yield the entries in key order. The directory's own marker object is included if it is not empty."""
     found = {entry["Key"]: entry for entry in page.get("Contents", ())}
     found.update({entry["Prefix"]: None for entry in page.get("CommonPrefixes", ())})
     for key in sorted(found):
@@ -241,7 +248,7 @@ def _marker(location: ObjectLocation, answer: Mapping[str, Any]) -> Iterator[Fil
 
 
 def _keys(location: ObjectLocation, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Yield files and folder markers, including the directory's own marker if it has content."""
+    """Yield files and folders with a marker. The directory's own marker object is included if it is not empty."""
     for answer in page.get("Contents", ()):
         key = answer["Key"]
         if key == location.prefix:

@@ -1,4 +1,4 @@
-"""The Storage for an S3 store."""
+"""Implements `Storage` for S3."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -28,7 +28,9 @@ from queryserver.platform.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartNumbers:
-    """Maps a plan's parts to the store's part numbers. A part too large for memory has several numbers."""
+    """Maps the parts of a plan to S3 part numbers. A large part is split into blocks with a number each, to save
+    memory.
+    """
 
     plan: PartPlan
 
@@ -39,31 +41,31 @@ class PartNumbers:
 
     @property
     def block_bytes(self) -> int:
-        """The block size for one number. A part's last block may be smaller."""
+        """The size of the block for one S3 part number. The last block of a part may be smaller."""
         return max(1, -(-self.plan.part_bytes // self.per_part))
 
     def of(self, index: int) -> Iterator[tuple[int, int]]:
-        """Yield a part's numbers and their sizes. An empty part also has one."""
+        """Yield the S3 part numbers of a part and the sizes of their blocks. An empty part also has one number."""
         first, whole = index * self.per_part + 1, self.plan.size_of(index)
         for number, start in enumerate(range(0, max(whole, 1), self.block_bytes), start=first):
             yield number, min(self.block_bytes, whole - start)
 
 
 class S3Storage:
-    """The store, accessed with the same credentials for all users."""
+    """Accesses the store with the configured credentials, which are the same for all users."""
 
     def __init__(self, connection: S3Connection) -> None:
         self._connection = connection
         self._objects = Objects(connection)
 
     async def stat(self, path: str) -> FileStatus:
-        """Return the status. A key prefix is a directory, with or without a marker."""
+        """Return the status. A key prefix is a directory, whether it has a marker or not."""
         return await self._objects.status(parse_location(path))
 
     def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
-        """Yield the entries. Keys that a path cannot contain are escaped, and reserved names are skipped."""
+        """Yield the entries. Key segments that cannot occur in paths are escaped; reserved names are omitted."""
         return self._objects.batches(path, cursor, batch_size)
 
     def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
@@ -101,13 +103,13 @@ class S3Storage:
             await self._objects.make_marker(location)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """Copy within the store. The bytes do not pass through this service."""
+        """Copy a file within the store, without transferring its bytes through queryserver."""
         if source == target:
             raise errors.same_path("Source and target are one.")
         location = parse_object_location(target)
         origin = await self._file_location(source)
         await self._check_target(location, overwrite=overwrite)
-        # There may be an empty marker, which does not count as a file.
+        # If the target is a marker, an empty marker object may exist, which does not count as a file.
         return await uploads.copy(self._objects, origin, location, overwrite=overwrite or location.is_marker)
 
     async def is_ambiguous(self, path: str) -> bool:
@@ -115,7 +117,7 @@ class S3Storage:
         return bool(location.key and await self._objects.find(location) and await self._objects.keys_below(location, 1))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete an entry. A marker preserves a directory that becomes empty."""
+        """Delete an entry. If this empties the parent directory, a marker preserves it."""
         location = parse_location(path)
         if not location.bucket:
             raise errors.root_not_allowed("The root of the store cannot be deleted.")
@@ -129,7 +131,7 @@ class S3Storage:
             await uploads.delete(self._objects, location, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Begin an upload and return the name of the staging area, which is the multipart upload's id."""
+        """Begin a multipart upload. Its id is the name of the staging area."""
         target = parse_object_location(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
@@ -137,7 +139,7 @@ class S3Storage:
         return (await uploads.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Store a part. Keeps one of its blocks in memory at a time."""
+        """Store a part. Keeps one block of the part in memory at a time."""
         upload, blocks, sent = self._upload(plan, staging), Blocks(body), list[uploads.SentPart]()
         for number, size in PartNumbers(plan).of(index):
             block = await blocks.take(size)
@@ -150,7 +152,7 @@ class S3Storage:
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """Join the parts. Can be repeated with the same result."""
+        """Join the parts. A repeated call returns the same result."""
         upload, target = self._upload(plan, staging), parse_object_location(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
@@ -168,7 +170,7 @@ class S3Storage:
         try:
             return await upload.complete(sent, overwrite=overwrite)
         except MultipartUploadMissing:
-            # An earlier call may have joined the parts, but its response may have been lost.
+            # An earlier call may have joined the parts without receiving the response.
             if not await upload.is_complete(sent):
                 raise
         return await self._objects.status(target)
@@ -177,13 +179,13 @@ class S3Storage:
         await self._upload(plan, staging).discard()
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Do nothing, because unfinished uploads have no name in this store."""
+        """Do nothing, because unfinished uploads do not appear under any name in this store."""
         del older_than_s
         parse_location(path)
         return 0
 
     async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
-        """Abort old uploads. Their age is the last part's age. S3 only reports uploads' keys, not their owners."""
+        """Abort uploads to this key whose last part is too old. S3 does not report which program started an upload."""
         before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, parse_object_location(path)
         pages = self._connection.pages(
             "list_multipart_uploads",
@@ -207,7 +209,7 @@ class S3Storage:
         return uploads.MultipartUpload(self._objects, parse_object_location(plan.path), staging)
 
     async def _file_location(self, path: str) -> ObjectLocation:
-        """Parse a file's path. Raises NotAFile for the root and buckets."""
+        """Parse the path of a file. Raises NotAFile for the root and for buckets, PathNotFound."""
         location = parse_location(path)
         if not location.key:
             await self._objects.status(location)
@@ -215,11 +217,13 @@ class S3Storage:
         return location
 
     async def _check_target(self, target: ObjectLocation, *, overwrite: bool) -> None:
-        """Raise PathExists for a directory, or for a file without `overwrite`, and NotADirectory."""
+        """Raise PathExists for an existing directory (or file, unless `overwrite` is set), and NotADirectory if the
+        parent is a file.
+        """
         found = await asyncio.gather(
             self._objects.find(target),
             self._objects.keys_below(target, 1),
-            # A bucket is never a file, so it need not be checked.
+            # The parent need not be checked if it is a bucket.
             self._objects.find(target.parent) if target.parent.key else asyncio.sleep(0),
             return_exceptions=True,
         )
@@ -241,7 +245,7 @@ class S3Storage:
                 raise errors.PermissionDenied("New buckets are not allowed here.") from None
             region = self._connection.options.region
             arguments: dict[str, object] = {"Bucket": location.bucket}
-            # AWS rejects its default region's name.
+            # AWS rejects the name of its default region here.
             if region not in {"", "us-east-1"}:
                 arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
             await self._connection.call("create_bucket", arguments, about=location.label, repeatable=False)
@@ -250,7 +254,7 @@ class S3Storage:
 
 
 class S3FileSystem:
-    """The store `s3a`. Connects at the first call. The owner closes it."""
+    """The store `s3a`. Connects on the first call. Must be closed."""
 
     scheme = Scheme.S3A
     traits = StorageTraits(
@@ -269,15 +273,15 @@ class S3FileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """Return the first account's store, or None without an account. Raises ConfigurationError for missing or incomplete
-    keys.
+    """Return the store for the first configured account, or None if there is no account. Raises ConfigurationError if
+    its access keys are missing or incomplete.
     """
     options = options_of(settings)
     return None if options is None else S3FileSystem(options)
 
 
 def options_of(settings: Settings) -> S3Options | None:
-    """Return the first account's options. Raises ConfigurationError."""
+    """Return the options of the first configured account, or None. Raises ConfigurationError."""
     for name, account in settings.aws.aws_accounts.items():
         return S3Options(
             region=account.region,
@@ -303,7 +307,9 @@ def _keys(table: str, account: AwsAccountSettings) -> S3Keys | None:
 
 
 def _buckets(settings: Settings) -> tuple[str, ...]:
-    """Return the configured buckets that have no scheme or an S3 scheme, because the list may include other stores."""
+    """Return the configured buckets with an S3 scheme or no scheme. The setting may also list buckets of other
+    stores.
+    """
     named = (name.partition("://") for name in settings.filebrowser.buckets)
     return tuple(
         (rest if marker else scheme).strip("/")
