@@ -73,7 +73,7 @@ class EngineFacts:
     parameter_sql: Callable[[ParameterType], str] = lambda _: "SELECT ? AS v"
     """Returns a parameter of the given type in one row.
 
-    If `parameter_read_sql` is set, this statement instead stores the value and that one reads it.
+    If `parameter_read_sql` is set, `parameter_sql` stores the value instead, and `parameter_read_sql` reads it.
     """
     parameter_read_sql: Callable[[ParameterType], str] | None = None
     number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"

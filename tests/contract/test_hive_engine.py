@@ -132,7 +132,7 @@ FACTS = EngineFacts(
 
 SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 STREAMED = {"hive.fetch.task.caching": "false"}
-"""Makes Hive produce the rows of a query without a job while they are read, instead of holding them in memory."""
+"""Makes Hive compute the rows of a query that needs no job while they are read, instead of holding them in memory."""
 
 _LONG_RESULTS = frozenset(
     {
@@ -250,7 +250,7 @@ class TestHiveBreaks(BreaksContract):
     ids=["without a job", "of a job"],
 )
 async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAddress, sql: str, is_kept: bool) -> None:
-    """Reading a query without a job again would lose rows, because Hive does not reset its LIMIT counter."""
+    """If a query needs no job, reading it a second time loses rows: Hive does not reset its LIMIT counter."""
     async with fault_proxy(hive_server.host, hive_server.port) as proxy:
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
         given = list[object]()

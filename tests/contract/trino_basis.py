@@ -11,6 +11,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.engines.trino.protocol import TrinoAddress
 
 SOURCE = f"tests-{uuid4().hex[:8]}"
+"""Distinguishes the statements of this test run from others on the same coordinator."""
 
 
 def address_of(server: HttpAddress, **changes: Any) -> TrinoAddress:
