@@ -1,8 +1,8 @@
-"""An async query server with a REST API, which runs SQL on any engine. Every instance can serve every call."""
+"""An asynchronous query server with a REST API that runs SQL on any engine. Every instance can serve every call."""
 
 
 def __getattr__(name: str) -> str:
-    """Look up `__version__` on demand, because this takes 40 ms, half of a workbook worker's start time."""
+    """Look up `__version__` on demand, because this takes 40 ms, half the start time of a workbook worker."""
     if name != "__version__":
         raise AttributeError(name)
     from importlib.metadata import version  # noqa: PLC0415 see above

@@ -1,4 +1,4 @@
-"""The computation worker's program, which reads tasks from standard input and writes results to standard output."""
+"""The program of a computation worker. It reads tasks from standard input and writes results to standard output."""
 
 import sys
 import traceback
@@ -16,7 +16,7 @@ Compute = Callable[[Mapping[str, Any], bytes], object]
 
 
 def load_computation(task: protocol.Task) -> Compute:
-    """Return the function for `task`, which turns options and content into JSON. It may raise domain errors."""
+    """Return the function that performs `task`. It maps options and content to JSON, and may raise domain errors."""
     match task:
         case protocol.Task.FORMAT:
             from queryserver.sql.formatter import format_text  # noqa: PLC0415
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
-    """Encode the response as a frame; return it and whether it is the last one."""
+    """Encode the response as a frame. Return the frame, and whether it is the last one."""
     is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MAX_RESIDENT_BYTES
     try:
         body = orjson.dumps([payload, is_last])
@@ -71,7 +71,8 @@ def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
 def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(payload_bytes))
-        # Imports come before the content, which may use up the memory: failed imports give misleading errors.
+        # Imports precede reading the content, which may use up the memory: an import that runs out of memory fails
+        # with misleading errors.
         compute = load_computation(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])

@@ -1,4 +1,4 @@
-"""Runs the web server in one process, or in several under a supervisor, and manages memory and shutdown."""
+"""Runs the web server in one process, or in several under a supervisor. Also manages memory and shutdown."""
 
 import gc
 
@@ -48,29 +48,30 @@ from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
-gc.freeze()  # exempts the imported objects, since collecting them would take as long as the skipped collections
+gc.freeze()  # exempts imported objects from garbage collection, which would otherwise take as long as was saved
 if is_gc_enabled:
     gc.enable()
 
 log = structlog.get_logger(__name__)
 
 Serve = Callable[[list[socket], Callable[[], None]], None]
-"""Serves on the sockets until the stop signal, and calls its second argument once it serves.
+"""Serves on the sockets until the stop signal. Calls its second argument once it is serving.
 
 Must be a module-level function, because a new process runs it. Raises ConfigurationError, SchemaMismatch or
-DatabaseUnavailable if it cannot start."""
+DatabaseUnavailable if it cannot start.
+"""
 
 _SUCCESSOR_S = 60.0
 _TERMINATION_S = 10.0
 _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-# a service manager may signal all processes of the service, and then the parent signals its workers again
+# a service manager may signal all processes of the service, and the parent then signals its workers once more
 _ONE_SIGNAL_S = 2.0
 _BACKLOG = 2048
 
 
 class Worker(Process):
-    """A serving process, which reports to its parent that it serves or why it cannot."""
+    """A serving process. It reports to its parent that it is serving, or why it cannot start."""
 
     def __init__(self, config: Config, sockets: list[socket], serve: Serve, *, failures: int = 0) -> None:
         super().__init__(config, sockets)
@@ -79,11 +80,11 @@ class Worker(Process):
         self._serves = False
         self._refusal: QueryServerError | None = None
         self.failures = failures  # number of consecutive failed starts
-        self.replace_at: float | None = None  # None while the process runs
-        self.is_logged = False  # whether the log says that it serves
+        self.replace_at: float | None = None  # None while the process is running
+        self.is_logged = False  # whether it was logged that the process is serving
 
     def target(self, sockets: list[socket] | None = None) -> None:
-        """Run the new process's main function."""
+        """Run as the main function of the new process."""
         signal.signal(signal.SIGTERM, self._give_up)
         Thread(target=self.always_pong, daemon=True).start()
         Thread(target=_end_with_parent, daemon=True).start()
@@ -99,13 +100,13 @@ class Worker(Process):
         self._report.send(None)
 
     def _give_up(self, *_: object) -> None:
-        """Stop and close services that are being opened. Once the worker serves, uvicorn handles the signal instead."""
+        """Stop, and close services that are being opened. Once the worker is serving, uvicorn handles the signal."""
         if not self._serves:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal is often sent twice, for example by the parent
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
-        """Whether the process has reported that it serves."""
+        """Return whether the process has reported that it is serving."""
         self._read_reports()
         return self._serves
 
@@ -115,7 +116,7 @@ class Worker(Process):
         return self._refusal
 
     def is_healthy(self, timeout_s: float) -> bool:
-        """Whether the process runs, and responds if it serves. A starting process is busy importing modules."""
+        """Return whether the process is running and, if serving, responds. A starting process is busy with imports."""
         return self.is_alive(timeout_s) if self.serves() else self.process.is_alive()
 
     def _read_reports(self) -> None:
@@ -131,7 +132,7 @@ class Worker(Process):
 class Supervisor(Multiprocess):
     """Keeps `config.workers` processes serving on one socket. Must run in the main thread.
 
-    `began` is called once, when the first process serves.
+    `began` is called once, when the first process is serving.
     """
 
     def __init__(self, config: Config, listener: socket, serve: Serve, began: Callable[[], None]) -> None:
@@ -141,11 +142,11 @@ class Supervisor(Multiprocess):
         self._has_served = False
         self._failed: Worker | None = None
         self._workers: list[Worker] = []
-        # the base class's list, which only contains our workers
+        # the list of the base class, which contains only these workers
         self.processes = cast("list[Process]", self._workers)
 
     def run(self) -> None:
-        """Run until the stop signal. If the first workers cannot start, raises their refusal or SystemExit."""
+        """Run until the stop signal. If the first workers cannot start, raise their refusal or SystemExit."""
         try:
             super().run()
         except BaseException:  # the workers must not outlive their parent
@@ -156,7 +157,7 @@ class Supervisor(Multiprocess):
             return
         if (refusal := self._failed.refusal()) is not None:
             raise refusal
-        # a signal gives a negative number, which is not a valid exit code
+        # a process that was ended by a signal has a negative number, which is not a valid exit code
         sys.exit(max(self._failed.exitcode or 0, 1))
 
     def init_processes(self) -> None:
@@ -164,9 +165,9 @@ class Supervisor(Multiprocess):
             self._workers.append(self._start())
 
     def join_all(self) -> None:
-        """Wait for all workers. A further stop signal is forwarded to them and ends the delay before the shutdown."""
+        """Wait for all workers. A further stop signal is forwarded to them, and ends the delay before the shutdown."""
         self.signal_queue.clear()
-        # If the parent's listener stayed open, connections would be accepted that no worker serves any more.
+        # If the parent's listener stayed open, it would accept connections that no worker serves any more.
         for listener in self.sockets:
             listener.close()
         while any(worker.process.is_alive() for worker in self._workers):
@@ -177,7 +178,7 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Check the workers without waiting for restart pauses."""
+        """Check the workers. Restarts those that are due, without waiting for restart pauses."""
         if self.should_exit.is_set():
             return
         for worker in self._workers:
@@ -199,7 +200,7 @@ class Supervisor(Multiprocess):
                     self._schedule_restart(worker, f"No process could be made: {error.strerror}.")
 
     def restart_all(self) -> None:
-        """Replace the workers one by one. Each stops once its successor serves. A signal aborts the replacement."""
+        """Replace the workers one by one. Each stops once its successor is serving. A signal aborts the replacement."""
         for index, old in enumerate(self._workers):
             if self.should_exit.is_set():
                 return
@@ -237,7 +238,7 @@ class Supervisor(Multiprocess):
             self._schedule_restart(worker, _reason(worker))
         else:
             self._failed = worker
-            if worker.refusal() is None:  # otherwise `run` raises it
+            if worker.refusal() is None:  # otherwise `run` raises the refusal
                 log.error("worker_not_started", pid=worker.pid, reason=_reason(worker))
             self.should_exit.set()
 
@@ -262,7 +263,7 @@ def _reason(worker: Worker) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stop if the parent is killed, because the workers would otherwise run unsupervised and keep its port."""
+    """Stop if the parent is killed. Otherwise, the workers would run unsupervised and keep its port in use."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -270,7 +271,7 @@ def _end_with_parent() -> None:
 
 
 def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
-    """Return a factory for the error, because exceptions with special constructor arguments cannot be pickled."""
+    """Return a factory for the error, because exceptions with their own constructor arguments cannot be pickled."""
     match error:
         case ConfigurationError():
             return partial(ConfigurationError, error.problems)
@@ -281,7 +282,7 @@ def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavaila
 
 
 class _Server(uvicorn.Server):
-    """A server that returns at the stop signal. Uvicorn's would raise it again before the services are closed."""
+    """A server that returns on the stop signal. Uvicorn's would raise it again before the services are closed."""
 
     def __init__(
         self,
@@ -374,10 +375,10 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
 
 
 def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None], with_workers: bool = False) -> None:
-    """Serve until the stop signal. `announce` shows the password of a new administrator to the operator.
+    """Serve until the stop signal. `announce` receives the password of a newly created administrator for the operator.
 
-    `with_workers` also runs a broker, a worker and a beat, in embedded mode only. If nothing could be served, raises
-    ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError.
+    If `with_workers` is set, also run a broker, a worker and a beat; only possible in embedded mode. If nothing could
+    be served, raises ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError.
     """
     use_one_heap()
     hide_pandas()
@@ -407,7 +408,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
 
 
 async def _serve_with_deadline(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
-    """Serve until stopped. The shutdown has a time limit, and threads that do not end do not block the exit."""
+    """Serve until stopped. The shutdown has a deadline, and threads that do not end do not block the exit."""
     clock = StopClock()
     await serve_until_stopped(clock)
     clock.set(THREADS_END_WITHIN_S)
@@ -458,7 +459,7 @@ async def _serve_alone(
 ) -> None:
     """Migrate the database if configured, check it, and serve in this process.
 
-    `announce` receives the first administrator's password if that account is created.
+    If the first administrator is created, `announce` receives the password.
     """
     await _prepare_database(settings, auto_migrate=auto_migrate)
     async with open_services(settings, alone=alone) as services:
@@ -487,7 +488,7 @@ async def _serve_with(
 ) -> None:
     """Serve until the stop signal. `stopping` is called when the shutdown begins.
 
-    Without `sockets` the server creates its own sockets.
+    If `sockets` is None, the server creates its own.
     """
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
@@ -496,18 +497,18 @@ async def _serve_with(
     try:
         async with background(trim_heap_regularly(), "return-memory"):
             serving = _Server(config, services, began, clock, stopping)
-            # Uvicorn runs as a separate task, because it wakes ten times a second, and each wake-up passes through all
+            # Uvicorn runs in a task of its own: it wakes up ten times a second, and each wake-up passes through all
             # frames that await it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
             if serving.failure is not None:
                 raise serving.failure
     finally:
-        # Native modules that count their objects at exit would report frozen ones as leaks.
+        # Native modules that count their objects at exit would report frozen objects as leaks.
         gc.unfreeze()
 
 
 async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -> None:
-    """Migrate the database if configured, and check it.
+    """Migrate the database if configured, then check it.
 
     Raises ConfigurationError, SchemaMismatch or DatabaseUnavailable unless the database is usable.
     """
@@ -520,7 +521,7 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
 
 
 def _serve_in_workers(settings: Settings) -> None:
-    """Serve in several processes, which read their settings from the environment and are restarted when they end."""
+    """Serve in several processes. They read their settings from the environment, and are restarted when they end."""
     # done once here instead of in each worker
     asyncio.run(_prepare_database(settings))
     # this process does not serve; each worker creates its own application
@@ -546,7 +547,7 @@ def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
 
 
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
-    """Run one of several serving processes until the stop signal, and call `began` once it serves.
+    """Run one of several serving processes until the stop signal. Calls `began` once it is serving.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """

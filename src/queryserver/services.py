@@ -1,4 +1,4 @@
-"""The container for all services in a process."""
+"""All services of a process."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,9 +52,9 @@ class Services:
     registry: CollectorRegistry
     metrics: Metrics
     metrics_text: MetricsPage | None
-    """The metrics page; None if metrics are switched off."""
+    """The metrics page. None if metrics are disabled."""
     broker: "RedisBroker | None"
-    """The broker; None if the task server is switched off."""
+    """The broker. None if the task server is disabled."""
     instances: Instances
     tasks: TaskServices
     scheduling: ScheduleServices

@@ -1,4 +1,4 @@
-"""Builds all services from the settings and opens them in one exit stack."""
+"""Builds all services from the settings, and opens them in one exit stack."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -71,11 +71,11 @@ async def open_services(
     engines: Callable[[EngineBuilder, Connector], Engine] = EngineBuilder.build,
     stores: Mapping[Scheme, Builder] = BUILDERS,
 ) -> AsyncGenerator[Services]:
-    """Start all services. They are closed in reverse order.
+    """Open all services and start their background work. They are closed in reverse order.
 
-    `alone` means that no other process can use this database, so leases of ended processes are taken over immediately.
-    `engines` creates a connector's engine, `stores` a scheme's file system. Raises ConfigurationError, SchemaMismatch,
-    DatabaseUnavailable.
+    `alone` means that no other process can use this database, so the leases of ended processes are taken over
+    immediately. `engines` creates the engine of a connector, `stores` the file system of a scheme. Raises
+    ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
@@ -119,7 +119,7 @@ async def open_services(
 
 @dataclass(frozen=True, kw_only=True)
 class _ServiceBuilder:
-    """Builds each package's services from the opened resources and from the services of lower packages."""
+    """Builds the services of each package from the opened resources and from the services of lower packages."""
 
     settings: Settings
     role: Role
@@ -277,7 +277,7 @@ class _ServiceBuilder:
 def _running(
     services: Services, role: Role, *, dsn: str, alone: bool
 ) -> Iterator[Callable[[], AbstractAsyncContextManager[object]]]:
-    """Return the services' background work in start order."""
+    """Return the background work of the services, in start order."""
     statements, connectors = services.statements, services.connectors
     yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
     if services.metrics_text:
@@ -336,7 +336,7 @@ def _readiness(settings: Settings, records: StoredRecords) -> Readiness:
 
 
 async def _close_engines(connectors: Connectors, builder: EngineBuilder) -> None:
-    """Close the engines within a time limit, since a driver may never return its thread and delay other services."""
+    """Close the engines within a time limit: a driver may never return its thread, which would delay other services."""
     with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S):
         with suppress(TimeoutError):
             async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):

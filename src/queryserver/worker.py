@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Work = Callable[[Services], Awaitable[None]]
-"""A process's work, which runs forever."""
+"""The work of a process, which never ends by itself."""
 
 
 def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
-    """Run statements and tasks until the stop signal or, with `with_parent`, until standard input is closed.
+    """Run statements and tasks until the stop signal. `with_parent` also stops when standard input is closed.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -37,18 +37,18 @@ def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
 
 
 def run_beat(settings: Settings, *, with_parent: bool = False) -> None:
-    """Fire schedules until the stop signal. Parameters and errors are the same as for `run_worker`."""
+    """Fire schedules until the stop signal. Parameters and errors are those of `run_worker`."""
     _run_process(settings, Role.BEAT, _beat, with_parent=with_parent)
 
 
 async def work(services: Services) -> None:
-    """Take announced jobs from the broker while slots are free. The runner's sweeps find lost jobs."""
+    """Take announced jobs from the broker while slots are free. The runners' sweeps find jobs that were lost."""
     runner = services.statements.runner
     if services.broker is None:
         raise AssertionError
 
     async def statement(_job: str) -> None:
-        # Takes the statement whose turn it is, which may differ from the announced one.
+        # Takes the statement whose turn it is, which may not be the announced one.
         runner.queue.wake()
 
     async def task(_job: str) -> None:
@@ -60,7 +60,7 @@ async def work(services: Services) -> None:
 
 
 async def _beat(_services: Services) -> None:
-    """Wait forever. Services that `open_services` has started fire the schedules."""
+    """Wait forever. The schedules are fired by background work that `open_services` has started."""
     await asyncio.Event().wait()
 
 
@@ -101,13 +101,13 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             services.readiness.stopping = True
             drains = (services.statements.runner.shutdown.drain, services.tasks.runner.drain)
             await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
-    # native modules that count their objects at exit would report frozen ones as leaks
+    # native modules that count their objects at exit would report frozen objects as leaks
     gc.unfreeze()
     clock.set(THREADS_END_WITHIN_S)
 
 
 def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener | None]":
-    """Return the listener for metrics, if configured. Entering it may raise ConfigurationError."""
+    """Return the listener for metrics if it is configured. Entering it may raise ConfigurationError."""
     if not settings.desktop.task_server.metrics_port:
         return nullcontext()
     from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 a web server: a third of a second
@@ -116,7 +116,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
 
 
 async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do the work until the event is set. An exception from the work is raised."""
+    """Do the work until the event is set. Raises the exception if the work fails."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +130,10 @@ async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 
 @asynccontextmanager
 async def _watch_parent(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
-    """Watch standard input. Once the parent closes it, call `stop` if the parent sent a byte before, or else `died`."""
+    """Watch standard input until the parent closes it.
+
+    Then call `stop` if the parent has sent a byte before, otherwise `died`.
+    """
 
     async def watch() -> None:
         reader = asyncio.StreamReader()

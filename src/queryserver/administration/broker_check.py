@@ -1,4 +1,4 @@
-"""Checks whether the task server's broker responds and keeps the queue (Contract platform 9.2, 11)."""
+"""Checks whether the broker of the task server responds and does not lose jobs (Contract platform 9.2, 11)."""
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -24,7 +24,7 @@ _NEARLY_FULL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """Facts that a broker reports. A fact that the login may not read is empty or zero."""
+    """What a broker reports about itself. Values that the login may not read are empty or zero."""
 
     ping_ms: float
     product: str
@@ -35,18 +35,18 @@ class BrokerFacts:
     last_save_failed: bool
     used_bytes: int
     max_bytes: int
-    """Memory limit; 0 for no limit."""
+    """Memory limit in bytes; 0 means no limit."""
     queued: int | None
-    """Number of jobs waiting in the configured queue; None if the login may not count them."""
+    """Number of jobs waiting in the configured queue. None if the login may not count them."""
 
 
 def broker_connections(
     settings: TaskServerSettings, *, connect_within_s: float, answer_within_s: float, **options: bool
 ) -> "ConnectionPool":
-    """Create a pool of broker connections, which are opened when needed. `options` are passed to the client.
+    """Create a pool of broker connections. Connections are opened on demand; `options` are passed to the client.
 
-    With TLS, the certificate must match the host unless the URL disables this check. Raises ServiceUnavailable for a
-    URL with an unknown option.
+    With TLS, the certificate must match the host unless the URL disables this check. Raises ServiceUnavailable if the
+    URL is invalid, for example because of an unknown option.
     """
     from redis.asyncio import ConnectionPool  # noqa: PLC0415 slow to import, and only the task server needs it
 
@@ -57,11 +57,11 @@ def broker_connections(
         return ConnectionPool.from_url(
             url,
             socket_connect_timeout=connect_within_s,
-            # without a timeout, a hanging broker would block callers forever
+            # without a timeout, a broker that hangs would block callers forever
             socket_timeout=answer_within_s,
             **options,
         )
-    except ValueError:  # the original message would show the URL with the password
+    except ValueError:  # the original message would contain the URL with the password
         raise ServiceUnavailable("The address of the broker is not one.") from None
 
 
@@ -72,11 +72,11 @@ async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> No
 
 
 async def read_broker(settings: Settings) -> BrokerFacts:
-    """Read the broker's facts without changing anything. Raises ServiceUnavailable."""
+    """Read what the broker reports about itself, without changing anything. Raises ServiceUnavailable."""
     from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
 
     async with _connected(settings, _WITHIN_S) as broker:
-        await broker.ping()  # opens the connection, which must not count as latency
+        await broker.ping()  # opens the connection, which must not count towards the latency
         began = time.monotonic()
         await broker.ping()
         ping_ms = 1000 * (time.monotonic() - began)
@@ -118,7 +118,7 @@ async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Red
 
 
 def eviction_problem(facts: BrokerFacts) -> str | None:
-    """Explain why the broker may lose queued jobs. Return None if it keeps them."""
+    """Explain why the broker may lose queued jobs. Return None if it does not."""
     if facts.eviction in ("", NO_EVICTION):
         return None
     return f"has the eviction policy {facts.eviction}, so that it may drop what is queued: set {NO_EVICTION}."
@@ -134,7 +134,7 @@ async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def examine_broker(settings: Settings) -> Sequence[Finding]:
-    """Report the broker's state for the doctor."""
+    """Report the state of the broker for the doctor."""
     area = "broker"
     try:
         facts = await read_broker(settings)

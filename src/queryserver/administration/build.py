@@ -1,4 +1,4 @@
-"""Builds the services that concern the server itself: configuration and logs."""
+"""Builds the services that concern the server itself: client configuration, configuration check and logs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from queryserver.statements.overview import HistoryReader
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationServices:
-    """Services that tell clients and administrators about this server."""
+    """Services that report about this server to clients and administrators."""
 
     clients: ClientConfiguration
     banner: str
-    """The banner as sanitized HTML."""
+    """The configured banner as sanitized HTML."""
     check: ConfigurationCheck
     logs: ServerLogs
 
@@ -29,10 +29,10 @@ class ConfigurationServices:
 def configuration_services(
     settings: Settings, database: Database, connectors: Connectors, stores: Stores, readiness: Readiness
 ) -> ConfigurationServices:
-    """Build the services, which need no background work."""
+    """Build the services. They need no background work."""
 
     async def check_results(_settings: Settings) -> Iterable[SettingsFinding]:
-        # The server checks the result store regularly, so no further file is written.
+        # The readiness check already tests the result store regularly, so no additional object is written.
         is_good = (await readiness.checks())["result_store"].ok
         return [] if is_good else [SettingsFinding.error(RESULTS, "cannot be written to.")]
 

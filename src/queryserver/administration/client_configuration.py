@@ -1,4 +1,4 @@
-"""The configuration that clients request, which depends on the caller (Contract platform 7.1)."""
+"""Returns the configuration that clients request. It depends on the caller (Contract platform 7.1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
         Scheme.FILE: ("file", "Local Files"),
     }
 )
-"""Type and label of each store's browser, in the contract's order."""
+"""Type and label of each store's browser, in the order that the contract specifies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A kind of object that can be browsed, with its page in Hue clients."""
+    """A kind of object that users can browse, with the URL path of its page in Hue clients."""
 
     type: str
     label: str
@@ -40,10 +40,10 @@ class Browser:
 class Configuration:
     is_admin: bool
     interpreters: Sequence[Connector]
-    """The connectors that the caller may use and this server can run."""
+    """The connectors that the caller may use and that this server can run."""
     main: Connector | None
     default_sql: Connector | None
-    """The interpreter for statements that do not name one."""
+    """The interpreter for statements that name none."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool
@@ -51,7 +51,7 @@ class Configuration:
 
 
 class ClientConfiguration:
-    """Computes the configuration for each call, so that new connectors and changed rights take effect immediately."""
+    """Computes the configuration for each call, so that new connectors and changed rights take effect at once."""
 
     def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryReader) -> None:
         self._settings = settings
@@ -91,13 +91,13 @@ class ClientConfiguration:
 
 _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})
 _WITH_THEIR_TEXT = frozenset({"script", "style", "template", "noscript", "iframe", "object", "svg", "math", "title"})
-"""Elements that are removed with their content, because it is not visible text."""
+"""Elements that are removed together with their content, because the content is not visible text."""
 _WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f-\xa0]*", re.IGNORECASE)
-"""Matches a URL without white space and control characters, which browsers would ignore."""
+"""Matches a URL without whitespace and control characters. Browsers ignore these, so a filter must not."""
 
 
 def sanitized_html(html: str) -> str:
-    """Reduce HTML to the tags a, b, i, em, strong, p, br and span, and to `href` attributes with http or https."""
+    """Reduce HTML to the tags a, b, i, em, strong, p, br and span. Keeps only `href` attributes with http or https."""
     if not html:
         return ""
     import nh3  # noqa: PLC0415 few servers have a banner

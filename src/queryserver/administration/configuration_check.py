@@ -1,4 +1,4 @@
-"""Checks the settings for `queryserver config check` and for a running server (Contract platform 7.5)."""
+"""Checks the settings, for `queryserver config check` and for a running server (Contract platform 7.5)."""
 
 import asyncio
 import os
@@ -43,8 +43,8 @@ _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
 _SMTP_WITHIN_S = 5.0
 
-# A login can see the addresses of its own connections. Sockets and loopback count as the same host. History entries are
-# counted up to $1. `connectors` contains the ids of stored connectors.
+# A login can see the client addresses of its own connections. Unix sockets and loopback addresses count as the same
+# host. History entries are counted up to $1. `connectors` are the ids of the stored connectors.
 _DEPLOYMENT = """
     select
         (
@@ -69,19 +69,19 @@ class CheckReport:
 
     @property
     def directory(self) -> str:
-        """The settings file's directory; empty without a settings file."""
+        """The directory of the settings file. Empty if there is no settings file."""
         file = self.settings.sources.file
         return str(file.absolute().parent) if file else ""
 
     def value_of(self, key: str) -> str:
-        """Return a key's effective value with secrets masked; empty for tables and unknown keys."""
+        """Return the effective value of a key, with secrets masked. Empty for tables and unknown keys."""
         return masked_value(self.settings, key)
 
 
 class ConfigurationCheck:
-    """Runs the checks of `queryserver config check`, for one caller at a time, without writing or loading plug-ins.
+    """Runs the checks of `queryserver config check` for one caller at a time. Writes nothing and loads no plug-ins.
 
-    `results` checks the result store.
+    `results` is the check of the result store.
     """
 
     def __init__(self, settings: Settings, results: Check) -> None:
@@ -103,7 +103,7 @@ class ConfigurationCheck:
 async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[SettingsFinding]:
     """Return the findings for a server with these settings: errors first, then warnings.
 
-    Unless `offline`, every service that the settings refer to is tried concurrently, for up to 10 s each.
+    Unless `offline` is set, contacts every service that the settings refer to, concurrently, for up to 10 s each.
     """
     found = [*await offline_findings(settings), *await plugin_findings(settings)]
     tried = [] if offline else await _online_checks(settings, check_results)
@@ -143,8 +143,8 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
 async def offline_findings(settings: Settings) -> Sequence[SettingsFinding]:
     """Check the settings, this machine and the installed packages without opening connections.
 
-    Interpreters and stores are built and closed again. This happens in threads, because it imports adapters and reads
-    certificates.
+    Interpreters and stores are built and closed again. They are built in threads, because this imports adapters and
+    reads certificates.
     """
     found = [SettingsFinding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
     found += [SettingsFinding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
@@ -174,7 +174,7 @@ def _problems_into(found: list[SettingsFinding]) -> Generator[None]:
 
 
 def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
-    """Report missing files, low resource limits, and proxies in the environment."""
+    """Report missing files, low resource limits, and proxies set in the environment."""
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -213,7 +213,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
 
 
 def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
-    """Report settings that refer to one host although all hosts need them."""
+    """Report settings that refer to one host although several hosts need them."""
     if settings.importer.is_enabled and settings.importer.upload_dir is None:
         text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
         yield SettingsFinding.warning("importer.upload_dir", text)
@@ -227,7 +227,7 @@ def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFin
 
 
 def is_file(connector: Connector) -> bool:
-    """Whether the connector's data is a file on this host."""
+    """Return whether the connector's data is a file on this host."""
     return connector.interface in EMBEDDED and str(connector.options.get("path") or MEMORY) != MEMORY
 
 
@@ -270,7 +270,7 @@ async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
-    """Check whether each key server returns keys. A failing server is an error only if all others fail too."""
+    """Check whether each key server returns keys. A failing key server is an error only if all others fail too."""
     urls = settings.desktop.auth.jwt.key_server_url
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
@@ -289,7 +289,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
 
 
 async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
-    """Report plug-ins that cannot be loaded. They are built as at a server start, and closed again."""
+    """Report plug-ins that cannot be loaded. They are built as at server start, and closed again."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
     threads = LimitedThreads()

@@ -38,11 +38,11 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "FileNotFoundError": ("has no socket at that path", f"Start it, or correct the host in {URL}."),
     }
 )
-"""Maps the cause's class name to PostgreSQL's behaviour and the remedy."""
+"""Maps the class name of an error's cause to what PostgreSQL does and to the remedy."""
 
 
 def unreachable_finding(error: DatabaseUnavailable) -> Finding:
-    """Return the finding for a database that accepts no connections, without its address."""
+    """Return the finding for a database that accepts no connections. Does not reveal the database's address."""
     known = _REASONS.get(type(error.__cause__).__name__)
     what, to_do = known or ("does not answer", f"Look at PostgreSQL and at the network between; correct {URL}.")
     return Finding.error(DATABASE, f"The service database {what}.", to_do)
@@ -67,7 +67,7 @@ async def _measure(database: Database) -> _ClockSample:
         began, before = time.monotonic(), time.time()
         there: datetime = await database.value("select clock_timestamp()")
         took_s = time.monotonic() - began
-        # The database read its clock at some moment between the request and the response.
+        # The database reads its clock at some moment between the request and the response.
         trips.append((took_s, there.timestamp() - (before + took_s / 2)))
     shortest_s, ahead_s = min(trips)
     round_trip_ms = 1000 * median(took_s for took_s, _ in trips)
@@ -75,7 +75,7 @@ async def _measure(database: Database) -> _ClockSample:
 
 
 async def examine_database(database: Database) -> Sequence[Finding]:
-    """Examine the database's version, latency and clock."""
+    """Report the version, latency and clock offset of the database."""
     measured = await _measure(database)
     found = [Finding.ok(DATABASE, f"PostgreSQL {measured.version} answers in {measured.round_trip_ms:.1f} ms.")]
     if measured.is_replica:
@@ -88,7 +88,7 @@ async def examine_database(database: Database) -> Sequence[Finding]:
 
 
 def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
-    """Return the finding for the database's clock offset."""
+    """Return the finding for the offset between the database's clock and this machine's clock."""
     if abs(ahead_s) - unsure_s > _CLOCKS_APART_S:
         side = "behind" if ahead_s > 0 else "ahead of"
         what = (
@@ -100,7 +100,7 @@ def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
 
 
 async def examine_schema(dsn: str) -> Sequence[Finding]:
-    """Compare the database's schema with this program's schema."""
+    """Compare the schema of the database with the schema that this program expects."""
     present, own = await read_schema(dsn), newest_revision()
     if text := refusal(present):
         is_older = present.version is None or present.version < own
@@ -113,7 +113,7 @@ async def examine_schema(dsn: str) -> Sequence[Finding]:
 
 
 async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Sequence[Finding], Keyring | None]:
-    """Examine the secret keys, and return them if they belong to this database. Creates no keys."""
+    """Check the secret keys. Return the findings, and the keys if they belong to this database. Creates no keys."""
     known = await FactRepository(database).value(FINGERPRINT_FACT)
     try:
         keyring = await asyncio.to_thread(existing_keyring, desktop)

@@ -1,4 +1,4 @@
-"""The framework for `queryserver doctor`: findings about a deployment, and checks that run concurrently."""
+"""The framework of `queryserver doctor`: findings about a deployment, and checks that run concurrently."""
 
 import asyncio
 import time
@@ -18,7 +18,11 @@ _WITHIN_S = 10.0
 
 
 class State(StrEnum):
-    """An error means that something does not work; a warning means a future failure or a probable mistake."""
+    """The severity of a finding.
+
+    An error means that something does not work. A warning means that something may fail later, or is probably a
+    mistake.
+    """
 
     OK = "ok"
     WARNING = "warning"
@@ -27,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding about one area, and its remedy. Never contains secrets."""
+    """A finding about one area, with its remedy. Never contains secrets."""
 
     area: str
     state: State
@@ -48,7 +52,7 @@ class Finding:
 
     @classmethod
     def of_settings(cls, area: str, found: SettingsFinding) -> "Finding":
-        """Convert a finding from `config check`, whose text follows its key and includes the remedy."""
+        """Convert a finding of `config check`, whose text continues its key and includes the remedy."""
         state = State.ERROR if found.level is Level.ERROR else State.WARNING
         return cls(area, state, f"{found.key} {found.text}", f"See {found.key} in docs/configuration.md.")
 
@@ -58,7 +62,7 @@ Check: TypeAlias = Callable[[], Awaitable[Iterable[Finding]]]
 
 @dataclass(frozen=True, slots=True)
 class AreaCheck:
-    """The check for one area, with a time limit of `within_s` seconds."""
+    """The check of one area, with a time limit of `within_s` seconds."""
 
     area: str
     check: Check
@@ -66,7 +70,7 @@ class AreaCheck:
 
 
 async def examine(checks: Sequence[AreaCheck]) -> Sequence[Finding]:
-    """Run all checks concurrently and return their findings in order. A check that raises an error is a finding."""
+    """Run all checks concurrently, and return their findings in order. An error raised by a check becomes a finding."""
     found = await asyncio.gather(*map(_findings, checks))
     return [finding for findings in found for finding in findings]
 
@@ -91,7 +95,7 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
 async def of_settings(
     area: str, check: Awaitable[Iterable[SettingsFinding]], well: Callable[[int], str]
 ) -> Sequence[Finding]:
-    """Run a check from `config check`. Without findings, report `well` with the duration in milliseconds."""
+    """Run a check from `config check`. If there are no findings, report `well`, given the duration in milliseconds."""
     began = time.monotonic()
     found = [Finding.of_settings(area, one) for one in await check]
     return found or [Finding.ok(area, well(round(1000 * (time.monotonic() - began))))]

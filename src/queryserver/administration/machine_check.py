@@ -1,4 +1,4 @@
-"""Checks this machine's free disk space, limit on open files, and process confinement."""
+"""Checks free disk space, the limit on open files, and process confinement on this machine."""
 
 import asyncio
 import shutil
@@ -17,7 +17,7 @@ _CONNECTIONS = "desktop.max_connections"
 
 
 def directories(settings: Settings) -> Mapping[str, Path]:
-    """Return the service's directories by purpose, except result stores on other machines."""
+    """Return the directories that the service uses, by purpose. Excludes result stores on other machines."""
     results = settings.desktop.task_server.result_file_storage
     found = {"the data directory": settings.desktop.data_dir, "uploads": settings.uploads_dir}
     if results is None or isinstance(results, LocalResults):
@@ -28,7 +28,7 @@ def directories(settings: Settings) -> Mapping[str, Path]:
 
 
 async def examine_disks(settings: Settings) -> Sequence[Finding]:
-    """Compare each directory's free space with the configured floor. A hanging directory only blocks a thread."""
+    """Compare the free space of each directory with the configured floor. A hanging mount blocks only a thread."""
     floor = disk_floor(settings)
     rooms = (asyncio.to_thread(_disk, name, directory, floor) for name, directory in directories(settings).items())
     return await asyncio.gather(*rooms)
@@ -36,7 +36,7 @@ async def examine_disks(settings: Settings) -> Sequence[Finding]:
 
 def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     area = "disk"
-    # A directory is created when first needed. Until then its nearest existing parent is on the same disk.
+    # The directory may not exist yet. Its nearest existing parent is on the same disk.
     measured = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
     try:
         room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free

@@ -23,15 +23,15 @@ _NOT_NEEDED = ReadinessCheck(ok=True, ms=0)
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Readiness:
-    """Checks the service's dependencies concurrently, for 2 s each. Results never contain addresses or error texts."""
+    """Checks the service's dependencies concurrently, for up to 2 s each. Never returns addresses or error texts."""
 
     database: Callable[[], Awaitable[object]]
     schema: Callable[[], Awaitable[object]]
     result_store: Callable[[], Awaitable[object]]
     broker: Callable[[], Awaitable[object]] | None = None
-    """The broker's check; None if the task server is off."""
+    """The check of the broker. None if the task server is disabled."""
     stopping: bool = field(default=False, init=False)
-    """Set on the stop signal. From then on the instance is not ready."""
+    """Set on the stop signal. The instance is not ready from then on."""
     _store: ReadinessCheck | None = field(default=None, init=False)
     _store_checked_at: float = field(default=0.0, init=False)
     _store_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -51,7 +51,7 @@ class Readiness:
         return _NOT_NEEDED if self.broker is None else await _check(self.broker)
 
     async def _check_store(self) -> ReadinessCheck:
-        # Only one check runs at a time: any client may request it, and each check on a hanging disk occupies a thread.
+        # Only one check runs at a time: any client may request it, and each check of a hanging disk occupies a thread.
         async with self._store_turn:
             every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
             if self._store is None or time.monotonic() - self._store_checked_at >= every_s:

@@ -1,4 +1,4 @@
-"""This server's most recent log, for administrators (Contract platform 7.6)."""
+"""Returns the most recent log lines of this server to administrators (Contract platform 7.6)."""
 
 import asyncio
 import io
@@ -15,20 +15,23 @@ _SHOWN_BYTES = 32 * 1024
 
 
 class ServerLogs:
-    """Reads the end of the log file, or this process's recent lines. Secrets were redacted before writing."""
+    """Reads the end of the log file, or this process's recent log lines. Secrets were redacted before writing."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self.host_name = socket.gethostname()
 
     async def lines(self, *, newest_first: bool) -> Sequence[str]:
-        """Return the complete lines, with line ends, in the last 32 KiB. Raises NotFound if the file is missing."""
+        """Return the complete lines in the last 32 KiB, with line endings. Raises NotFound if the file is missing."""
         content = await asyncio.to_thread(self._tail, _SHOWN_BYTES)
         lines = content.decode(errors="replace").split("\n")[:-1]
         return [f"{line}\n" for line in (reversed(lines) if newest_first else lines)]
 
     async def archive(self) -> tuple[str, bytes]:
-        """Return the name and content of a ZIP file with the log's last MiB. Raises NotFound if the file is missing."""
+        """Return the name and content of a ZIP file with the last MiB of the log.
+
+        Raises NotFound if the log file is missing.
+        """
         moment, target = datetime.now(UTC), io.BytesIO()
 
         def pack() -> None:

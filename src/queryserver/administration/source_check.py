@@ -38,7 +38,7 @@ _REASONS = {
 
 
 async def examine_engines(settings: Settings, database: Database, keyring: Keyring, user: User) -> Sequence[Finding]:
-    """Log in as `user` at each configured and stored connector, and run a trivial statement."""
+    """Log in as `user` at each configured and stored connector, and run a trivial statement there."""
     builder, records = EngineBuilder(settings), ConnectorRepository(database, AesSealer(keyring))
     _, stored = await read_stored(records, settings)
     connectors = [*configured_connectors(settings), *stored]
@@ -56,11 +56,11 @@ async def examine_engines(settings: Settings, database: Database, keyring: Keyri
 
 
 async def _ignore_change() -> None:
-    """Do nothing, because the doctor changes no connectors."""
+    """Do nothing. The doctor changes no connectors."""
 
 
 async def _never_opens_file(_data: str) -> bool:
-    """Leave files that only one process can open to the servers."""
+    """Return False, so that files that only one process can open are left to the servers."""
     return False
 
 
@@ -81,7 +81,7 @@ async def _examine_engine(connector: Connector, tests: ConnectionTests, user: Us
 
 
 def _examine_file(name: str, connector: Connector, builder: EngineBuilder) -> Finding:
-    """Check the file without opening it, because a server may need it at that moment. Blocks."""
+    """Check that the file exists, without opening it: a server may need it at that moment. Blocks."""
     path = str(connector.options["path"])
     file = (builder.databases_dir / path) if builder.databases_dir else None
     if file is not None and file.is_file():
@@ -124,7 +124,7 @@ async def _examine_store(file_system: FileSystem, caller: Caller) -> Finding:
         what = f"{name} did not answer within {_STORE_WITHIN_S:g} s."
         return Finding.error(STORES, what, "Look at the store and at the firewalls between.")
     except errors.PermissionDenied:
-        # The store responds. Whether this user may list the root does not matter to the service.
+        # The store responds. Whether this user may list its root does not matter to the service.
         return Finding.ok(STORES, f"{name} answers, and does not let {caller.acting.name} list its root.")
     except errors.QueryServerError as error:
         to_do = "Look at the store, its login and its address in the settings."

@@ -1,1 +1,1 @@
-"""Data source metadata: lists, descriptions, samples, statistics and query plans."""
+"""Metadata of data sources: lists, descriptions, samples, statistics and query plans."""

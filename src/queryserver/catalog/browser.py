@@ -23,7 +23,7 @@ _STATEMENT = "analyze"
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """Selects one page of the names that begin with `prefix`, compared case-insensitively."""
+    """Selects one page of the names that start with `prefix`, ignoring case."""
 
     prefix: str = ""
     page: int = 1
@@ -32,7 +32,7 @@ class NameFilter:
 
 @dataclass(frozen=True, slots=True)
 class NamePage(Generic[T]):
-    """One page of a list of named objects. `truncated` is true if the list continues after this page."""
+    """One page of a list of named objects. `truncated` is set if the list continues after this page."""
 
     items: T
     truncated: bool
@@ -40,7 +40,7 @@ class NamePage(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LookupSource:
-    """The caller and the connector of a lookup. `refresh` bypasses the cache."""
+    """The caller and the connector of a lookup. If `refresh` is set, the lookup bypasses the cache."""
 
     user: User
     connector: str | None
@@ -86,7 +86,7 @@ class CatalogBrowser:
     async def functions(
         self, source: LookupSource, database: str | None, name_filter: NameFilter
     ) -> NamePage[list[FunctionDescription]]:
-        """List the functions of a database; with None, the built-in and default ones. Raises database_not_found."""
+        """List the functions of a database. None lists the built-in and default ones. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
@@ -95,7 +95,7 @@ class CatalogBrowser:
         return self._page(found, [one.name for one in found], name_filter)
 
     async def function(self, source: LookupSource, name: str) -> FunctionDescription | None:
-        """Describe a function; None if the catalog lists no functions. Raises function_not_found."""
+        """Describe a function. None if the catalog does not list functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._lookup(source, queries.function(name))
@@ -119,7 +119,7 @@ class CatalogBrowser:
 
 
 class Analyses:
-    """Starts the statement with which the engine computes statistics, as an operation outside the history."""
+    """Starts statements that make the engine compute statistics, as operations outside the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
         lookups.forwarding.register(_STATEMENT, self._statement)
@@ -130,7 +130,7 @@ class Analyses:
     async def start(
         self, user: User, connector: str, database: str, table: str, column: str | None
     ) -> RecordedStatement:
-        """Start the operation, after a check that the table and the column exist.
+        """Start the operation, after checking that the table and the column exist.
 
         Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
         column_not_found, too_many_statements, quota_exceeded.
@@ -144,7 +144,7 @@ class Analyses:
         )
 
     async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Build the statement. Reads the table from the engine, since a cached table may have been dropped."""
+        """Build the statement. Reads the table from the engine, because a cached table may have been dropped."""
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)

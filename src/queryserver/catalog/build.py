@@ -1,4 +1,4 @@
-"""Builds the services for metadata."""
+"""Builds the metadata services."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass

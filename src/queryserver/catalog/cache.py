@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 _THREAD_ABOVE_BYTES = 16 * 1024
 _MAX_USER_BYTES = 32 * 1024 * 1024
-_ROW_BYTES = 128  # overhead of a row beyond its value
+_ROW_BYTES = 128  # overhead of a row in addition to its value
 _MIN_SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Identifies a cached value by user, connector and `digest`, a hash that identifies the query."""
+    """Identifies a cached value by user, connector and `digest`, a hash of the query."""
 
     user_id: int
     connector: str
@@ -40,10 +40,10 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The cached value of a key, None if there is none, and the time of its lookup.
+    """The cached value for a key (None if there is none), and the time of the lookup.
 
-    `changed_at` is the time when the user last changed objects in the data source; lookups with different `changed_at`
-    must not share a result. All times are by the database clock.
+    `changed_at` is when the user last changed objects in the data source. Lookups with different `changed_at` must not
+    share a result. All times are from the database clock.
     """
 
     key: CacheKey
@@ -81,20 +81,23 @@ on conflict (user_id, connector) do update set changed_at = greatest(metadata_ch
 
 
 class MetadataCacheRecords:
-    """Stores cached values. Each method runs one transaction and raises DatabaseUnavailable."""
+    """Reads and writes cached values. Each method is one transaction and raises DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find(self, key: CacheKey, *, max_age: timedelta) -> CacheEntry:
-        """Find a value that is newer than `max_age` and newer than the user's last object change."""
+        """Find a value that is younger than `max_age` and newer than the user's last object change."""
         row = await self._database.row(_FIND, key.user_id, key.connector, key.digest, max_age)
         if row is None:
             raise AssertionError("an aggregate always has a row")
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def put(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Store a query result; False if the user's values would exceed `max_bytes`, or if a newer result is stored."""
+        """Store a query result. Return False if it is not stored.
+
+        It is not stored if the user's cached values would exceed `max_bytes`, or if a newer result is already stored.
+        """
         size = len(value) + _ROW_BYTES
         is_stored = await self._database.value(
             _PUT, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
@@ -116,7 +119,7 @@ class MetadataCacheRecords:
 
 
 class MetadataCache:
-    """Reads and writes cached results. Writes never fail: a result that cannot be stored is not cached."""
+    """Reads and writes cached results. Failing to store a result raises nothing; the result is then not cached."""
 
     def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
         self._records = records
@@ -129,8 +132,8 @@ class MetadataCache:
         return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, query: CatalogQuery[Any]) -> CacheEntry:
-        """Find a cached result. `login` is the user's name in data sources that require personal credentials."""
-        # Another version of a connector may refer to another data source.
+        """Find a cached result. `login` is the user's name in a data source that requires personal credentials."""
+        # The version is included, because another version of a connector may refer to another data source.
         digested = orjson.dumps([query.kind, query.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
@@ -160,7 +163,7 @@ class MetadataCache:
             log.warning("metadata not cached", kind=query.kind)
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Record that the user changed objects, so that no process returns earlier values."""
+        """Record that the user has changed objects, so that no process returns earlier values."""
         await self._records.objects_changed(user_id, connector)
 
     async def _sweep(self) -> None:

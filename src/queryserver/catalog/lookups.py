@@ -1,6 +1,6 @@
-"""Runs catalog and sample queries: from the cache, or at the engine within limits (Contract editor 10).
+"""Runs catalog and sample queries: from the cache, or on the engine within limits (Contract editor 10).
 
-Concurrent equal lookups share one query. If another process holds the data, lookups are forwarded to that process.
+Concurrent identical lookups share one query. If another process holds the data, lookups are forwarded to it.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -44,8 +44,8 @@ ResultListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 class Lookups:
     """Runs all engine queries that are not operations, while `running()` is open.
 
-    `can_run` returns whether this process can access a connector's data. `on_result` is called with each result from an
-    engine; it must not block or raise.
+    `can_run` returns whether this process can access a connector's data. `on_result` is called with each result that
+    an engine returns; it must not block or raise.
     """
 
     connectors: Connectors
@@ -73,7 +73,7 @@ class Lookups:
     async def run(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
         """Return the result of a catalog query for this user, from the cache if possible.
 
-        Concurrent equal queries share one lookup.
+        Concurrent identical queries share one lookup.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and the errors of the query.
@@ -91,7 +91,7 @@ class Lookups:
             await self.cache.put(query, result, key=found.key, looked_at=found.looked_at)
             return result
 
-        # A lookup that started before an object change, or before a `refresh`, must not be shared.
+        # A lookup that started before an object change, or before this `refresh`, must not be shared.
         shared = object() if refresh else found.changed_at
         return await self._single_flight.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
 
@@ -119,7 +119,7 @@ class Lookups:
     async def table_exists(
         self, user: User, connector: Connector, table: protocol.TableName, *, budget: timedelta
     ) -> bool:
-        """Return whether the table exists at present. Raises the same errors as `run`."""
+        """Return whether the table currently exists. Raises the same errors as `run`."""
         arguments = [table.database, table.name]
         return orjson.loads(await self.run_at_holder(user, connector, _TABLE_EXISTS, arguments, budget=budget))
 
@@ -140,7 +140,7 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """Run a registered lookup in the process `owner`, or else in the process that holds the data.
+        """Run a registered lookup in the process `owner`. If that is None, run it in the process that holds the data.
 
         Raises the errors of the lookup, and EngineTimeout.
         """
@@ -164,7 +164,7 @@ class Lookups:
         return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
-        """Return whether the catalog lists functions. Raises NotSupported for an engine without a catalog."""
+        """Return whether the catalog lists functions. Raises NotSupported if the engine has no catalog."""
         return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
     async def _query_holder(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
@@ -193,7 +193,7 @@ class Lookups:
         return query.encode(await self._query_engine(user, connector, query))
 
     async def _holder(self, connector: Connector) -> str:
-        """Return the process that can access the data: this process, unless another one holds them."""
+        """Return the process that can access the data: this process, unless another one holds it."""
         data = self.connectors.data_of(connector)
         if data is not None and not await self.can_run(connector):
             return await self.forwarding.holder(data)
@@ -208,21 +208,21 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
-            # Metadata queries change nothing, so they need no write access to files.
+            # Lookups change nothing, so they need no write access to files.
             capabilities = self.connectors.engine(connector).capabilities
             external_data = self.external_data.for_session(capabilities, read_only=True)
             try:
                 async with self.connectors.using(connector) as engine, external_data.acting(user):
                     try:
                         yield engine, external_data.add_to(options)
-                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # callers can safely repeat lookups
+                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # callers can safely repeat a lookup
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:
                 self.metrics.engine_failed(connector.dialect, error.code)
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """Return the caller's name in the data source; empty for the connector's shared login.
+        """Return the caller's name in the data source. Empty if the connector has a shared login.
 
         Raises CredentialsRequired, EngineJwtRequired.
         """

@@ -30,7 +30,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """The reason why the engine returned no plan, with the error position in the statement."""
+    """Why the engine returned no plan, with the error's position in the statement."""
 
     code: str
     message: str
@@ -39,7 +39,7 @@ class PlanRefusal:
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """The plan for `statement`, or the engine's refusal."""
+    """The plan for `statement`, or the reason why the engine returned none."""
 
     statement: str
     plan: str = ""
@@ -48,7 +48,7 @@ class StatementPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A request for the plan of a script's first statement, optionally in a named session of the caller."""
+    """A request for the plan of a script's first statement, optionally in one of the caller's named sessions."""
 
     connector: str | None
     script: str | None
@@ -59,7 +59,7 @@ class PlanRequest:
 
 @dataclass(slots=True, eq=False)
 class Plans:
-    """Gets plans from engines without recording anything."""
+    """Gets plans from engines. Records nothing."""
 
     lookups: Lookups
     connectors: Connectors
@@ -95,7 +95,7 @@ class Plans:
         owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         if parameters is not None:
-            # Encrypted, because the request to another process is stored in the service database.
+            # Encrypted, because a request to another process is stored in the service database.
             sealed = self.parameters.seal(check_parameters(parameters, markers, capabilities.parameters))
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
@@ -108,7 +108,7 @@ class Plans:
         return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """Return the process that holds a named session, or None if the session is gone.
+        """Return the process that holds a named session. None if the session is lost.
 
         Raises session_not_found for another user's session.
         """
@@ -132,7 +132,7 @@ class Plans:
                 is_open = True
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            # A location from before the session was open does not refer to the statement.
+            # A location reported before the session was open does not refer to the statement.
             location = refusal.location if is_open else None
             position = bound.position(location) if bound else position_of(location, statement)
             found = without_prefix(position, capabilities.explain_prefix)
@@ -160,7 +160,10 @@ class Plans:
 
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
-    """Return the plan as lines: of the plan column, or with a header and tabs between all columns."""
+    """Return the plan as lines: the values of the plan column if there is one, otherwise all columns with a header.
+
+    Columns are separated by tabs.
+    """
     plan_column = capabilities.explain_column
     indexes = [index for index, column in enumerate(answer.columns) if plan_column in (None, column.name)]
     lines = ["\t".join(column.name for column in answer.columns)] if len(indexes) > 1 else []

@@ -54,10 +54,10 @@ class TableSample:
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """Reads table data with the caller's rights, within `sample_timeout_s`. Nothing is stored.
+    """Reads table data with the caller's rights, within `sample_timeout_s`. Stores nothing.
 
-    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
-    column_not_found, nested_path_not_found.
+    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found,
+    TableNotFound, column_not_found, nested_path_not_found.
     """
 
     lookups: Lookups
@@ -76,7 +76,7 @@ class Samples:
         return await self._sample(user, self.connectors.resolve(user, connector), _arguments(target), form)
 
     async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
-        """Return one constant row of the engine, as a connection test. Raises EngineTimeout."""
+        """Run a constant query on the engine and return its row, as a connection test. Raises EngineTimeout."""
         return await self._sample(user, self.connectors.resolve(user, connector), None, form)
 
     async def start(
@@ -109,7 +109,7 @@ class Samples:
         return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Return a JSON line that describes the rows, followed by the rows."""
+        """Return a line of JSON that describes the rows, followed by the rows."""
         target, *form_flags = arguments
         form = CellForm(*form_flags)
         statement = HELLO if target is None else (await self._statement_here(user, source, target)).decode()
@@ -118,7 +118,7 @@ class Samples:
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
     async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Return the statement that samples the table; empty for a view if views are not sampled."""
+        """Return the statement that samples the table. Empty for a view if views are not sampled."""
         database, name, column, nested, kind = arguments
         async with self.lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
@@ -135,7 +135,7 @@ class Samples:
             async with self.lookups.session(user, source) as session:
                 answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self.max_bytes)
         except StatementDenied as error:
-            # A sample request names an object instead of a statement, so it gets the error for objects.
+            # A sample request names an object instead of a statement, so the error for objects applies.
             raise EngineForbidden(error.message) from error
         render = partial(
             render_page,

@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks, every
 log = structlog.get_logger(__name__)
 
 _MAX_COPY_AGE_S = 600.0
-"""Maximum age of a copy, because other processes do not announce deletions. Rereading costs one request."""
+"""Maximum age of a copy. Needed because other processes do not announce deletions. Rereading costs one request."""
 _SWEEP_EVERY_S = 60.0
 
 _LOCK = "lock"
@@ -43,12 +43,12 @@ class _CachedFile:
 
 
 class DiskCache:
-    """Stores at most `max_bytes` in files with mode 0600 below `parent`, and evicts the least recently used ones.
+    """Caches at most `max_bytes` in files with mode 0600 below `parent`; evicts the least recently used.
 
-    Each process creates a directory with a lock at the first `put`, and removes it on exit. Directories of crashed
-    processes are removed when another process starts, and at regular intervals. Copies expire `life_s` after they were
-    written, however often they are read. Methods never raise: content that cannot be written, or was altered, is
-    not cached.
+    Each process creates a directory with a lock file at the first `put`, and removes it on exit. Directories of
+    crashed processes are removed when another process starts, and at regular intervals. A copy expires `life_s`
+    seconds after it was written, even if it is read frequently. Methods never raise: content that cannot be written or
+    was altered counts as not cached.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class DiskCache:
         self._thread.shutdown()
 
     async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        """Return bytes [start, end) of a segment, by default all, or None if not cached."""
+        """Return bytes [start, end) of a segment, by default all of them. None if the segment is not cached."""
         return await self._in_thread(lambda: self._read((statement_id, name), start, end), None)
 
     async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
@@ -123,7 +123,8 @@ class DiskCache:
                 length = (cached.size_bytes if end is None else end) - start
                 content = os.pread(file.fileno(), length, start)
                 is_valid = os.fstat(file.fileno()).st_size == cached.size_bytes and len(content) == length
-            # The checksum only covers whole segments. Parts are checked by their length, and when they are decoded.
+            # The checksum covers only the whole segment. A byte range is checked by its length, and later by decoding
+            # it.
             is_valid = is_valid and (end is not None or zlib.crc32(content) == cached.checksum)
             return content if is_valid else None
         finally:
@@ -173,7 +174,7 @@ class DiskCache:
         lock_file = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a starting process is removing the directory because it considers its owner dead
+        except OSError:  # a starting process considers this directory orphaned and is removing it
             os.close(lock_file)
             raise
         self._lock_file = lock_file

@@ -15,7 +15,7 @@ from queryserver.results.segments import PING_DIRECTORY, single_piece
 _SHARD_DIGITS = 2
 _BATCH = 500
 _OWNER_FILE = "owner"
-"""An object with the id of the service database that owns these results."""
+"""Name of an object that contains the id of the service database to which the results belong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class ResultListing:
         self._root = root
 
     async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
-        """Return whether the store belongs to the database. With `claims`, takes over a store without an owner.
+        """Return whether the store belongs to the database. If `claims` is set, claim a store that has no owner.
 
-        Another database's sweep would delete all results here, because it does not know any of them.
+        A sweep with a different database would delete all results here, because that database has no records of them.
         """
         path = self._at(_OWNER_FILE)
         for _ in range(2):
@@ -50,7 +50,7 @@ class ResultListing:
         return False
 
     async def statements(self) -> AsyncGenerator[Sequence[ResultDirectory]]:
-        """Yield all statements with a directory, in batches of at most 500. Other entries are skipped."""
+        """Yield all statements that have a directory, in batches of up to 500. Skips other entries."""
         shards = [entry async for entry in self._entries("") if len(entry.name) == _SHARD_DIGITS]
         batch: list[ResultDirectory] = []
         for shard in shards:
@@ -65,17 +65,17 @@ class ResultListing:
             yield batch
 
     async def last_written(self, stored: ResultDirectory) -> datetime | None:
-        """Return the time of the last write by the store's clock, or None if unknown."""
+        """Return the time of the last write according to the store's clock. None if it is unknown."""
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
-        # Without files, only the directory has a time, which object stores do not provide.
+        # If there are no files, only the directory has a time. Object stores provide none.
         known = [time for time in (times or [stored.directory.modified_at]) if time is not None]
         return max(known, default=None)
 
     async def remove_orphans(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
-        """Delete the orphaned files of writes and checks by crashed processes; returns their number.
+        """Delete orphaned files that crashed processes left while writing or checking the store. Return how many.
 
-        With `dry_run`, only counts them.
+        If `dry_run` is set, only count them.
         """
         removed = 0
         async for entry in self._entries(PING_DIRECTORY):
@@ -85,12 +85,12 @@ class ResultListing:
                     with suppress(PathNotFound):
                         await self._storage.delete(self._at(f"{PING_DIRECTORY}/{entry.name}"), recursive=False)
         if isinstance(self._storage, PrivateStorage):
-            # Other stores hide incomplete files, or keep them in the statement's directory.
+            # Other stores hide incomplete files, or keep them in the directory of the statement.
             removed += await self._storage.sweep_all_directories(older_than, dry_run=dry_run)
         return removed
 
     async def _entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """Yield a directory's entries, or nothing if it does not exist."""
+        """Yield the entries of a directory. Yields nothing if it does not exist."""
         with suppress(PathNotFound):
             async with aclosing(self._storage.list_directory(self._at(path))) as batches:
                 async for batch in batches:

@@ -26,7 +26,10 @@ V = TypeVar("V")
 
 
 class SharedLoads(Generic[K, V]):
-    """Loads values into `cache`, once for all concurrent callers. Close it before the resources that the loads use."""
+    """Loads values into `cache`, once for all concurrent callers.
+
+    Close it before the resources that the loads use.
+    """
 
     def __init__(self, cache: LruCache[K, V]) -> None:
         self._cache = cache
@@ -34,7 +37,7 @@ class SharedLoads(Generic[K, V]):
         self._running = Tasks()
 
     async def close(self) -> None:
-        """Stop loads in progress. Their callers get StorageUnavailable. Idempotent."""
+        """Stop the loads in progress. Their callers get StorageUnavailable. Idempotent."""
         await self._running.aclose()
         self._cache.clear()
 
@@ -45,11 +48,11 @@ class SharedLoads(Generic[K, V]):
         self._cache.put(key, value)
 
     def is_loading(self, key: K) -> bool:
-        """Return whether a load is in progress that has not been forgotten since."""
+        """Return whether a load is in progress and was not forgotten since it started."""
         return key in self._loads
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return the cached value for `key`, or else the result of `load`.
+        """Return the cached value for `key`, or otherwise the result of `load`.
 
         Canceling one caller does not affect the others.
         """
@@ -69,7 +72,7 @@ class SharedLoads(Generic[K, V]):
             raise
 
     def forget(self, matches: Callable[[K], bool]) -> None:
-        """Drop values. Loads in progress still return to their callers, but are not cached."""
+        """Drop matching values. Loads in progress still return to their callers, but are not cached."""
         for key in [key for key in self._cache if matches(key)]:
             self._cache.pop(key)
         for key in [key for key in self._loads if matches(key)]:
@@ -79,14 +82,14 @@ class SharedLoads(Generic[K, V]):
         is_current = self._loads.get(key) is task
         if is_current:
             del self._loads[key]
-        # Reading the exception marks it as retrieved, even if all callers are gone.
+        # Reading the exception marks it as retrieved, even if no caller is left to do so.
         if not task.cancelled() and task.exception() is None and is_current:
             self._cache.put(key, task.result())
 
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
-# A page that needs more blocks reads the whole segment.
+# If a page needs more blocks, the whole segment is read.
 _MAX_SINGLE_BLOCKS = 2
 _WHOLE = -1
 """The block number that stands for the whole segment."""
@@ -96,7 +99,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stored segment of a result, with rows [start_row, start_row + rows); `size_bytes` is its size in the store."""
+    """A segment with rows [start_row, start_row + rows) of a result. `size_bytes` is its size in the store."""
 
     number: int
     start_row: int
@@ -108,7 +111,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """Identifies one segment. Its content never changes."""
+    """Identifies one segment, whose content never changes."""
 
     statement_id: UUID
     fence: int
@@ -126,9 +129,9 @@ class SegmentKey:
 class ResultStore:
     """Stores and reads segments by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
-    A segment is an IPC stream at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
-    cached up to `cache_bytes`, stored bytes in `disk_cache`. At most `max_loads` segments or blocks are read
-    concurrently. Close it before the storage.
+    A segment is an Arrow IPC stream at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows
+    are cached in memory up to `cache_bytes`, stored bytes in `disk_cache`. At most `max_loads` segments or blocks are
+    read concurrently. Close the store before the storage.
     """
 
     def __init__(
@@ -157,33 +160,33 @@ class ResultStore:
         await self.close()
 
     async def close(self) -> None:
-        """Stop loads in progress, and end the threads. The loads' readers get StorageUnavailable. Idempotent."""
+        """Stop the loads in progress, and end the threads. Readers get StorageUnavailable. Idempotent."""
         await self._indexes.close()
         await self._tables.close()
-        # At worst, the threads are encoding or decoding a segment.
+        # The wait is short: at worst, the threads are encoding or decoding one segment.
         await asyncio.to_thread(self._threads.shutdown)
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
-        """Store a segment durably. A repeated call replaces it.
+        """Store a segment durably. A repeated call replaces the segment.
 
-        `fence` is part of the name, so that a runner that has lost its lease never overwrites its successor's bytes.
+        `fence` is part of the name, so a runner that has lost its lease never overwrites the bytes of its successor.
         """
         stored = await self._in_thread(partial(blocks.encode, table))
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
-        # Segments and directories never share a name, so there is no conflict to check for.
+        # Segments and directories never have the same name, so the additional checks of `write` are unnecessary.
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
         written = await write(path, single_piece(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """Read a segment. If another process has deleted it, it may still be served from the cache."""
+        """Read a segment. It may come from the cache even if another process has deleted it."""
         key = SegmentKey(statement_id, fence, number)
         return await self._tables.get((key, _WHOLE), partial(self._load, key))
 
     async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
         """Return rows [start_row, start_row + rows) of a segment, counted from its first row.
 
-        A few rows of a large segment are read and decoded without the rest.
+        If only a few rows of a large segment are requested, only their blocks are read and decoded.
         """
         key = SegmentKey(statement_id, fence, number)
         whole = self._tables.cached((key, _WHOLE))
@@ -200,7 +203,7 @@ class ResultStore:
         return table.slice(start_row - index.blocks[numbers[0]].first_row, rows)
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        """Return the schema message at a segment's head. Reading the first 64 KiB usually suffices."""
+        """Return the head of a segment, which contains its schema. Reading the first 64 KiB usually suffices."""
         path = SegmentKey(statement_id, fence, number).path
         async with self._slots:
             head = await self._read(path, length=blocks.HEAD_BYTES)
@@ -208,7 +211,7 @@ class ResultStore:
             return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
-        """Return the bytes [start, stop) of a stored segment, or fewer if it is shorter.
+        """Return bytes [start, stop) of a stored segment, or fewer if the segment is shorter.
 
         The bytes are neither decoded nor checked.
         """
@@ -220,13 +223,13 @@ class ResultStore:
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
-        """Return a segment's file descriptor, which the caller closes, or None if the store has no local files."""
+        """Return a file descriptor for a segment, which the caller must close. None if the store has no local files."""
         if not isinstance(self._storage, PrivateStorage):
             return None
         return await self._storage.open_file(self._at(SegmentKey(statement_id, fence, number).path))
 
     async def delete(self, statement_id: UUID) -> None:
-        """Delete all of a statement's segments, if any.
+        """Delete all segments of a statement, if there are any.
 
         Loads in progress still return to their readers, but are not cached.
         """
@@ -240,12 +243,12 @@ class ResultStore:
                 await self._disk_cache.forget(statement_id)
 
     async def ping(self) -> None:
-        """Write, read and delete a small object, as a check of the store."""
+        """Write, read and delete a small object to check the store. Raises StorageError."""
         path, written = f"{PING_DIRECTORY}/{uuid4().hex}", b"ping"
         try:
             await self._storage.write(self._at(path), single_piece(written), overwrite=False)
         except InsufficientStorage:
-            # Results can still be read, so the server is ready.
+            # A full disk still allows reading results, so the server counts as ready.
             return
         try:
             if await self._read(path) != written:
@@ -259,7 +262,7 @@ class ResultStore:
             return await self._in_thread(partial(blocks.decode, stored))
 
     async def _load_index(self, key: SegmentKey, start_row: int) -> BlockIndex:
-        """Locate the blocks, and also decode the first requested one, since its bytes are already loaded."""
+        """Locate the blocks. Also decode the first requested block, because its bytes are already loaded."""
         async with self._slots:
             stored = await self._stored(key)
 
@@ -286,7 +289,7 @@ class ResultStore:
             return await self._in_thread(partial(index.decode, number, cached))
 
     async def _stored(self, key: SegmentKey) -> bytes:
-        """Return all of a segment's bytes. Complete segments are added to the disk cache."""
+        """Return all bytes of a segment. A complete segment is added to the disk cache."""
         if self._disk_cache is None:
             return await self._read(key.path)
         stored = await self._disk_cache.read(key.statement_id, key.name)
@@ -303,7 +306,7 @@ class ResultStore:
         except (StorageError, PathNotFound):
             raise
         except QueryServerError as error:
-            # The store denies access to this service, not to the user who reads the result.
+            # Access was denied to this service, not to the user who reads the result.
             raise StorageError("The result store refuses to give what was stored.") from error
 
     def _at(self, path: str) -> str:
@@ -314,16 +317,17 @@ class ResultStore:
 
 
 PING_DIRECTORY = "ping"
-"""Directory with the small objects that are used to check the store."""
+"""Directory of the small objects that are written to check the store."""
 
 
 def directory_of(statement_id: UUID) -> str:
     """Return the directory of a statement's segments."""
-    # The last digits are random in every UUID version; the first ones are a timestamp in version 7. All 256 directories
-    # exist after a short time, so each statement takes one mkdir. With 100,000 statements, each directory has 400.
+    # The last digits of a UUID are random in every version; the first ones are a timestamp in version 7. All 256
+    # parent directories exist after a short time, so each statement then needs one mkdir. With 100,000 statements,
+    # each of them has about 400 entries.
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 
 async def single_piece(content: bytes) -> AsyncIterator[bytes]:
-    """Yield the content for a store as a single chunk."""
+    """Yield the content as a single chunk, in the form that stores accept."""
     yield content

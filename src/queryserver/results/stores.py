@@ -1,6 +1,6 @@
 """Builds the result store from `desktop.task_server.result_file_storage` (Contract platform 10.3).
 
-The store is accessed with its own credentials, regardless of who runs the statements.
+The server accesses the store with the store's own credentials, regardless of who runs the statements.
 """
 
 import re
@@ -26,7 +26,7 @@ from queryserver.results.segments import ResultStore
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
-# Remote stores are latency-bound, so more concurrent loads cost nothing.
+# Requests to remote stores spend their time waiting, so more concurrent loads cost nothing.
 _REMOTE_LOADS = 8
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _SERVICE = StorageUser("queryserver")
@@ -34,7 +34,7 @@ _SERVICE = StorageUser("queryserver")
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """A store, and the directory of the results in it. The caller closes it."""
+    """A storage, and the directory in it that contains the results. The caller must close it."""
 
     storage: Storage
     root: str
@@ -53,7 +53,7 @@ class OpenResults:
 def build_result_files(settings: Settings) -> ResultFiles:
     """Open the configured store, by default a local directory, which is created. Does not connect to a remote store.
 
-    Raises ConfigurationError; its messages contain no values of settings.
+    Raises ConfigurationError, whose messages contain no values of settings.
     """
     store = settings.desktop.task_server.result_file_storage
     if store is None or isinstance(store, LocalResults):
@@ -76,14 +76,14 @@ def results_directory(settings: Settings) -> Path:
 
 
 def is_remote(settings: Settings) -> bool:
-    """Return whether results are in a store that all hosts can access."""
+    """Return whether results are kept in a store that all hosts can access."""
     store = settings.desktop.task_server.result_file_storage
     return store is not None and not isinstance(store, LocalResults)
 
 
 @asynccontextmanager
 async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
-    """Open the configured result store; closes it on exit. Does not connect. Raises ConfigurationError, OSError."""
+    """Open the configured result store, and close it on exit. Does not connect. Raises ConfigurationError, OSError."""
     async with AsyncExitStack() as stack:
         files = build_result_files(settings)
         stack.push_async_callback(files.close)
@@ -115,7 +115,7 @@ def _s3(store: S3Results) -> ResultFiles:
     if store.endpoint:
         _require_url("endpoint", store.endpoint)
     options = S3Options(
-        # Stores other than AWS accept any region. For AWS the environment may specify it.
+        # Stores other than AWS accept any region. For AWS, the environment may specify the region.
         region=store.region or ("us-east-1" if store.endpoint else ""),
         endpoint=store.endpoint.rstrip("/"),
         # Only AWS is certain to have a separate host name for each bucket.
@@ -134,7 +134,7 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
         raise _configuration_error("location: names no directory.")
     cluster = _cluster(store, settings)
     if store.user and not cluster.security_enabled:
-        # Without Kerberos, the service can log in with any name, and does not need proxy user rights.
+        # Without Kerberos, the service can use any user name, and needs no proxy user rights.
         cluster = cluster.model_copy(update={"service_user": store.user})
     address = replace(cluster_address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
     user = StorageUser(store.user or cluster.service_user)
@@ -142,7 +142,7 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
 
 
 def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
-    """Return the cluster named in the location, by default the first one. `webhdfs_url` overrides its address."""
+    """Return the cluster that the location names, by default the first. `webhdfs_url` overrides its address."""
     clusters = list(settings.hadoop.hdfs_clusters.values())
     authority = urlsplit(store.location).netloc
     if authority:
@@ -184,7 +184,7 @@ def _remote_files(file_system: FileSystem, root: str, user: StorageUser = _SERVI
 
 
 def _valid_root(path: str) -> str:
-    """Return a path in a store, without leading and trailing slashes."""
+    """Return the path in the store, without leading and trailing slashes. Raises ConfigurationError."""
     try:
         names_of(root := path.strip("/"))
     except InvalidPath as error:
