@@ -37,7 +37,7 @@ def settings_of(config: Path | None) -> Settings:
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)
-    # Audit events do not belong on a terminal. Without an audit file, they go to the server's log file.
+    # Audit events must not appear on a terminal. If no audit file is set, they go to the server's log file.
     logs = settings.desktop.logging
     audit_file = logs.audit_file or logs.file
     configure_logging(

@@ -71,7 +71,7 @@ class ErrorKind(Generic[P, ErrorT]):
 
 
 KINDS: list[tuple[str, type[QueryServerError]]] = []
-"""The code and class of every kind, for the code list in the API description."""
+"""The code and class of every ErrorKind, for the list of error codes in the API description."""
 
 
 def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
@@ -263,7 +263,7 @@ class NameTaken(Conflict, code="name_taken"):
 
 
 class VersionConflict(Conflict, code="version_conflict"):
-    """The object was changed since it was read. The response contains the stored version."""
+    """The object has changed since the client read it. The response contains the stored version number."""
 
     def __init__(self, version: int) -> None:
         super().__init__("It was changed meanwhile: read it again.", extra_fields={"version": version})

@@ -104,7 +104,7 @@ class EngineError(QueryServerError, code="engine_error"):
 
 
 class StatementRejected(EngineError):
-    """The engine refused or failed the statement. `message` is the engine's error text without stack traces."""
+    """The engine rejected the statement, or the statement failed. `message` is the engine's, without stack traces."""
 
 
 class StatementDenied(StatementRejected):
@@ -123,7 +123,7 @@ class EngineTimeout(EngineError, code="engine_timeout"):
 
 
 class SessionLost(EngineError, code="session_lost"):
-    """The engine session is gone and the statement was not started."""
+    """The engine session no longer exists, so the statement was not started."""
 
 
 class OutcomeUnknown(EngineError, code="outcome_unknown"):

@@ -111,7 +111,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is left out, and why: the error in its first invalid column. `record` is from 1, with the header."""
+    """A row that is left out, and the error in its first invalid column. `record` counts from 1, with the header."""
 
     record: int
     reason: str

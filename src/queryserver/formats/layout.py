@@ -48,7 +48,7 @@ class Layout:
         return fitting / len(records) if records else 0.0
 
     def is_ragged(self) -> bool:
-        """Return whether the first record is a header and the other records are narrower, with various widths."""
+        """Return whether the first record is a header and the others have various widths, none of them larger."""
         records = self.records
         names = [cell.strip(BLANKS).lower() for cell in records[0]] if records else []
         if len(records) <= _MIN_CERTAIN or len(names) < _MIN_CERTAIN or self.first:
@@ -165,7 +165,7 @@ def count_rows_above(rows: Sequence[Sequence[str]], row_numbers: Sequence[int]) 
 
 
 def _count_records_above(records: Sequence[Record], width: int, follows_blank_line: Callable[[int], bool]) -> int:
-    """Count the records above the table."""
+    """Return the number of records above the table."""
     if width < 2:
         return 0
     return _count_narrow_records_above(records, width, follows_blank_line) or _count_notes_above(

@@ -125,7 +125,7 @@ class _Bearers:
 
 
 async def _open_bearers(settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics) -> _Bearers:
-    """Raises ConfigurationError."""
+    """Load the keys and open the services that map tokens to users. Raises ConfigurationError, DatabaseUnavailable."""
     auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
     keyring = await open_keyring(settings.desktop, database)
     callers = CallerRepository(database)

@@ -329,8 +329,8 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the bearer token in the `Authorization` header; None if the header is absent or uses another scheme.
-    Raises bad_authorization_header, and InvalidToken if the token is not ASCII.
-    Raises bad_authorization_header, InvalidToken (not ASCII).
+
+    Raises bad_authorization_header, InvalidToken (the token is not ASCII).
     """
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) > 1:
@@ -377,7 +377,7 @@ class TokenType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """The content of an own token (Contract platform 3.3)."""
+    """The claims of an own token (Contract platform 3.3)."""
 
     token_type: TokenType
     user_id: int
@@ -525,7 +525,7 @@ class Callers:
             bearer_token(request.raw_headers)
             raise errors.InvalidToken
         except errors.AuthenticationFailed:
-            # An explicit refusal needs no challenges.
+            # An explicit refusal by an authenticator gets no challenges.
             raise
         except errors.NotAuthenticated as refusal:
             # Run concurrently, so that slow challenges do not add up.

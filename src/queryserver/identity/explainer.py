@@ -14,12 +14,12 @@ from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenR
 from queryserver.identity.keys import Keyring
 
 API_TOKEN_CHECKS = ("form", "token", "times", "user", "rights")
-"""The checks of an API token, in order. `rights` never fails; its text lists the token's current rights."""
+"""The checks for an API token, in order. `rights` always passes; its text lists the token's current rights."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check; `passed` is None if the check was not reached or does not apply."""
+    """The result of a check. `passed` is None if the check was not reached or does not apply."""
 
     check: str
     passed: bool | None
@@ -138,7 +138,7 @@ class Explainer:
 
 
 def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """Return the results of the passed checks, the failed check and the checks not reached."""
+    """Return results for the passed checks, the failed check and the checks that were not reached."""
     reached = checks.index(refused.check)
     return [
         *(CheckResult(check, True, (texts or {}).get(check, "")) for check in checks[:reached]),

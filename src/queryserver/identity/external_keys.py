@@ -257,7 +257,7 @@ class KeyCache:
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
 
     async def _fetch(self, *, wait_s: float | None = None) -> bool:
-        """Join the running fetch or start one. Returns whether new keys arrived within `wait_s`."""
+        """Wait for the running fetch, or start one. Returns whether new keys arrived within `wait_s`, if given."""
         fetching = self._fetching
         if fetching is None:
             fetching = self._fetching = asyncio.create_task(self._fetch_now(), name="key-fetch")

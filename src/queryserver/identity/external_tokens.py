@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 ALGORITHM = "RS256"
 CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
-"""All checks, in order."""
+"""The checks for an external token, in order."""
 
 _MAX_CHARACTERS = 16 * 1024
 _MAX_CACHED_TOKENS = 4096
@@ -126,7 +126,7 @@ class ExternalBearers:
             raise errors.InvalidToken
 
     async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Revoke the token; with `everything`, also all own tokens of its user.
+        """Revoke the token; if `everything` is set, also all own tokens of its user.
 
         Returns the user name, or the token's subject if there is no user; None, without effect, for an invalid token.
         Raises KeyServerUnavailable, DatabaseUnavailable.

@@ -1,4 +1,4 @@
-"""This deployment's secret and the keys derived from it (Contract platform 3.3)."""
+"""The secret key of this deployment, and the keys derived from it (Contract platform 3.3)."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Password hashing and strength estimates."""
+"""Hashes passwords and rates their strength."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Strength:
     score: int
     """0: guessed within 1,000 attempts; 1: within a million; 2: 100 million; 3: 10 billion; 4: more."""
     reason: str
-    """A sentence that explains why the password is weak, or empty."""
+    """A sentence that explains why the password is weak; empty if there is none."""
 
 
 def strength(password: str, *, name: str) -> Strength:

@@ -194,7 +194,7 @@ class AccountRepository:
         return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return all user names and all group names, each sorted."""
+        """Return all user names and all group names, each sorted. Raises DatabaseUnavailable."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 

@@ -11,4 +11,4 @@ class Role(StrEnum):
     WORKER = "worker"
     """Runs statements and tasks."""
     BEAT = "beat"
-    """Fires schedules; runs no statements or tasks."""
+    """Fires schedules; does not run statements or tasks itself."""

@@ -215,7 +215,7 @@ class Threads:
     uploads: Executor
     """Digests of uploads, and measuring free disk space."""
     searching: FairThreads
-    """Queries of the metadata search."""
+    """Running queries of the metadata search."""
     indexing: Executor
     """Building segments of the metadata index."""
     importing: FairThreads

@@ -1,1 +1,1 @@
-"""Detection of the types of cells and columns."""
+"""Detects the types of cells and columns."""

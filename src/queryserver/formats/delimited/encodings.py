@@ -191,7 +191,7 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
     codec = _UTF16_MARKS.get(excerpt.start[:2], "utf-16-le") if encoding == "utf-16" else encoding
     skipped = 0
     if excerpt.offset == 0:
-        # A byte order mark is left out.
+        # Skip a byte order mark.
         if encoding == "utf-8" and excerpt.content.startswith(codecs.BOM_UTF8):
             skipped = len(codecs.BOM_UTF8)
         elif encoding == "utf-16" and excerpt.content[:2] in _UTF16_MARKS:

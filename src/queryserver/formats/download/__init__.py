@@ -1,1 +1,1 @@
-"""Downloads of results as csv, tsv, xlsx, JSON Lines, Parquet, Arrow and Feather files."""
+"""Encodes results for download as csv, tsv, xlsx, JSON Lines, Parquet, Arrow and Feather files."""

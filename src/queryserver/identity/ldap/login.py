@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LdapSearch:
-    """A search for at most `limit` entries; `only_base` restricts it to `base` itself."""
+    """A search for at most `limit` entries in the subtree of `base`; `only_base` restricts it to that entry."""
 
     base: str
     filter: str

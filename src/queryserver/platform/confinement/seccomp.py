@@ -72,7 +72,7 @@ def has_seccomp() -> bool:
     try:
         system_call(architecture.seccomp, _SET_FILTER, 0, 0)
     except OSError as error:
-        # EFAULT means that the kernel tried to read a filter at address 0; a kernel without seccomp returns EINVAL.
+        # EFAULT means that the kernel tried to read a filter at address 0. Without seccomp, it returns another error.
         return error.errno == EFAULT
     return False
 

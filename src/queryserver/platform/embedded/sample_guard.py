@@ -27,7 +27,7 @@ _MEASURE_EVERY = 5
 _MAX_CANCELS = 5
 """If a statement has been canceled this often, its session is terminated, because functions can catch cancellation."""
 _MAX_GROWTH_BY_REMOVALS = 32 * 1024**2
-"""Growth of the files after which removing statements are canceled too, since they may write, such as in triggers."""
+"""Growth of the files after which statements that delete data are canceled too: they may write, as in triggers."""
 
 # Read-only queries and their parallel workers can also fill the disk, with temporary files.
 _CANCEL_WRITING_STATEMENTS = rf"""
@@ -103,7 +103,7 @@ class SampleGuard:
             self._min_stored_bytes = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
-        """Cancel statements whose processes are in `spilling`, and writing statements of the given kinds."""
+        """Cancel statements whose processes are in `spilling`; if set, also those that write or only delete data."""
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_CANCEL_WRITING_STATEMENTS, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]

@@ -52,7 +52,7 @@ _SECRETS_IN_ADDRESS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingsResult:
-    """The settings and their problems. With problems, `settings` has defaults for invalid values: only print it."""
+    """The settings and their problems. Defaults replace invalid values, so only print `settings` if there are any."""
 
     settings: Settings
     problems: list[str]

@@ -302,7 +302,7 @@ class IndexSettings(Section):
 
 
 class SearchSettings(Section):
-    """Live search in file stores."""
+    """The live search in file stores."""
 
     max_entries: Positive = 5000
     """Maximum number of entries that a search reads."""
