@@ -120,9 +120,7 @@ _PLACES = {
     "sync": ("connect_sync",),
     "values": ("Column",),
 }
-"""The names in each module. A module is imported when one of its names is first used, and `qs --help` needs none of
-them.
-"""
+"""Public names by module. A module is imported on first use of one of its names; `qs --help` imports none of them."""
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
 

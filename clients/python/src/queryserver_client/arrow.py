@@ -1,7 +1,7 @@
-"""Decodes an Arrow IPC stream while its bytes arrive. Needs pyarrow, which is imported when a stream is read.
+"""Decodes an Arrow IPC stream as its bytes arrive. Needs pyarrow, which is imported when a stream is read.
 
-pyarrow's own reader pulls from a blocking file. Here the bytes are pushed: each message is collected in a buffer of its
-size, and the batch is a view of that buffer. So every byte is copied once, and memory holds one message.
+pyarrow's own reader pulls bytes from a blocking file. Here, the bytes are pushed: each message is collected in a buffer
+of exactly its size, and the record batch is a view of that buffer, so each byte is copied only once.
 """
 
 import asyncio
@@ -25,21 +25,22 @@ _CONTINUED = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 _MAX_METADATA_BYTES = 256 * 1024 * 1024
 _AT_ONCE = 2
-"""Threads per stream. Arrow decompresses data in parallel to Python code."""
+"""Number of decoding threads per stream. They run in parallel, because Arrow releases the GIL while decompressing."""
 _GROUP_BYTES = 2 * 1024 * 1024
 _GROUP_MESSAGES = 16
-"""How much a thread decompresses at a time: this many received bytes, or this many messages, which have 256 KiB each
-when decompressed.
+"""A thread decodes a group of messages: at least _GROUP_BYTES received bytes, or _GROUP_MESSAGES messages.
+
+A decompressed message has about 256 KiB.
 """
 _DIGITS_OF_POLARS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31 as days since 1970-01-01."""
 _BODY_LENGTH_FIELD = 3
-"""Field order in Arrow's Message.fbs: version, header_type, header, bodyLength."""
+"""Index of bodyLength among the fields in Arrow's Message.fbs: version, header_type, header, bodyLength."""
 
 
 def optional(package: str, extra: str) -> Any:
-    """Return an optional package. Raises MissingPackage, which names the package to install."""
+    """Import an optional package. Raises MissingPackage, whose message contains the install command."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -47,7 +48,7 @@ def optional(package: str, extra: str) -> Any:
 
 
 def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
-    """Return a table as a pandas DataFrame. Integers with nulls stay integers unless the options say otherwise."""
+    """Return a table as a pandas DataFrame. By default, an integer column with nulls keeps an integer type."""
     exact: dict[int, Any] = {}
     if not options.keys() & {"types_mapper", "integer_object_nulls"}:
         pa, pd = importlib.import_module("pyarrow"), importlib.import_module("pandas")
@@ -65,9 +66,7 @@ def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
 
 
 def _with_days_of_pandas(pa: Any, table: "pa.Table") -> "pa.Table":
-    """Return the table with date columns outside the years 1 to 9999 as timestamps, because Python's dates are
-    limited to these years.
-    """
+    """Return the table with date columns that exceed the years 1 to 9999 (Python's range) converted to timestamps."""
     for place, field in enumerate(table.schema):
         if pa.types.is_date32(field.type):
             days = table.column(place).cast(pa.int32())
@@ -78,8 +77,9 @@ def _with_days_of_pandas(pa: Any, table: "pa.Table") -> "pa.Table":
 
 
 def _has_39_digits(pa: Any, column: Any) -> bool:
-    """Return whether decimals have, or may have, more digits than polars can read. DuckDB's HUGEINT is decimal(38,
-    0).
+    """Return whether a column has, or may have, decimals with more digits than polars supports.
+
+    DuckDB sends HUGEINT as decimal(38, 0), although its values may have 39 digits.
     """
     if pa.types.is_decimal256(column.type):
         return True
@@ -90,7 +90,7 @@ def _has_39_digits(pa: Any, column: Any) -> bool:
 
 
 def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" = None) -> Any:
-    """Return a table as a polars DataFrame, with decimals of more than 38 digits as text. Raises ConversionFailed.
+    """Return a table as a polars DataFrame, with decimals of more than 38 digits as strings. Raises ConversionFailed.
 
     `convert` defaults to polars' `from_arrow`.
     """
@@ -103,7 +103,7 @@ def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" 
     try:
         return take(table)
     except BaseException as error:
-        # Polars panics are not an Exception, so they would bypass the program's handlers and stop its event loop.
+        # A polars panic is a BaseException but no Exception, so it would bypass handlers and stop the event loop.
         if not is_panic(error):
             raise
         message = f"polars cannot hold this result: {error}"
@@ -111,14 +111,14 @@ def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" 
 
 
 class MessageReader:
-    """Splits a stream's bytes into messages, each with its prefix."""
+    """Splits the bytes of a stream into messages, including their prefixes."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._message: bytearray | None = None
         self._filled = 0
         self.is_ended = False
-        """Whether the end marker has arrived. A stream without it was truncated."""
+        """Whether the end marker has arrived. A stream that ends without it was truncated."""
 
     def feed(self, chunk: bytes) -> Iterator[bytearray]:
         """Yield the messages that this chunk completes."""
@@ -136,7 +136,7 @@ class MessageReader:
                 self._message = None
 
     def _take_head(self, view: memoryview) -> memoryview:
-        """Read the prefix and metadata, which specify the body's length."""
+        """Read the prefix and the metadata, which contains the body length. Return the rest of the chunk."""
         view = self._collect(view, _PREFIX_BYTES)
         if len(self._head) < _PREFIX_BYTES:
             return view
@@ -162,10 +162,10 @@ class MessageReader:
 
 
 async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Schema | pa.RecordBatch, None]":
-    """Yield the schema, then the batches. Raises ConnectionLost if the stream is damaged or ends before its end marker.
+    """Yield the schema, then the batches. Raises ConnectionLost if the stream is corrupt or has no end marker.
 
-    While bytes arrive, threads decompress the previous batches, some MiB per thread; memory holds as many as are in
-    progress. Batches that arrived before an error are yielded first.
+    While further bytes arrive, threads decompress the earlier batches, a few MiB per thread. Memory holds only the
+    batches in progress. If the stream fails, the batches that arrived before the failure are yielded first.
     """
     reader, failures = MessageReader(), list[QueryserverError]()
     async with (
@@ -193,7 +193,7 @@ async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Sch
 async def _before_failure(
     chunks: AsyncGenerator[bytes, None], failures: list[QueryserverError]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the received chunks. If the stream fails, append the reason to `failures`."""
+    """Yield the received chunks. If the stream fails, append the error to `failures` instead of raising it."""
     try:
         async for chunk in chunks:
             yield chunk
@@ -202,7 +202,7 @@ async def _before_failure(
 
 
 class BatchDecoder:
-    """Converts messages to batches in threads, in order."""
+    """Decodes messages in threads, and returns the batches in order."""
 
     def __init__(self, pa: Any) -> None:
         self._pa = pa
@@ -212,7 +212,7 @@ class BatchDecoder:
         self._under_way: deque[asyncio.Task[list[Any]]] = deque()
 
     async def aclose(self) -> None:
-        """Discard batches that are no longer needed. A running thread finishes by itself."""
+        """Discard the batches in progress. Threads that are already running finish by themselves."""
         for work in self._under_way:
             work.cancel()
         with anyio.CancelScope(shield=True):
@@ -220,7 +220,7 @@ class BatchDecoder:
 
     @property
     def has_turn(self) -> bool:
-        """Return whether `first` already has its batches, or should be awaited before more messages are accepted."""
+        """Whether to call `first` now: its batches are ready, or too many threads are running to add messages."""
         return bool(self._under_way) and (len(self._under_way) > _AT_ONCE or self._under_way[0].done())
 
     @property
@@ -228,13 +228,13 @@ class BatchDecoder:
         return bool(self._under_way or self._collected)
 
     def begin(self, message: bytearray) -> Any:
-        """Return the schema from the first message."""
+        """Decode and return the schema, which is the first message."""
         with _damage():
             self.schema = self._pa.ipc.read_schema(self._pa.ipc.read_message(self._pa.py_buffer(message)))
         return self.schema
 
     def add(self, message: bytearray) -> None:
-        """Add a message, which is decompressed together with others."""
+        """Add a message to the current group. A complete group is passed to a thread."""
         self._collected.append(message)
         self._collected_bytes += len(message)
         if self._collected_bytes >= _GROUP_BYTES or len(self._collected) >= _GROUP_MESSAGES:
@@ -243,7 +243,7 @@ class BatchDecoder:
             self._under_way.append(asyncio.create_task(work, name="queryserver-unpacking"))
 
     async def first(self) -> list[Any]:
-        """Return the batches of the oldest messages, in order."""
+        """Return the batches of the oldest group of messages, in order."""
         if self._under_way:
             return await self._under_way.popleft()
         return self._unpacked(*self._collect())
@@ -261,7 +261,7 @@ class BatchDecoder:
 
 @contextmanager
 def _damage() -> Generator[None, None, None]:
-    """Translate the errors that pyarrow raises for invalid Arrow data: OSError, or its own ValueError."""
+    """Translate the errors that pyarrow raises for invalid data (OSError or a ValueError) to ConnectionLost."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -270,7 +270,7 @@ def _damage() -> Generator[None, None, None]:
 
 
 def _body_length(metadata: memoryview) -> int:
-    """Return `bodyLength` from the flatbuffer Message. A missing field is 0."""
+    """Return `bodyLength` from the flatbuffer `Message`; 0 if the field is missing."""
     (table,) = struct.unpack_from("<I", metadata, 0)
     (to_vtable,) = struct.unpack_from("<i", metadata, table)
     vtable = table - to_vtable

@@ -1,4 +1,4 @@
-"""`connect`, and a connection's operations."""
+"""`connect`, and the operations of a connection."""
 
 import os
 import uuid
@@ -33,13 +33,11 @@ _ABANDON_WITHIN_S = 15.0
 
 
 class Connection:
-    """A connection to one server as one user. Created by `connect`. Can be used by many tasks of one event loop
-    concurrently.
-    """
+    """A connection to one server as one user, created by `connect`. Tasks of one event loop can share it."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        """The HTTP layer, for calls that this class does not provide: `await db.transport.call("GET", "…")`."""
+        """The HTTP layer, for calls that this class does not offer: `await db.transport.call("GET", "…")`."""
 
     def __repr__(self) -> str:
         return f"Connection({self.transport.url!r})"
@@ -61,32 +59,32 @@ class Connection:
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
     ) -> Result:
-        """Run a statement and return its result. A small result takes one call.
+        """Run a statement and return its result. A small result takes a single request.
 
-        All statements of a script run in order, in one session, up to the first failure. The result is that of the last
-        statement with rows. `script` returns the result of each statement. `run_all=False` only runs the first
-        statement.
+        All statements of a script run in order, in one session, up to the first failure, and the result is that of the
+        last statement with a result set. Use `script` to get the result of each statement; `run_all=False` runs only
+        the first statement.
 
         `connector` is an id, a key in the settings or a dialect; "" is the default connector. `parameters` are values
-        for `?` or, by name, `:name`; `parameter_rows` are many sets of parameters. A statement that changes rows runs
-        once for each set, with at most 10,000 sets per call, in one transaction if the engine supports transactions
-        (Contract editor 4.6). `results` are results, statements or their ids, from any connector: `{orders}` in the
-        text denotes the result with that name as a table, on DuckDB (Contract editor 6.5). `limit` is the maximum
-        number of rows to keep (by default the server's limit), `timeout` the seconds after which the server stops the
-        statement. If the waiting task is canceled or a callback fails, the statement is canceled, also in the engine,
-        and an existing result is deleted.
+        for `?` or, in a mapping, for `:name`. `parameter_rows` are up to 10,000 sets of parameters: the statement,
+        which must change rows, runs once for each set, in one transaction if the engine supports transactions (Contract
+        editor 4.6). `results` maps names to results, statements or operation ids of any connector: on DuckDB,
+        `{orders}` in the SQL refers to the result with this name as a table (Contract editor 6.5). `limit` is the
+        maximum number of rows to store (by default the server's limit). After `timeout` seconds, the server stops the
+        statement. If the waiting task is canceled or a callback fails, the statement is canceled on the engine, and its
+        result is deleted.
 
-        Raises StatementError if it does not succeed, ApiError, ConnectionLost. After ApiError and ConnectionLost the
-        statement may have run: `submit` with the same arguments and the error's `idempotency_key` finds it, and runs it
-        at most once.
+        Raises StatementError if the statement does not succeed, ApiError, and ConnectionLost. After ApiError or
+        ConnectionLost, the statement may or may not have run. `submit` with the same arguments and the error's
+        `idempotency_key` then returns this statement, and starts it only if it has not run.
         """
-        # Scripts with several rows of values are rejected, because one statement runs for each row.
+        # `parameter_rows` cannot be combined with `run_all`: only a single statement can run for each row.
         run_all = run_all and parameter_rows is None
         sql = with_results(sql, results)
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
-            # A server that does not know the field must not run the statement without values.
+            # A server that does not know `parameter_rows` must not run the statement without values.
             fields["parameters"] = {} if rows and isinstance(rows[0], dict) else []
         if on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
@@ -112,11 +110,11 @@ class Connection:
         allow_truncated: bool = False,
         results: NamedResults | None = None,
     ) -> list[Result]:
-        """Run all statements in a script like `query`, and return each statement's result, in order.
+        """Run all statements of a script like `query`, and return the result of each statement in order.
 
-        `limit` applies to each statement, `timeout` to the whole script. Raises the StatementError of the first failed
-        statement. Its `statement_id` is the position in the script, and `statement(error.operation_id)` has the results
-        of the previous statements (`Status.statements`).
+        `limit` applies to each statement, `timeout` to the whole script. Raises the StatementError of the first
+        statement that fails: `statement_id` is its position in the script, and the status of
+        `statement(error.operation_id)` lists the previous statements with their results (`Status.statements`).
         """
         key = str(uuid.uuid4())
         fields = _fields(with_results(sql, results), parameters, database, session_id, limit, timeout, run_all=True)
@@ -149,10 +147,10 @@ class Connection:
         run_all: bool = True,
         results: NamedResults | None = None,
     ) -> Statement:
-        """Start a statement, or a whole script, without waiting for it. The arguments are the same as for `query`.
+        """Start a statement or script without waiting for its end. The arguments are those of `query`.
 
-        `idempotency_key`: a program that may crash between submitting a statement and recording its id passes its own
-        key. Submitting again with the same key returns the same statement (Contract editor 4.4).
+        A program that may crash between submitting a statement and recording its id passes its own `idempotency_key`:
+        submitting again with the same key returns the same statement (Contract editor 4.4).
         """
         sql = with_results(sql, results)
         fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
@@ -163,14 +161,14 @@ class Connection:
             )
 
     async def next(self, statement: SubmittedStatement) -> Statement:
-        """Start the next statement in a script begun with `run_all=False`, after the previous one has ended.
+        """Start the next statement of a script that was started with `run_all=False`. `statement` must have ended.
 
         Contract editor 5.4.
         """
         return await self._execute("", {"operationId": statement.operation_id})
 
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
-        """Attach to a statement that this or another program submitted earlier."""
+        """Return a statement that this or another program submitted earlier. Sends no request."""
         return Statement(self.transport, operation_id, allow_truncated=allow_truncated)
 
     @property
@@ -190,21 +188,24 @@ class Connection:
 
     @property
     def history(self) -> History:
-        """The user's statements."""
+        """The history of the user's statements."""
         return History(self.transport)
 
     @property
     def metadata(self) -> Metadata:
-        """The connectors' databases, tables and columns."""
+        """Databases, tables and columns of the connectors."""
         return Metadata(self.transport)
 
     @property
     def users(self) -> Users:
-        """The server's users, and this user's preferences."""
+        """The users of the server, and the preferences of this user."""
         return Users(self.transport)
 
     async def close(self) -> None:
-        """Close the connections, and revoke a password login. Running statements continue; results are kept."""
+        """Close the HTTP connections, and revoke the tokens of a password login.
+
+        Running statements continue, and results are kept.
+        """
         await self.transport.close()
 
     async def __aenter__(self) -> "Self":
@@ -229,9 +230,9 @@ class Connection:
         is_abandoned: bool = True,
         wait_s: float = 0.0,
     ) -> Statement:
-        """Start a statement with an idempotency key, so that it runs once even if the call is repeated.
+        """Start a statement with an idempotency key, so that it runs only once even if the request is repeated.
 
-        `is_abandoned`: canceling the task also cancels the started statement, because no other code has its id.
+        If `is_abandoned` is set, canceling the task also cancels the statement, because nothing else has its id.
         """
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
@@ -255,10 +256,10 @@ class Connection:
         return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Cancel a statement whose id has not arrived yet. The same key returns its id."""
+        """Cancel a statement whose id was not received. A repeated request with the same key returns the id."""
         fields = {name: value for name, value in fields.items() if name != "rows"}
         with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
-            # If the server is unavailable, it stops the statement at its timeout.
+            # If the server is unreachable, the statement runs until its timeout.
             with suppress(QueryserverError):
                 body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
                 await statement_of(self.transport, body).abandon()
@@ -266,7 +267,7 @@ class Connection:
 
 @contextmanager
 def _telling(key: str) -> Generator[None, None, None]:
-    """Attach the key to errors that leave open whether the statement ran."""
+    """Set the idempotency key of errors after which it is unknown whether the statement ran."""
     try:
         yield
     except (ApiError, ConnectionLost) as error:
@@ -286,13 +287,13 @@ def connect(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
-    """Create a connection to a server, for `async with`. Nothing is sent before the first call.
+    """Create a connection to a server, to be used with `async with`. Nothing is sent before the first call.
 
-    `url` defaults to QUERYSERVER_URL. `token` is a text, or a sync or async function that returns a token and is called
-    again if the server rejects the previous token. Without `token`, `user` and `password`, the environment is used:
-    QUERYSERVER_TOKEN, or else QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` applies to each response from the
-    server, `retries` to a call as a whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every
-    call.
+    `url` defaults to the environment variable QUERYSERVER_URL. `token` is a string, or a sync or async function that
+    returns a token and is called again if the server rejects the token. If `token`, `user` and `password` are all
+    omitted, the credentials come from QUERYSERVER_TOKEN, or else from QUERYSERVER_USER and QUERYSERVER_PASSWORD.
+    `timeout_s` applies to each response, `retries` to a call as a whole. `verify` is True, False or an ssl.SSLContext;
+    `headers` are sent with every call. Raises ConfigurationError.
     """
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     url = url or os.environ.get("QUERYSERVER_URL")

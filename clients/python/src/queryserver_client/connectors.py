@@ -1,4 +1,4 @@
-"""Connectors: where statements can be sent, and how administrators configure them (Contract platform 5)."""
+"""Connectors, to which statements are sent, and their configuration by administrators (Contract platform 5)."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 _TESTED_WITHIN_S = 60.0
 
 Settings = Mapping[str, Any]
-"""Setting values by name. Secrets arrive masked and are sent back unchanged."""
+"""Setting values by name. The server returns secrets masked; sending a masked value back keeps the stored secret."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A target for statements. Its `id` is the first argument of `Connection.query`."""
+    """Something to which statements can be sent. `id` is the first argument of `Connection.query`."""
 
     id: str
     name: str
     dialect: str
     is_sql: bool
     properties: Mapping[str, Any]
-    """Properties of the dialect: `sql_identifier_quote`, `has_catalog`, …"""
+    """Properties of the dialect, such as `sql_identifier_quote` and `has_catalog`."""
 
 
 @dataclass(frozen=True)
 class ConnectorType:
-    """A connector type that administrators can create."""
+    """A type of connector that administrators can create."""
 
     dialect: str
     interface: str
@@ -51,7 +51,7 @@ class ConnectorType:
     settings: Settings
     """The default settings."""
     is_runnable: bool
-    """Whether this server has the type's dependencies."""
+    """Whether this server can run statements on connectors of this type."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Connector:
     is_runnable: bool
     version: int
     groups: tuple[str, ...]
-    """Groups that may use the connector; only visible to administrators."""
+    """Groups whose members may use the connector; empty unless the user is an administrator."""
     last_modified: dt.datetime | None
 
 
 @dataclass(frozen=True)
 class ConnectionTest:
-    """Whether a connection succeeded, and what was found out."""
+    """The outcome of a connection test."""
 
     ok: bool
     message: str
     reason: str
     """dns, refused, timeout, tls, auth, engine or other; empty if the connection succeeded."""
     checks: "tuple[ConnectionCheck, ...]"
-    """The steps, with `name`, `ok` and `ms`."""
+    """The steps of the test, each with `name`, `ok` and `ms`."""
     duration_ms: int
     server_version: str | None
 
@@ -93,9 +93,7 @@ class Connectors:
         self._transport = transport
 
     async def usable(self) -> "list[Interpreter]":
-        """Return everything that this user can send statements to: connectors, and entries from the server's
-        settings.
-        """
+        """Return everything to which this user can send statements: stored connectors, and those in the settings."""
         body: ClientConfiguration = await self._transport.call("POST", "get_config", is_repeatable=True)
         return [
             Interpreter(item["id"], item["name"], item["dialect"], item["is_sql"], item["dialect_properties"])
@@ -138,9 +136,9 @@ class Connectors:
         description: str | None = None,
         groups: Sequence[str] | None = None,
     ) -> Connector:
-        """Create a connector (administrators). Settings missing in `settings` get the type's defaults.
+        """Create a connector (administrators). Settings that are not in `settings` get the defaults of the type.
 
-        Raises Conflict if the name is taken.
+        Raises Conflict if the name is already used.
         """
         return await self._save(
             nice_name=name,
@@ -163,7 +161,7 @@ class Connectors:
     ) -> Connector:
         """Change a stored connector (administrators). `settings` are merged into the stored settings.
 
-        Raises Conflict if it was changed since `version`, or during this call.
+        Raises Conflict if the connector was changed since `version`, or during this call.
         """
         pairs = None
         if settings is not None:
@@ -186,7 +184,7 @@ class Connectors:
         interface: str | None = None,
         settings: Settings | None = None,
     ) -> ConnectionTest:
-        """Test a connection (administrators), either a stored connector's or one with the arguments of `create`."""
+        """Test a connection (administrators): of a stored connector, or with the arguments of `create`."""
         given = {"id": connector_id, "dialect": dialect, "interface": interface}
         connector = {name: value for name, value in given.items() if value is not None}
         if settings is not None:

@@ -1,7 +1,7 @@
-"""The caller's credentials: a token, a function that returns tokens, or a user and password (Contract platform 3).
+"""Credentials: a token, a function that returns tokens, or a user name and password (Contract platform 3).
 
-No object here shows a secret in its text. A secret is only revealed where a request is made, so that traceback frames
-never hold secrets in variables.
+No `repr` here shows a secret. Secrets are revealed only where a request is built, so that no traceback contains a
+variable with a secret.
 """
 
 import inspect
@@ -18,9 +18,9 @@ TokenSource = Callable[[], "str | Awaitable[str]"]
 
 
 class Secret:
-    """Text that does not show itself in its `repr`, and so not where programs print traceback variables.
+    """A string whose `repr` is masked, for example where programs log the variables of a traceback.
 
-    Accepted wherever a token, a password or a connector setting is accepted.
+    Can be passed wherever a token, a password or a connector setting is expected.
     """
 
     __slots__ = ("_text",)
@@ -46,35 +46,35 @@ class Secret:
 
 
 def hidden(value: "T | str") -> "T | Secret":
-    """Return a text as a secret, and anything else unchanged."""
+    """Wrap a string in a Secret. Return any other value unchanged."""
     return Secret(value) if isinstance(value, str) else value
 
 
 def hidden_values(fields: "Mapping[str, str | Secret] | None") -> "Mapping[str, Secret] | None":
-    """Return headers with their values as secrets."""
+    """Return the fields with their values wrapped in Secrets; None if `fields` is None."""
     return None if fields is None else {name: hidden(value) for name, value in fields.items()}
 
 
 Post = Callable[[str, Mapping[str, "str | Secret"]], Awaitable[dict[str, Any]]]
-"""Calls a path under `token/` without credentials and returns the response's JSON."""
+"""Makes a `token/` call without credentials, and returns the JSON object in the response."""
 
 
 class Credentials(Protocol):
-    """Provides the bearer token for a call, and a new token if the server rejects it."""
+    """Provides bearer tokens, and replaces a token that the server rejects."""
 
     async def bearer(self, post: Post) -> Secret: ...
 
     async def renewed(self, refused: Secret, post: Post) -> bool:
-        """Return whether `bearer` now provides a different token than the one that the server rejected."""
+        """Renew the token if it is still `refused`. Return whether `bearer` now returns a different token."""
         ...
 
     async def forget(self, post: Post) -> None:
-        """Revoke the tokens that were issued for this client only."""
+        """Revoke the tokens that were issued to this client."""
         ...
 
 
 class FixedToken:
-    """A fixed token: an API token, or a token from another program's login."""
+    """A fixed token: an API token, or a token from the login of another program."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token
@@ -86,11 +86,11 @@ class FixedToken:
         return False
 
     async def forget(self, post: Post) -> None:
-        """Do nothing, because the token does not belong to this client."""
+        """Do nothing, because the token was not issued to this client."""
 
 
 class CalledToken:
-    """Tokens from a function, which is called for the first call and whenever the server rejects the previous token."""
+    """Tokens from a function, which is called before the first request and whenever the server rejects the token."""
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source
@@ -110,7 +110,7 @@ class CalledToken:
             return self._token is None or self._token != refused
 
     async def forget(self, post: Post) -> None:
-        """Do nothing, because the tokens do not belong to this client."""
+        """Do nothing, because the tokens were not issued to this client."""
 
     async def _fetch(self) -> Secret:
         given = hidden(self._source())
@@ -118,7 +118,7 @@ class CalledToken:
 
 
 class Password:
-    """Logs in at the first call. Refreshes a rejected token, and logs in again if that fails."""
+    """Logs in before the first request. Refreshes a rejected token, or logs in again if the refresh fails."""
 
     def __init__(self, user: str, password: Secret) -> None:
         self._user = user
@@ -138,7 +138,7 @@ class Password:
         return True
 
     async def forget(self, post: Post) -> None:
-        """Revoke this login's tokens (Contract platform 3.6)."""
+        """Revoke the tokens of this login (Contract platform 3.6)."""
         if self._refresh is not None:
             await post("token/revoke", {"token": self._refresh})
             self._access = self._refresh = None
@@ -163,8 +163,10 @@ class Password:
 
 
 def credentials_of(token: "Secret | TokenSource | None", user: str | None, password: Secret | None) -> Credentials:
-    """Return the credentials from the arguments of `connect`, or from QUERYSERVER_TOKEN, or else QUERYSERVER_USER
-    and _PASSWORD.
+    """Return the credentials from the arguments of `connect`, or else from the environment.
+
+    The environment variables are QUERYSERVER_TOKEN, or else QUERYSERVER_USER and QUERYSERVER_PASSWORD. Raises
+    ConfigurationError.
     """
     if token is None and user is None and password is None:
         token = hidden(os.environ.get("QUERYSERVER_TOKEN") or None)
@@ -183,7 +185,7 @@ def credentials_of(token: "Secret | TokenSource | None", user: str | None, passw
 
 
 def _token(given: Any) -> Secret:
-    """Return the token in its header form. If it is invalid, raises ConfigurationError, which does not show it."""
+    """Return the token without surrounding white space. Raises ConfigurationError, without the token, if invalid."""
     if not isinstance(given, Secret):
         message = f"a token is text, not {type(given).__qualname__}"
         raise ConfigurationError(message)

@@ -1,7 +1,7 @@
-"""Server files, read while they arrive and resumed after a lost connection.
+"""Downloads of server files, which resume after a lost connection.
 
-A failed call is repeated from the byte after the last received one, with `Range` and `If-Range`, so that bytes of two
-different files are never mixed (Contract editor 8.2).
+After a failure, the request is repeated from the byte after the last received one, with `Range` and `If-Range`, so that
+bytes of two versions of a file are never mixed (Contract editor 8.2).
 """
 
 import hashlib
@@ -25,21 +25,22 @@ from queryserver_client.transport import Call, Transport
 _WRITE_BYTES = 1024 * 1024
 _MAX_CHANGES = 2
 AS_STORED: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}
-"""Headers that make positions refer to the file itself, not to a compressed form."""
+"""Headers that prevent compression, so that positions refer to the bytes of the file."""
 
 
 class ChangedFile(ConnectionLost):
-    """The server's file was replaced while it was read. Reading it again may succeed."""
+    """The file was replaced on the server while it was read. Reading it again may succeed."""
 
 
 class WrongDigest(QueryserverError):
-    """The received bytes do not have the digest that the caller expected."""
+    """The digest of the received bytes is not the one that the caller expected."""
 
 
 class Download:
-    """One file, or its bytes from `start` to `stop`. `size`, the end position, is known if the server reports it.
+    """A download of one file, or of its bytes from `start` up to but not including `stop`.
 
-    With `tag`, the ETag from an earlier response, the bytes belong to the same file, or ChangedFile is raised.
+    `size` is the end position, or None until the server reports it. `tag` is the ETag of an earlier response; if the
+    file has another ETag, ChangedFile is raised.
     """
 
     def __init__(
@@ -58,18 +59,17 @@ class Download:
         self._is_part = start > 0 or stop is not None
         self._start, self._stop = start, stop
         self.tag = tag
-        """The first response's ETag."""
+        """The ETag of the first response."""
         self.position = start
-        """The position in the file after the bytes returned so far."""
+        """The position in the file after the bytes yielded so far."""
         self.size: int | None = None
         self.headers = httpx.Headers()
-        """The first response's headers."""
+        """The headers of the first response."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from `position`, in order, exactly once each.
+        """Yield the bytes from `position` on, in order and exactly once.
 
-        Raises ApiError, ChangedFile, and ConnectionLost if the remaining bytes do not arrive within the time for
-        retries.
+        Raises ApiError, ChangedFile, and ConnectionLost once retries are exhausted.
         """
         attempts = self._transport.retries.begin()
         while self.size is None or self.position < self.size:
@@ -84,7 +84,8 @@ class Download:
             except ApiError as error:  # noqa: PERF203
                 if error.status != 416 or not (self.position or self._is_part):
                     raise
-                self.size = self.position  # the connection was lost after the last byte, or the file ends earlier
+                # No bytes follow: the connection was lost after the last byte, or `start` is past the end of the file.
+                self.size = self.position
             except httpx.TransportError as error:
                 await self._wait(attempts, error)
 
@@ -114,9 +115,7 @@ class Download:
 
 
 def _starts_at(response: httpx.Response, position: int) -> bool:
-    """Return whether the response is the requested range. A different file, or a file without a tag, is returned as
-    a whole.
-    """
+    """Return whether the response is the requested range. The server sends the whole file if the ETag differs."""
     return response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 
@@ -130,12 +129,12 @@ async def save(
     sha256: str | None = None,
     resume: bool = False,
 ) -> Path:
-    """Write a server file to `target`, which never holds a partial file.
+    """Download a server file to `target`, which never contains a partial file.
 
-    The bytes are written to a hidden file in the same directory, which replaces `target` once complete (`Place`). After
-    a failure this file is removed or, with `resume`, kept: the same download resumes with it if the server still has
-    the same bytes. `on_bytes` is called with the bytes so far and the total number, if known. If the bytes do not have
-    the digest `sha256`, given in hexadecimal, WrongDigest is raised.
+    The bytes are written to a hidden file in the same directory, which replaces `target` once it is complete (`Place`).
+    After a failure, the hidden file is removed or, if `resume` is set, kept: a later call with the same arguments
+    continues it if the file on the server is unchanged. `on_bytes` is called with the number of bytes so far and, if
+    known, the total. Raises WrongDigest if `sha256` (in hexadecimal) is given and does not match.
     """
     target = Path(target)
     place = await anyio.to_thread.run_sync(partial(Place, target, is_kept=resume))
@@ -156,7 +155,7 @@ async def save(
 
 @dataclass
 class _FileDownload:
-    """One server file that is being written to its place."""
+    """A download of one server file to its place on disk."""
 
     transport: Transport
     path: str
@@ -167,23 +166,23 @@ class _FileDownload:
     has_begun: bool = False
 
     async def whole(self) -> str | None:
-        """Write the file, starting again if it changes during the download. Return the bytes' SHA-256, if requested."""
+        """Write the file; start again if it changes during the download. Return its SHA-256 if `is_digested` is set."""
         for _ in range(_MAX_CHANGES):
             try:
                 return await self._written()
             except ChangedFile:  # noqa: PERF203
                 if self.has_begun and self.place.is_direct:
-                    raise  # bytes that were passed on cannot be taken back
+                    raise  # bytes already written to a pipe or device cannot be taken back
         return await self._written()
 
     async def _written(self) -> str | None:
         download = Download(self.transport, self.path, self.params)
         async with AsyncExitStack() as stack:
             chunks = await stack.enter_async_context(aclosing(download.chunks()))
-            # The first response identifies the version of the bytes.
+            # Fetch the first chunk, because the ETag in the response identifies the version of the file.
             first = await anext(chunks, b"")
             source = f"{self.transport.url} {self.path} {self.params} {download.tag}" if download.tag else ""
-            # Opening or writing a target that is not a regular file may block. Cancellation does not wait for it.
+            # Opening or writing to a pipe or device may block, so the thread is abandoned on cancellation.
             file, kept = await anyio.to_thread.run_sync(self.place.open, source, abandon_on_cancel=self.place.is_direct)
             stack.callback(file.close)
             self.has_begun = True
@@ -221,7 +220,7 @@ class _FileDownload:
             await write()
         except BaseException:
             if not self.place.is_direct:
-                with anyio.CancelScope(shield=True):  # for a process that resumes the download
+                with anyio.CancelScope(shield=True):  # keeps the received bytes for a later download that resumes
                     await write()
             raise
         if not self.place.is_direct:
@@ -239,7 +238,7 @@ def _write(file: BinaryIO, data: bytes, digest: Any) -> None:
 
 
 async def _digest_kept(file: BinaryIO, digest: Any) -> None:
-    """Add the existing bytes to the digest. New bytes are appended to them."""
+    """Add the existing bytes of the file to the digest, and leave the file position at the end."""
     if digest is None:
         return
 

@@ -1,7 +1,7 @@
 """Encodes Python values as statement parameters.
 
-Null, booleans, integers within ±(2^53 - 1), finite floats, text and lists are plain JSON. Every other value is an
-object with `type` and `value`, whose value is a lossless text.
+None, booleans, integers within ±(2^53 - 1), finite floats, strings and lists become plain JSON. Every other value
+becomes an object with `type` and `value`, where `value` is a lossless string.
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 MAX_EXACT = 2**53 - 1
-"""The largest integer that every JSON reader represents exactly."""
+"""The largest integer that every JSON parser represents exactly."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for `?` in order, or for `:name` by name."""
 ParameterRows = Iterable[Parameters]
@@ -31,7 +31,10 @@ def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
 
 
 def encode(value: Any) -> Any:  # noqa: C901
-    """Encode one value as JSON. NumPy numbers and pandas timestamps are treated as the Python values that they hold."""
+    """Return a value as JSON. NumPy and pandas scalars are encoded like the equivalent Python values.
+
+    Raises TypeError for a value that cannot be encoded.
+    """
     match value:
         case None | bool():
             return value
@@ -59,7 +62,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case bytes() | bytearray() | memoryview():
             return _typed("binary", base64.b64encode(value).decode("ascii"))
         case UUID():
-            return str(value)  # sent without a type, so the engine uses the type of the placeholder
+            return str(value)  # sent without a type, so that the engine infers the type of the placeholder
         case list() | tuple() | set() | frozenset():
             return [encode(item) for item in value]
         case _:
@@ -73,7 +76,10 @@ _MAX_TEXT = 16 * 1024 * 1024
 
 
 def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[list[Parameters]]:
-    """Yield rows in lists that a server accepts in one call, each with rows of one kind (Contract editor 4.6)."""
+    """Split rows into batches that a server accepts in one call (Contract editor 4.6).
+
+    A batch contains either only mappings or only sequences.
+    """
     batch, values, characters = list[Parameters](), 0, 0
     max_rows = max(1, min(_MAX_ROWS, _MAX_TEXT // max(1, statement_characters)))
     for row in rows:
@@ -90,22 +96,23 @@ def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[l
 
 
 def _characters(value: Any) -> int:
-    """Return the approximate number of characters of a value in JSON."""
+    """Return the approximate length of a value in JSON."""
     if isinstance(value, (str, bytes, bytearray, memoryview, list, tuple)):
         return 2 * len(value) + 32
     return 64
 
 
 def _encode_foreign(value: Any) -> Any:
-    """Encode values from other libraries: NumPy scalars have `item`; NumPy arrays and pandas or pyarrow columns have
-    `tolist` or `to_pylist`.
+    """Encode a value of another library: a scalar or array of NumPy, pandas or pyarrow.
+
+    They are converted with their methods `item`, `as_py`, `tolist` or `to_pylist`. Raises TypeError for other values.
     """
     if type(value).__name__ == "NAType":  # pandas.NA
         return None
     dtype = str(getattr(value, "dtype", ""))
     if dtype.startswith(("timedelta64", "duration")):
         raise TypeError("a parameter cannot be a timedelta64: give text, such as '1 day'")
-    if dtype in _FINER:  # Python's types only have microseconds
+    if dtype in _FINER:  # datetime has only microseconds
         return [encode(item) for item in value] if getattr(value, "ndim", 0) else _finer_timestamp(str(value))
     for name in ("to_pylist", "as_py", "tolist", "item"):
         convert = getattr(value, name, None)
@@ -127,7 +134,7 @@ def _finer_timestamp(text: str) -> dict[str, str] | None:
 
 
 def _decimal(value: Decimal) -> str:
-    """Return all digits, never in exponent notation."""
+    """Return a decimal with all its digits and without an exponent, or NaN, Infinity, -Infinity."""
     if value.is_nan():
         return "NaN"
     if value.is_infinite():

@@ -1,6 +1,4 @@
-"""Engine sessions (Contract editor 9). Statements in one session share its settings, temporary tables and
-transaction.
-"""
+"""Engine sessions, whose statements share settings, temporary tables and a transaction (Contract editor 9)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,19 +13,19 @@ from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import Transport
 
 LOST = frozenset({"session_lost", "session_not_found"})
-"""Codes for statements rejected because their session is gone. They were not started (Contract editor 3.4)."""
+"""Codes of statements that were not started because their session no longer exists (Contract editor 3.4)."""
 _OPENED_WITHIN_S = 60.0
-"""Hive and Impala may start a process for a session."""
+"""Long, because the data source may have to start a process for a session."""
 _CLOSE_WITHIN_S = 15.0
 
 
 @dataclass(frozen=True)
 class EngineSession:
-    """An open session. Its `id` is the `session_id` of `Connection.query`."""
+    """An open session. `id` is the argument `session_id` of `Connection.query`."""
 
     id: int
     dialect: str
-    """The connector's dialect, such as `postgresql`."""
+    """The dialect of the connector, such as `postgresql`."""
 
 
 async def open_session(
@@ -38,10 +36,10 @@ async def open_session(
     settings: Mapping[str, str] | None = None,
     engine_login: tuple[str, Secret] | None = None,
 ) -> EngineSession:
-    """Open a connector's session with a current database, engine settings and a login for the data source.
+    """Open a session on a connector. `engine_login` is a user name and password for the data source.
 
-    If the response is lost, the call is repeated. At worst a second session exists, which the server closes after it
-    has been idle. Raises StatementError if the data source rejects the login, and ApiError.
+    If the response is lost, the call is repeated, which may leave a second session that the server closes when it has
+    been idle. Raises StatementError if the data source rejects the login, and ApiError.
     """
     properties: list[dict[str, Any]] = []
     if engine_login is not None:
@@ -67,12 +65,12 @@ async def open_session(
 
 
 async def close_session(transport: Transport, connector: str, session_id: int) -> None:
-    """Close a session, even if the task is canceled. Never fails. The engine rolls back an open transaction and
-    drops temporary tables.
+    """Close a session, even if the task is canceled. The engine rolls back a transaction and drops temporary tables.
+
+    Never raises. If the call fails, the server closes the session when it has been idle.
     """
     session = {"type": connector, "id": session_id}
     with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
-        # If this fails, the session is already gone, or the server closes it after it has been idle.
         with suppress(QueryserverError):
             await transport.call(
                 "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S

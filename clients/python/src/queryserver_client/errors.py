@@ -1,8 +1,8 @@
-"""The exceptions in this package. Each is a `QueryserverError`.
+"""The exceptions of this package, all of which are subclasses of `QueryserverError`.
 
-`ApiError` is a call that the server or a proxy rejected, `StatementError` a statement that did not succeed, and
-`ConnectionLost` a server that was unavailable for the whole time for retries. Codes are those in the server's contract.
-They never change, but messages may.
+`ApiError` means that the server or a proxy rejected a call, `StatementError` that a statement did not succeed, and
+`ConnectionLost` that the server stayed unreachable until retries were exhausted. The codes are those of the server's
+contract. They never change; messages may.
 """
 
 import asyncio
@@ -14,27 +14,28 @@ _EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic in a Rust library, which does not stop the program but is not an
-    `Exception`.
+    """Return whether an error is a panic of a Rust library: a BaseException that is no Exception, but need not end the
+    program.
     """
     return not isinstance(error, (Exception, *_EXITS))
 
 
 class QueryserverError(Exception):
-    """Base class of all exceptions."""
+    """Base class of all exceptions of this package."""
 
     idempotency_key: str | None = None
-    """The idempotency key of the failed `query` or `submit`. Passing it to `submit` runs the same statement at most
-    once.
+    """The idempotency key of the failed `query`, `script` or `submit`.
+
+    If the same statement is passed to `submit` with this key, it still runs at most once.
     """
 
 
 class ConfigurationError(QueryserverError, ValueError):
-    """The address or the credentials passed to `connect` are invalid."""
+    """The address, credentials or other arguments are invalid."""
 
 
 class MissingPackage(QueryserverError, ImportError):
-    """The called function needs an optional package."""
+    """The called function needs an optional package that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is needed: pip install 'queryserver-client[{extra}]'")
@@ -42,13 +43,13 @@ class MissingPackage(QueryserverError, ImportError):
 
 
 class ConversionFailed(QueryserverError):
-    """A package cannot represent the rows, such as polars, whose panics are not an `Exception`."""
+    """Another package, such as polars, cannot represent the rows."""
 
 
 class ConnectionLost(QueryserverError):
-    """The server was unavailable, or its response did not arrive, within the time for retries.
+    """The server stayed unreachable, or no response arrived, until retries were exhausted.
 
-    `attempts` is the number of tries. `is_sent` is True if a request may have reached the server.
+    `attempts` is the number of attempts. `is_sent` is True if a request may have reached the server.
     """
 
     def __init__(self, message: str, *, attempts: int = 1, is_sent: bool = False) -> None:
@@ -58,11 +59,11 @@ class ConnectionLost(QueryserverError):
 
 
 class WaitTimeout(QueryserverError, TimeoutError):
-    """The statement did not end within the timeout of `wait`. It continues."""
+    """The statement did not end within the timeout of `wait`. The statement continues."""
 
 
 class ApiError(QueryserverError):
-    """A call whose response reported a failure (Contract editor 1.5, platform 1.4)."""
+    """The response to a call reported a failure (Contract editor 1.5, platform 1.4)."""
 
     def __init__(
         self,
@@ -79,13 +80,13 @@ class ApiError(QueryserverError):
         self.status = status
         """The HTTP status."""
         self.code = code
-        """The stable error code. Empty in a response that did not come from queryserver."""
+        """The stable error code; empty if the response did not come from queryserver."""
         self.request_id = request_id
-        """The call's id in the server's log."""
+        """The id of the call in the server log."""
         self.retry_after = retry_after
-        """Seconds after which a retry makes sense, if the server reports them."""
+        """Seconds to wait before a retry, if the server reports them."""
         self.body = body or {}
-        """The whole response. `errors` holds the errors of individual fields."""
+        """The whole response body. `errors` contains the errors of individual fields."""
 
     def __str__(self) -> str:
         named = f"{self.code}: {self.message}" if self.code else self.message
@@ -97,7 +98,7 @@ class ApiError(QueryserverError):
 
 
 class AuthenticationError(ApiError):
-    """401: credentials are missing, or not (or no longer) accepted."""
+    """401: the credentials are missing, invalid or expired."""
 
 
 class PermissionDenied(ApiError):
@@ -109,7 +110,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the call conflicts with existing data."""
+    """409: the call conflicts with the current state, for example because the object already exists."""
 
 
 class TooManyRequests(ApiError):
@@ -117,7 +118,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerUnavailable(ApiError):
-    """502, 503, 504: the server, or a service that it needs, is unavailable."""
+    """502, 503, 504: the server, or a service that it depends on, is unavailable."""
 
 
 class StatementError(QueryserverError):
@@ -140,16 +141,16 @@ class StatementError(QueryserverError):
         self.message = message
         self.code = code
         self.sqlstate = sqlstate
-        """The engine error's SQLSTATE, or its class, such as `23000` for a constraint. None if unknown."""
+        """SQLSTATE of the engine error, or its class, such as `23000` for a constraint violation. None if unknown."""
         self.operation_id = operation_id
         self.state = state
-        """The exact state: failed, canceled, timed_out, expired, closed."""
+        """Exact state: failed, canceled, timed_out, expired or closed."""
         self.line = line
-        """The line of the error in the statement, starting at 1, if the engine reports it."""
+        """1-based line of the error in the statement, if the engine reports it."""
         self.column = column
         self.request_id = request_id
         self.statement_id = statement_id
-        """In a script: the failed statement's position, starting at 0. `line` and `column` refer to this statement."""
+        """In a script: 0-based position of the failed statement, to which `line` and `column` refer."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling, for programs that run queries in other processes."""
@@ -161,25 +162,25 @@ class StatementCanceled(StatementError):
 
 
 class StatementTimeout(StatementError):
-    """The statement's timeout was exceeded."""
+    """The statement exceeded its timeout and was canceled."""
 
 
 class OutcomeUnknown(StatementError):
-    """The connection to the engine was lost after the statement was sent, which may or may not have taken effect."""
+    """The connection to the engine was lost after the statement was sent; it may or may not have taken effect."""
 
 
 class ResultGone(StatementError):
-    """The statement succeeded, but its result is expired or closed."""
+    """The statement succeeded, but its result has expired or was closed."""
 
 
 class NoResultSet(StatementError):
-    """The statement succeeded without a result set, but the call needs one."""
+    """The statement succeeded but has no result set, which the call needs."""
 
 
 class Truncated(StatementError):
-    """The server kept only the first rows, because of a limit that the caller did not set (Contract editor 6.4).
+    """The server stored only the first rows because of a limit that the caller did not set (Contract editor 6.4).
 
-    Execute the statement with `limit`, or accept the kept rows with `allow_truncated=True`.
+    Set `limit`, or accept the stored rows with `allow_truncated=True`.
     """
 
 
@@ -207,9 +208,7 @@ _BY_CODE: Mapping[str, type[StatementError]] = {
 def api_error(
     status: int, body: Mapping[str, Any] | str, *, request_id: str | None, retry_after: float | None
 ) -> ApiError:
-    """Return the exception for a response. `body` is its JSON object, or the text from another program, such as a
-    proxy.
-    """
+    """Return the exception for a failed call. `body` is the JSON object, or the text that e.g. a proxy returned."""
     kind = _BY_STATUS.get(status, ApiError)
     if isinstance(body, str):
         text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "no text"
@@ -226,7 +225,7 @@ def api_error(
 
 
 def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -> StatementError:
-    """Return the exception for a statement's response whose `status` is not 0 (Contract editor 1.4)."""
+    """Return the exception for the response of a statement call whose `status` is not 0 (Contract editor 1.4)."""
     code = str(body.get("code") or "")
     return _BY_CODE.get(code, StatementError)(
         str(body.get("message") or code),
@@ -242,7 +241,7 @@ def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -
 
 
 def _field_errors(body: Mapping[str, Any]) -> str:
-    """Return the texts in a field map (Contract platform 3.2)."""
+    """Return the messages of a body that maps fields to messages (Contract platform 3.2)."""
     return "; ".join(f"{name}: {' '.join(map(str, texts))}" for name, texts in body.items() if isinstance(texts, list))
 
 

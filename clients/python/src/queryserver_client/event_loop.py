@@ -1,4 +1,4 @@
-"""The event loop that runs the async core of a synchronous connection: a thread with an anyio portal."""
+"""The event loop of a synchronous connection, which runs the async core in a thread with an anyio portal."""
 
 import asyncio
 import atexit
@@ -24,7 +24,7 @@ _serving = threading.local()
 
 
 class _Collector:
-    """This process's garbage collector."""
+    """Tracks in which thread the garbage collector of this process is running."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -36,7 +36,7 @@ class _Collector:
 
     @property
     def is_here(self) -> bool:
-        """Whether the garbage collector is running in this thread, below the caller."""
+        """Whether the caller was called by the garbage collector, which is running in this thread."""
         return self._thread == threading.get_ident()
 
     def _note(self, phase: str, _counts: object) -> None:
@@ -47,17 +47,17 @@ _collector = _Collector()
 
 
 class Loop:
-    """A connection's event loop, in its own thread."""
+    """The event loop of a connection, in its own thread."""
 
     def __init__(self) -> None:
         _collector.watch()
         self._process = os.getpid()
         self._running: dict[Future[Any], threading.Event] = {}
-        # Held so that every call that has begun is among the running ones. The garbage collector may run while the lock
-        # is held, and close a connection in the same thread.
+        # Makes starting and registering a call atomic. Reentrant, because the garbage collector may run while the lock
+        # is held and close a connection in the same thread.
         self._starting = threading.RLock()
         ready: Future[BlockingPortal] = Future()
-        # A daemon thread, because a program with an open connection would otherwise never exit.
+        # A daemon thread, because otherwise a program with an open connection would never exit.
         self._thread = threading.Thread(target=_serve, args=(ready,), daemon=True, name="queryserver-client")
         self._thread.start()
         self._portal = ready.result()
@@ -65,23 +65,23 @@ class Loop:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the thread belongs to this process. False in a forked child, because the thread stayed with its
-        parent.
-        """
+        """Whether the thread belongs to this process. False in a forked child, which does not inherit threads."""
         return self._process == os.getpid()
 
     @property
     def must_not_wait(self) -> bool:
-        """Return whether this is an event loop's thread, or the garbage collector runs in this thread.
+        """Whether waiting for this event loop in the current thread could cause a deadlock.
 
-        Two event loops that wait for each other would do so forever. The garbage collector may run while its thread
-        holds a lock that the event loop needs: that of imports, of a log handler, of a future.
+        That is the case in the thread of an event loop, because two loops could wait for each other, and in the garbage
+        collector, which may run while its thread holds a lock that the loop needs (of imports, a log handler, a
+        future).
         """
         return getattr(_serving, "is_loop", False) or _collector.is_here
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine and return its result. An exception in this thread, such as Ctrl-C, cancels the
-        coroutine first.
+        """Run a coroutine on the event loop and return its result.
+
+        If an exception such as Ctrl-C interrupts the wait, the coroutine is canceled before the exception is raised.
         """
         if not self.is_ours:
             raise ConfigurationError("the connection was made before this process was forked: make one here")
@@ -93,7 +93,7 @@ class Loop:
             except (Exception, asyncio.CancelledError):
                 raise
             except BaseException as error:  # noqa: BLE001 raised in the thread that called
-                # An error from a callback, or a panic in a Rust library. It would stop the event loop for all calls.
+                # Raised by a callback, or a panic of a Rust library. It would stop the event loop for all calls.
                 passed.append(error)
                 return None
             finally:
@@ -116,7 +116,7 @@ class Loop:
         return cast("T", given)
 
     def cancel_running(self) -> None:
-        """Cancel the coroutines that other threads run here, and wait for some time until they have ended."""
+        """Cancel the coroutines that other threads run here, and wait up to 20 s until they have ended."""
         if not self.is_ours:
             return
         with self._starting:
@@ -127,7 +127,7 @@ class Loop:
             ended.wait(max(0.0, until - time.monotonic()))
 
     def iterate(self, make: Callable[[], Any]) -> Iterator[Any]:
-        """Yield an async iterator's items, fetching each on demand."""
+        """Yield the items of an async iterator. Each item is fetched when it is requested."""
         items = make()
         end = object()
 
@@ -138,7 +138,7 @@ class Loop:
             await items.aclose()
 
         def closed() -> None:
-            # The connection and the iterator's resources are already closed.
+            # These errors mean that the connection, and with it the iterator's resources, is already closed.
             with suppress(RuntimeError, ConfigurationError, CancelledError):
                 self.run(close)
 
@@ -153,16 +153,16 @@ class Loop:
                 closed()
 
     def close(self) -> None:
-        """End the thread. A forked child has none."""
+        """Stop the thread. Does nothing in a forked child, which has no such thread."""
         if not self.is_ours:
             return
         atexit.unregister(self._close_at_exit)
-        with suppress(RuntimeError):  # it is already closed
+        with suppress(RuntimeError):  # already closed
             self._portal.call(self._portal.stop)
         self._thread.join()
 
     def _close_at_exit(self) -> None:
-        """Close without waiting for coroutines that daemon threads run here."""
+        """Cancel the coroutines that daemon threads run here, and stop the thread."""
         if not self.is_ours:
             return
         self.cancel_running()

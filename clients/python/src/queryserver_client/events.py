@@ -1,9 +1,10 @@
-"""A statement's live events, via server-sent events, or via polling if events do not get through.
+"""The live events of a statement, received as server-sent events or, if a proxy blocks these, by polling.
 
-A proxy that buffers holds events back until the stream ends, sometimes even the response headers. The server sends the
-first event immediately, and a heartbeat every 15 s. If a stream's first event does not arrive, or the stream is silent
-for longer or breaks repeatedly, check_status and get_logs are used instead (Contract editor 7.1, 8.1). Other statements
-then do not use events for a while, because the first event may also have been slow by chance.
+A buffering proxy holds back events, sometimes even the response headers, until the stream ends. The server sends the
+first event immediately and a heartbeat every 15 s. If the first event does not arrive in time, or the stream is silent
+for longer than that or breaks repeatedly, check_status and get_logs are polled instead (Contract editor 7.1, 8.1). If
+the first event was missing, event streams are not tried for a while, not permanently, because it may have been slow by
+chance.
 """
 
 import json
@@ -22,23 +23,23 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ProgressEvent
 
 HEAD_WITHIN_S = 10.0
-"""Timeout from the call to the response headers, including a login and connecting if necessary."""
+"""Timeout from the call to the response headers, including login and connection setup."""
 FIRST_WITHIN_S = 3.0
-"""Timeout from the headers to the first event."""
+"""Timeout from the response headers to the first event."""
 SILENT_S = 20.0
 STEADY_S = 30.0
-"""A stream that lasted this long did not break early."""
+"""A stream that lasts longer than this resets the count of breaks."""
 _MAX_BREAKS = 3
 _POLL_S = 1.0
 _COME_LATER = frozenset({429, 502, 503, 504})
 
 
 class _EventsHeldBack(Exception):
-    """Events do not get through."""
+    """The headers or the first event did not arrive in time."""
 
 
 async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> AsyncGenerator[Event, None]:
-    """Yield events until the statement ends, with each log line once."""
+    """Yield events until the statement ends. Each log line is yielded exactly once."""
     position, breaks = log_from, 0
     while breaks < _MAX_BREAKS and not transport.rest_of_events.is_on:
         began = anyio.current_time()
@@ -67,9 +68,9 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
 
 
 async def _streamed(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[tuple[str, Any], None]:
-    """Yield name and data of each event on one connection.
+    """Yield the name and data of each event of one stream.
 
-    Raises _EventsHeldBack if the headers or the first event do not arrive.
+    Raises _EventsHeldBack if the headers or the first event do not arrive in time.
     """
     call = Call(
         "GET",
@@ -111,9 +112,7 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
 
 
 async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
-    """Yield lines as the event format defines them, because log lines may contain other line separators, such as
-    U+2028.
-    """
+    """Yield lines, split only at LF or CRLF, because event data may contain other separators such as U+2028."""
     waiting = b""
     async for chunk in response.aiter_bytes():
         *whole, waiting = (waiting + chunk).split(b"\n")
@@ -122,13 +121,13 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
 
 
 async def _polled(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[Event, None]:
-    """Yield the same events from calls that every proxy passes on, once a second."""
+    """Yield the same events by polling once a second, which works through every proxy."""
     fields: dict[str, Any] = {"operationId": operation_id}
     state, shown, position, is_first = "", None, log_from, True
     while True:
         began = anyio.current_time()
         status = await looked_up(transport, operation_id, wait_s=0.0 if is_first else _POLL_S)
-        if not (is_first or status.is_terminal):  # the server cannot hold another call for this user
+        if not (is_first or status.is_terminal):  # responded early if the user's waiting calls are at their limit
             await anyio.sleep(max(0.0, began + _POLL_S - anyio.current_time()))
         is_first = False
         if status.state != state:
@@ -148,8 +147,9 @@ async def _polled(transport: Transport, operation_id: str, log_from: int) -> Asy
 
 
 async def looked_up(transport: Transport, operation_id: str, *, wait_s: float) -> Status:
-    """Return the state, as soon as the statement has ended, but after `wait_s` at the latest, or earlier if the
-    server cannot hold the call.
+    """Return the status once the statement has ended, or after `wait_s`.
+
+    The server responds earlier if the user's waiting calls are at their limit.
     """
     body, headers = await transport.answered(
         "POST",
@@ -163,7 +163,7 @@ async def looked_up(transport: Transport, operation_id: str, *, wait_s: float) -
 
 
 def _event_of(name: str, data: Mapping[str, Any], position: int) -> Event | None:
-    """Return the event, or None if it is unknown or was already returned."""
+    """Return the event; None if its name is unknown, or if all its log lines were already returned."""
     if name in {"status", "end"}:
         return Event(status=status_of(data))
     if name == "progress":

@@ -1,10 +1,10 @@
-"""Synchronous wrappers for the parts of a connection, with one line for each core method.
+"""Synchronous wrappers for the async parts of a connection, with one line for each method.
 
     class Files(Face[core.Files]):
         stat = blocking(core.Files.stat)
         list = iterating(core.Files.list)
 
-Arguments, their types and the docstring are copied from the core's method.
+The signature and the docstring are those of the async method.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -20,7 +20,7 @@ C = TypeVar("C")
 
 
 class Face(Generic[C]):
-    """The synchronous wrapper of a core object, called through its connection's event loop."""
+    """A synchronous wrapper of an async object, which runs in the event loop of its connection."""
 
     def __init__(self, loop: "Loop", core: C) -> None:
         self.loop = loop
@@ -32,7 +32,7 @@ class Face(Generic[C]):
 
 
 def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[C], P], T]:
-    """Return a method that blocks until the core's coroutine has ended."""
+    """Return a method that runs the async method and blocks until it has ended."""
 
     @wraps(method)
     def call(face: Face[C], *args: P.args, **named: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Cal
 
 
 def iterating(method: Callable[Concatenate[C, P], AsyncIterator[T]]) -> Callable[Concatenate[Face[C], P], Iterator[T]]:
-    """Return a method that iterates over the core iterator's items."""
+    """Return a method whose iterator yields the items of the async iterator."""
 
     @wraps(method)
     def call(face: Face[C], *args: P.args, **named: P.kwargs) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Files in the server's stores (Contract storage): HDFS, S3, ADLS, Ozone, and its local root.
+"""Files in the stores of the server: HDFS, S3, ADLS, Ozone and its local root (Contract storage).
 
 A path is a store URL (`s3a://bucket/a.csv`, `file:///shared/a.csv`) or an absolute path in the default store.
 """
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 _PAGE_ENTRIES = 1000
 _WAIT_S = 20
-"""How many seconds the server holds the response of a move, copy or delete before it returns an operation to follow."""
+"""Seconds after which the server responds to a move, copy or delete with an operation id, to be polled."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 _DOWNLOAD = "storage/download"
 
 OnItems = Callable[[int, int | None], None]
-"""Called with the number of finished items, and the total number if known."""
+"""Called with the number of finished items and, if known, the total."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Entry:
     path: str
     name: str
     kind: str
-    """dir, file, link or unknown."""
+    """`dir`, `file`, `link` or `unknown`."""
     size: int
     modified: dt.datetime | None
     owner: str
     group: str
     permissions: str
-    """In the format of `ls`: `-rw-r-----`."""
+    """Permissions in the format of `ls`: `-rw-r-----`."""
     mode: int
-    """Including the type bits."""
+    """Permissions and file type bits, as in `os.stat_result.st_mode`."""
     replication: int = 0
     block_size: int = 0
 
@@ -81,46 +81,46 @@ class Entry:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A store that the user may use, and the user's directory in it."""
+    """A store that the user may use, and the user's home directory in the store."""
 
     name: str
     home: str
     has_trash: bool
-    """Whether deletion moves entries to a trash by default."""
+    """Whether deleted entries are moved to a trash by default."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A section of a file as text. Reading on from `end` returns the whole text exactly once."""
+    """A section of a file as text. The next section starts at offset `end`."""
 
     text: str
     offset: int
     end: int
     compression: str
-    """The file's compression. Offsets count decompressed bytes."""
+    """Compression of the file. Offsets count decompressed bytes."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A directory's counts and sizes, including everything below it."""
+    """Counts and sizes of a directory tree."""
 
     directories: int
     files: int
     size: int
     space: int
-    """Including all replicas."""
+    """Bytes on disk, including all replicas."""
 
 
 @dataclass(frozen=True)
 class Removed:
-    """A deleted entry. Without `trash_path` it was deleted permanently."""
+    """A deleted entry. `trash_path` is None if it was deleted permanently."""
 
     path: str
     trash_path: str | None
 
 
 class PartlyCopied(QueryserverError):
-    """A copy on Ozone skipped the files above the size limit; the other files were copied."""
+    """A copy on Ozone skipped the files above the size limit (`skipped`). All other files were copied."""
 
     def __init__(self, message: str, skipped: Sequence[str]) -> None:
         super().__init__(message)
@@ -134,7 +134,7 @@ class Files:
         self._transport = transport
 
     async def filesystems(self) -> "builtins.list[FileSystem]":
-        """Return the stores, starting with the default store."""
+        """Return the stores that the user may use, starting with the default store."""
         items: FilesystemList = (await self._transport.call("GET", "storage/filesystems"))["items"]
         return [FileSystem(item["name"], item["user_home_directory"], has_trash=item["has_trash"]) for item in items]
 
@@ -146,10 +146,10 @@ class Files:
         sort: str = "name",
         descending: bool = False,
     ) -> AsyncIterator[Entry]:
-        """Yield a directory's entries, page by page. `filter` is a substring of their names.
+        """Yield the entries of a directory, fetched page by page. `filter` is a substring of their names.
 
-        `sort`: name, size, mtime, atime, type, user or group. Entries that change during the listing may be missing or
-        appear twice.
+        `sort` is name, size, mtime, atime, type, user or group. If the directory changes meanwhile, entries may be
+        missing or appear twice.
         """
         query: dict[str, Any] = {"path": path, "pagesize": _PAGE_ENTRIES, "sortby": sort}
         query |= {"descending": "true"} if descending else {}
@@ -161,14 +161,14 @@ class Files:
                 body: FileListing = await self._transport.call("GET", "storage/list", params=params)
             except NotFound as error:
                 if number > 1 and error.code == "page_not_found":
-                    return  # the directory has become smaller
+                    return  # entries were deleted meanwhile
                 raise
             for item in body["files"]:
                 yield _entry(item)
             number = body["page"]["next_page_number"]
 
     async def walk(self, path: str = "/") -> AsyncIterator[Entry]:
-        """Yield everything below a directory, each directory before its contents. Links are not followed."""
+        """Yield all entries in a directory tree, each directory before its contents. Links are not followed."""
         waiting = [path]
         while waiting:
             below: builtins.list[str] = []
@@ -190,7 +190,7 @@ class Files:
         return True
 
     async def summary(self, path: str) -> Summary:
-        """Return a directory's counts and sizes. Not available on S3 and ADLS."""
+        """Return counts and sizes of a directory tree. Not available on S3 and ADLS."""
         params = {"path": path}
         body: ContentSummaryResponse = await self._transport.call("GET", "storage/content_summary", params=params)
         return Summary(body["directoryCount"], body["fileCount"], body["length"], body["spaceConsumed"])
@@ -204,10 +204,9 @@ class Files:
         encoding: str = "utf-8",
         compression: str | None = None,
     ) -> Text:
-        """Return a section of a file as text, at most 1 MiB. Compressed files are decompressed: gzip, bz2, snappy,
-        avro, parquet.
+        """Return a section of at most 1 MiB of a file as text. gzip, bz2, snappy, avro and parquet are decoded.
 
-        Raises ApiError with the code `not_text` if the bytes are not text.
+        Raises ApiError with the code `not_text` if the bytes are not text in `encoding`.
         """
         query = {"path": path, "offset": offset, "length": length, "encoding": encoding}
         query |= {"compression": compression} if compression else {}
@@ -215,7 +214,7 @@ class Files:
         return Text(body["contents"], body["offset"], body["end"], body["compression"])
 
     async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes from `offset`, all or `length` of them, as stored."""
+        """Return `length` stored bytes from `offset` on; by default, all bytes up to the end."""
         if length == 0:
             return b""
         stop = None if length is None else offset + length
@@ -224,7 +223,10 @@ class Files:
             return b"".join([chunk async for chunk in chunks])
 
     async def open(self, path: str) -> RemoteFile:
-        """Open a file for reading in chunks and from any position, for `async with`. Memory holds one chunk."""
+        """Open a file to read in chunks and from any position, with `async with`. Memory holds one chunk.
+
+        Raises IsADirectoryError.
+        """
         entry = await self.stat(path)
         if entry.is_directory:
             raise IsADirectoryError(entry.path)
@@ -239,12 +241,12 @@ class Files:
         resume: bool = True,
         on_bytes: OnBytes | None = None,
     ) -> Path:
-        """Write a file to this machine: to `target`, or into it if it is a directory, by default into the current
-        directory.
+        """Download a file to the path `target` or, if it is a directory, into it; by default, the current directory.
 
-        The file appears once it is complete. After a lost connection, reading resumes. If a download stops early,
-        received bytes of 1 MiB or more are kept in a hidden file in the same directory. The same download resumes with
-        this file while the server has the same file (`resume`). With `sha256` the bytes must have that digest.
+        The file appears only once it is complete. A download continues after a lost connection. If it fails and
+        `resume` is set, 1 MiB or more of received bytes are kept in a hidden file in the same directory, and a later
+        call with the same arguments continues from there if the file is unchanged. Raises WrongDigest if `sha256` is
+        given and does not match.
         """
         place = Path(target or ".")
         if await anyio.Path(place).is_dir():
@@ -263,14 +265,14 @@ class Files:
         part_bytes: int = uploads.PART_BYTES,
         on_bytes: OnBytes | None = None,
     ) -> Uploaded:
-        """Store a local file, bytes, or the content of an object with `read`.
+        """Upload a local file, bytes, or the content of a file object.
 
-        `destination` is the path of the new file, or of a directory with a trailing slash. The file appears once it is
-        complete and its SHA-256 matches the bytes that were read. It is sent in parts of `part_bytes`, three at a time,
-        which are held in memory. A part is sent again after a lost connection. If this program has already uploaded
-        parts of a local file, only the rest is sent, within 24 hours (`resume`).
+        `destination` is the path of the new file, or of a directory if it ends with a slash. The file appears only once
+        it is complete and its SHA-256 matches the bytes that were read. It is sent in parts of `part_bytes`, three at a
+        time, which are held in memory. A part is sent again after a lost connection. If `resume` is set, parts of a
+        local file that were uploaded within the last 24 hours, by this or an earlier process, are not sent again.
 
-        Raises Conflict if the file already exists, unless `overwrite`.
+        Raises Conflict if the file already exists and `overwrite` is not set.
         """
         return await uploads.upload(
             self._transport,
@@ -283,7 +285,7 @@ class Files:
         )
 
     async def mkdir(self, path: str, *, exist_ok: bool = False) -> str:
-        """Create a directory, and its missing parents if the store has real directories."""
+        """Create a directory and, if the store has real directories, its missing parents. Return the path."""
         try:
             body: PathResponse = await self._transport.call(
                 "POST", "storage/mkdir", {"path": path}, is_repeatable=exist_ok
@@ -295,12 +297,12 @@ class Files:
         return body["path"]
 
     async def touch(self, path: str) -> str:
-        """Create an empty file. Raises Conflict if it exists."""
+        """Create an empty file and return its path. Raises Conflict if the file exists."""
         body: PathResponse = await self._transport.call("POST", "storage/touch", {"path": path})
         return body["path"]
 
     async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> int:
-        """Replace an existing file's text, at most 10 MiB, atomically; return its size."""
+        """Replace the content of an existing file atomically with at most 10 MiB of text. Return the size in bytes."""
         fields = {"path": path, "contents": text, "encoding": encoding}
         body: SaveResponse = await self._transport.call("POST", "storage/save", fields, is_repeatable=True)
         return body["size"]
@@ -308,8 +310,9 @@ class Files:
     async def rename(
         self, path: str, new_path: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """Rename an entry within its directory or, if `new_path` has a slash, to another path in the store; return
-        the new path.
+        """Rename an entry within its directory or, if `new_path` contains a slash, to that path in the same store.
+
+        Returns the new path.
         """
         body: TransferResponse = await self._change("storage/rename", _transfer(path, new_path, overwrite), on_items)
         return body["path"]
@@ -317,9 +320,10 @@ class Files:
     async def move(
         self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """Move into an existing directory, or to a new path, possibly in another store; return the new path.
+        """Move an entry into an existing directory or to a new path, possibly in another store. Return the new path.
 
-        A move between stores deletes a file only after its copy was read back. It continues if this task is canceled.
+        A move between stores deletes a file only after its copy has been read back and verified. If this task is
+        canceled, the move continues on the server.
         """
         body: TransferResponse = await self._change("storage/move", _transfer(source, destination, overwrite), on_items)
         return body["path"]
@@ -327,7 +331,7 @@ class Files:
     async def copy(
         self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """Like `move`, but keep the source. Raises PartlyCopied."""
+        """Copy an entry; the arguments are those of `move`. Raises PartlyCopied."""
         body: Mapping[str, Any] = await self._change(
             "storage/copy", _transfer(source, destination, overwrite), on_items
         )
@@ -336,10 +340,10 @@ class Files:
         return body.get("path", destination)
 
     async def remove(self, path: str, *, skip_trash: bool | None = None, on_items: OnItems | None = None) -> Removed:
-        """Delete a file, or a directory with everything in it.
+        """Delete a file, or a directory and its contents.
 
-        Entries are moved to the trash if the store has one (HDFS, local root), unless `skip_trash`. With
-        `skip_trash=False`, nothing is deleted on a store without a trash.
+        By default, entries are moved to the trash if the store has one (HDFS, local root). `skip_trash=True` deletes
+        them permanently; `skip_trash=False` deletes nothing on a store without a trash.
         """
         fields: dict[str, Any] = {"path": path}
         if skip_trash is not None:
@@ -353,20 +357,18 @@ class Files:
         return body["path"]
 
     async def trash(self, path: str) -> str | None:
-        """Return the user's trash for entries like this one, or None if it is still empty."""
+        """Return the path of the user's trash for this path; None if the trash does not exist yet."""
         body: TrashPathResponse = await self._transport.call("GET", "storage/trash/path", params={"path": path})
         return body["trash_path"]
 
     async def purge_trash(self, path: str | None = None) -> int:
-        """Empty the user's trash on the store of `path`, or on the default store; return the number of deleted
-        entries.
-        """
+        """Empty the user's trash in the store of `path`, by default the default store; return how many were deleted."""
         fields = {} if path is None else {"path": path}
         body: PurgeResponse = await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True)
         return body["purged"]
 
     async def chmod(self, path: str, mode: int, *, recursive: bool = False) -> str:
-        """Change permissions, for example to `0o640`; return the new mode in octal digits."""
+        """Set permissions, for example `0o640`. Return the new mode in octal."""
         fields = {"path": path, "mode": f"{mode:o}", "recursive": recursive}
         body: ChmodResponse = await self._transport.call("POST", "storage/chmod", fields, is_repeatable=True)
         return body["mode"]
@@ -374,13 +376,13 @@ class Files:
     async def chown(
         self, path: str, *, owner: str | None = None, group: str | None = None, recursive: bool = False
     ) -> None:
-        """Change the owner, the group or both."""
+        """Set the owner, the group or both."""
         fields = {"path": path, "user": owner, "group": group, "recursive": recursive}
         given = {name: value for name, value in fields.items() if value is not None}
         await self._transport.call("POST", "storage/chown", given, is_repeatable=True)
 
     async def _change(self, path: str, fields: Mapping[str, Any], on_items: OnItems | None) -> "Answer":
-        """Make a call, and follow the operation if it takes longer than one call may."""
+        """Make a call and return its final body. If the server responds with an operation id, poll the operation."""
         body: Answer = await self._transport.call("POST", path, {**fields, "wait": _WAIT_S}, wait_s=_WAIT_S)
         pause_s = _FIRST_PAUSE_S
         operation_id = body.get("operation_id")
@@ -413,7 +415,7 @@ _STATUSES = {
 
 
 def _outcome(result: Any) -> Mapping[str, Any]:
-    """Return a followed operation's final body. Raises the errors that the call itself would have raised."""
+    """Return the final body of a polled operation. Raises the errors that the call itself would have raised."""
     if not isinstance(result, Mapping):
         return {"items": result}
     if result.get("status"):

@@ -1,4 +1,4 @@
-"""The user's statements (Contract editor 11)."""
+"""The history of the user's statements (Contract editor 11)."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ _PAGE_ENTRIES = 100
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One statement. `Connection.statement(entry.operation_id)` attaches to it while its result is kept."""
+    """One statement. `Connection.statement(entry.operation_id)` gives access to its result while this is kept."""
 
     operation_id: str
     history_id: int
@@ -53,10 +53,9 @@ class History:
         is_active: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[HistoryEntry]:
-        """Yield the user's statements, newest first, each once. `text` is a case-insensitive substring of the
-        statement.
+        """Yield the user's statements, newest first and each only once. `text` is a case-insensitive substring.
 
-        `is_active`: only waiting or running statements.
+        If `is_active` is set, only waiting and running statements are returned.
         """
         query = _query(text, connector, dialect, is_active=is_active)
         number, left = 1, limit
@@ -68,7 +67,7 @@ class History:
             for item in items:
                 place = (item["data"]["lastExecuted"], item["id"])
                 if last is not None and place >= last:
-                    continue  # newer statements moved it to this page, and it was already returned
+                    continue  # already returned: newer statements have shifted this entry to the next page
                 last = place
                 yield _entry(item)
                 if left is not None:
@@ -82,7 +81,7 @@ class History:
     async def count(
         self, text: str = "", *, connector: str | None = None, dialect: str | None = None, is_active: bool = False
     ) -> int:
-        """Return the number of statements that `search` would return."""
+        """Return the number of statements that `search` would yield without a limit."""
         params = {**_query(text, connector, dialect, is_active=is_active), "limit": 1}
         body: HistoryResponse = await self._transport.call("GET", "editor/get_history", params=params)
         return body["count"]

@@ -1,6 +1,6 @@
-"""Creates tables from files: delimited text, workbooks, Parquet, Arrow, Avro, JSON Lines (Contract importer).
+"""Imports files into tables: delimited text, Excel, Parquet, Arrow, Avro, JSON Lines (Contract importer).
 
-A file is either local and first sent to the server, or it is in one of the server's stores.
+A file is either local, and then uploaded first, or in one of the stores of the server.
 """
 
 import datetime as dt
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
 IfExists = Literal["error", "append", "replace"]
 _WORKED_WITHIN_S = 90.0
-"""A workbook is read within 60 s or rejected."""
+"""The server takes at most 60 s to read a workbook."""
 _OF_HEADER = frozenset(
     {
         "file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows",
@@ -46,7 +46,7 @@ _STORE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True)
 class ImportFile:
-    """A file that the importer can read. An upload is kept for 24 hours after its last use."""
+    """A file that the importer can read. An uploaded file is kept for 24 hours after its last use."""
 
     path: str
     import_type: Literal["local", "remote"]
@@ -55,76 +55,76 @@ class ImportFile:
 
 
 class _Fields:
-    """A dataclass whose fields are the call's fields."""
+    """Base of dataclasses whose attributes are fields of a call."""
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that are set, by their names in the contract."""
+        """Return the fields that are not None, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class FileOptions(_Fields):
-    """How a file is read. The server detects missing options."""
+    """How a file is read. Options that are None are detected by the server."""
 
     file_type: FileType | None = None
     has_header: bool | None = None
     sheet_name: str | None = None
-    """A workbook's sheet, by default the first one."""
+    """Worksheet of a workbook; by default the first."""
     field_separator: str | None = None
     quote_char: str | None = None
-    """`\\0` disables quoting."""
+    """Quote character; `\\0` for none."""
     record_separator: str | None = None
     encoding: str | None = None
     date_format: str | None = None
-    """A strftime format: `%d/%m/%Y`."""
+    """Format of dates as in strftime, such as `%d/%m/%Y`."""
     number_format: str | None = None
-    """The number 1234.5 as written in the file: `1.234,5`."""
+    """The number 1234.5 in the notation of the file, such as `1.234,5`."""
     skip_rows: int | None = None
-    """Lines in a text, or rows in a worksheet, above the table."""
+    """Number of text lines or worksheet rows above the table."""
     comment: str | None = None
-    """The prefix of comment lines; `\\0` for none."""
+    """Prefix of comment lines; `\\0` for none."""
     escape: str | None = None
-    """The escape character, usually a backslash; `\\0` for none."""
+    """Escape character, usually a backslash; `\\0` for none."""
     null_words: Sequence[str] | None = None
-    """Cells that mean NULL in every column; an empty list for none."""
+    """Cell texts that mean NULL in every column; an empty list for none."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A file's detected format."""
+    """The detected format of a file."""
 
     options: FileOptions
-    """The file's type and separators; for a workbook, the first sheet."""
+    """File type and separators; for a workbook, the first sheet."""
     sheet_names: tuple[str, ...] = ()
     confidence: float = 1.0
 
 
 @dataclass(frozen=True)
 class ImportColumn(_Fields):
-    """A column of the new table. Missing values are as in the preview."""
+    """A column of the table. Attributes that are None are taken from the preview."""
 
     source: str | int
-    """The column's name in the preview, or its position in the file, starting at 1."""
+    """Name of the column in the preview, or its 1-based position in the file."""
     name: str | None = None
     type: str | None = None
-    """A type in the connector's dialect: `INT`, `numeric(12,2)`, `varchar(20)`."""
+    """A type in the connector's dialect, such as `INT`, `numeric(12,2)` or `varchar(20)`."""
     nullable: bool = True
     format: str | None = None
     precision: int | None = None
     scale: int | None = None
     null_words: Sequence[str] | None = None
-    """Cells that mean NULL in this column."""
+    """Cell texts that mean NULL in this column."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """A file's first rows as they would appear in a table."""
+    """How a file would be imported: the options, the columns and the first rows."""
 
     options: FileOptions
     columns: tuple[ImportColumn, ...]
-    """The columns, which can be changed (`dataclasses.replace`) and passed to `load`."""
+    """Columns, which can be modified with `dataclasses.replace` and passed to `load`."""
     rows: tuple[tuple[str, ...], ...]
-    """The texts in the file."""
+    """The first rows, at most 50, as text."""
     warnings: "tuple[PreviewWarning, ...]"
 
 
@@ -133,25 +133,25 @@ class Loaded:
     """A successful import."""
 
     table: str
-    """`database.table`, or only the table if no database was given."""
+    """`database.table`, or only the table name if no database was given."""
     rows_read: int
     rows_loaded: int
     rows_bad: int
-    """Rows that did not fit. The operation's log contains the first of them."""
+    """Number of invalid rows, which were skipped. The log of the operation contains the first of them."""
     operation_id: str
-    """`Connection.statement(loaded.operation_id)` provides the log."""
+    """Id for `Connection.statement`, which gives access to the log."""
 
 
 class Start(Protocol):
-    """Starts an operation exactly once, even if the call is interrupted and repeated."""
+    """Starts an operation exactly once, even if the request is repeated after a lost connection."""
 
     def __call__(self, path: str, fields: Mapping[str, Any], /) -> Awaitable[Statement]: ...
 
 
 class Imports:
-    """Implements `Connection.imports`. A source is a local path, bytes, an object with `read`, or a store path.
+    """Implements `Connection.imports`. A source is a local path, bytes, a file object, or a store path.
 
-    A text is a store path if it starts with a store's scheme such as `s3a://`, or with `is_remote=True`.
+    A string is a store path if it starts with a scheme such as `s3a://`, or if `is_remote` is set.
     """
 
     def __init__(self, transport: Transport, start: Start) -> None:
@@ -159,9 +159,7 @@ class Imports:
         self._start = start
 
     async def upload(self, source: Source, *, name: str | None = None, on_bytes: OnBytes | None = None) -> ImportFile:
-        """Send a local file to the server, to be used by several calls. After a lost connection the upload starts
-        again from 0 bytes.
-        """
+        """Upload a local file that several calls will use. After a lost connection, the upload starts again."""
         async with opened(source) as content:
             files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
@@ -169,7 +167,7 @@ class Imports:
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
 
     async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
-        """Return a file's type, and its separators or sheets."""
+        """Detect the type of a file, and its separators or sheets."""
         return await self._guess(await self._file(source, is_remote), None)
 
     async def _guess(self, file: ImportFile, encoding: str | None) -> Guess:
@@ -185,7 +183,7 @@ class Imports:
     async def options(
         self, source: "ImportFile | Source", options: FileOptions | None = None, *, is_remote: bool = False
     ) -> FileOptions:
-        """Return all file options that `preview` and `load` need. Options missing in `options` are detected."""
+        """Return the file options for `preview` and `load`. Options that are not set in `options` are detected."""
         return await self._detected(await self._file(source, is_remote), options or FileOptions())
 
     async def preview(
@@ -196,7 +194,7 @@ class Imports:
         options: FileOptions | None = None,
         is_remote: bool = False,
     ) -> Preview:
-        """Return the columns, with types in the connector's dialect, and at most 50 rows."""
+        """Return the columns with types in the connector's dialect, and at most 50 rows."""
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
         query = {**detected.given(), "connector": connector}
@@ -209,7 +207,7 @@ class Imports:
         )
 
     async def types(self, connector: str) -> list[str]:
-        """Return the available column types for a connector or a dialect."""
+        """Return the names of the column types of a connector or dialect."""
         body = await self._transport.call("GET", "importer/sql_type_mapping/", params={"connector": connector})
         return body["items"]
 
@@ -224,7 +222,7 @@ class Imports:
         max_bad_rows: int | None = None,
         is_remote: bool = False,
     ) -> Statement:
-        """Start an import without waiting for it. The arguments are the same as for `load`."""
+        """Start an import without waiting for its end. The arguments are those of `load`."""
         connector, database, table = parts_of(target)
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
@@ -258,14 +256,15 @@ class Imports:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> Loaded:
-        """Create a table from a file, or insert its rows into a table, and wait for completion.
+        """Create a table from a file, or append the rows to a table, and wait for completion.
 
-        `target` is `connector.table` or `connector.database.table`, or a sequence of these names if a name contains
-        dots. `columns` are the table's columns in table order, by default all columns in the file. `max_bad_rows` is
-        how many rows may not fit: -1 for any number, None for a few. The operation's log lists these rows. A failed
-        import leaves nothing behind. Canceling the waiting task cancels the import.
+        `target` is `connector.table` or `connector.database.table`, or a sequence of these names if one contains a dot.
+        `columns` are the columns in table order, by default all columns of the file. `max_bad_rows` is the maximum
+        number of invalid rows, which are skipped and logged: -1 for no limit, None for a few. A failed import leaves
+        nothing behind. Canceling the waiting task cancels the import.
 
-        Raises ApiError (`table_exists`, `file_not_found`, …) before anything is started, StatementError afterwards.
+        Raises ApiError (`table_exists`, `file_not_found`, …) if the import cannot be started, and StatementError if it
+        fails later.
         """
         statement = await self.submit(
             source,
@@ -310,13 +309,13 @@ class Imports:
 
 
 def _known(facts: Mapping[str, Any], kind: type[FileOptions] | type[ImportColumn]) -> dict[str, Any]:
-    """Return the facts that are fields of `kind`."""
+    """Return the members of `facts` that are fields of `kind`."""
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in facts.items() if name in names}
 
 
 def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:
-    """Return the connector, the database and the table. The database may contain dots (trino: `catalog.schema`).
+    """Return the connector, database and table of a target. The database may contain dots (trino: `catalog.schema`).
 
     Raises ValueError.
     """

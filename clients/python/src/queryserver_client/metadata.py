@@ -1,4 +1,4 @@
-"""A data source's contents: databases, tables, columns, functions, samples (Contract editor 10)."""
+"""Metadata of a data source: databases, tables, columns, functions, samples (Contract editor 10)."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ _ANSWERED_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class TableName:
-    """A listed table or view."""
+    """A table or view in a list."""
 
     name: str
     type: str
-    """Table, View or Materialized_view."""
+    """`Table`, `View` or `Materialized_view`."""
     comment: str
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column. Values are None if the engine does not report them."""
+    """A column of a table. Attributes that the engine does not report are None."""
 
     name: str
     type: str
@@ -58,14 +58,14 @@ class Table:
     columns: tuple[TableColumn, ...]
     primary_keys: tuple[str, ...]
     foreign_keys: tuple[tuple[str, str], ...]
-    """Columns, and the `database.table.column` that each column references."""
+    """Pairs of a column and the `database.table.column` that it references."""
     location: str | None
-    """A store path."""
+    """Path of the data in a store, if known."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function. Texts are empty if the engine does not report them."""
+    """A function. Attributes that the engine does not report are empty."""
 
     name: str
     signature: str
@@ -74,7 +74,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some of a table's rows, or a column's values."""
+    """Some rows of a table, or some values of a column."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -82,24 +82,24 @@ class Sample:
 
 
 class Metadata:
-    """Implements `Connection.metadata`. `connector` is as in `Connection.query`.
+    """Implements `Connection.metadata`. `connector` has the same meaning as in `Connection.query`.
 
-    Responses may be some minutes old, unless `refresh` is set. Raises StatementError with the code
-    `credentials_required` if the data source requires the user's login.
+    Responses may be some minutes old unless `refresh` is set. All methods raise StatementError with the code
+    `credentials_required` if the data source requires a login of the user.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def databases(self, connector: str, prefix: str = "", *, refresh: bool = False) -> AsyncIterator[str]:
-        """Yield database names, or schema names if an engine has schemas instead. `prefix` is case-insensitive."""
+        """Yield the names of databases, or of schemas if the engine has these instead. `prefix` is case-insensitive."""
         async for name in self._names(connector, (), _databases, prefix, refresh=refresh):
             yield name
 
     async def tables(
         self, connector: str, database: str, prefix: str = "", *, refresh: bool = False
     ) -> AsyncIterator[TableName]:
-        """Yield a database's tables and views."""
+        """Yield the tables and views of a database. `prefix` is case-insensitive."""
         async for item in self._names(connector, (database,), _tables, prefix, refresh=refresh):
             yield TableName(item["name"], item["type"], item["comment"])
 
@@ -133,13 +133,13 @@ class Metadata:
         return (await self.table(connector, database, table, refresh=refresh)).columns
 
     async def functions(self, connector: str, database: str | None = None) -> list[Function]:
-        """Return the engine's functions, or only those defined in a database."""
+        """Return the functions of the engine, or only those that are defined in a database."""
         path = () if database is None else (database,)
         body: FunctionList = await self._autocomplete(connector, path, {"operation": "functions"})
         return [Function(item["name"], item["signature"], item["return_type"]) for item in body["functions"]]
 
     async def sample(self, connector: str, database: str, table: str, column: str | None = None) -> Sample:
-        """Return at most 100 of a table's rows, or a column's distinct values."""
+        """Return at most 100 rows of a table, or of the distinct values of a column."""
         names = (database, table) if column is None else (database, table, column)
         fields = {"escape": False, "big_numbers": "number"}
         body: SampleResponse = await self._call("editor/sample", connector, names, fields)

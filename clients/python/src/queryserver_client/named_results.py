@@ -1,4 +1,4 @@
-"""Makes earlier results available as a statement's tables: `{orders}` in its text (Contract editor 6.5)."""
+"""Lets a statement read earlier results as tables, written as `{orders}` in the SQL (Contract editor 6.5)."""
 
 import re
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from uuid import UUID
 
 
 class HasOperation(Protocol):
-    """Implemented by Result and Statement, both async and sync."""
+    """Anything with an operation id: the async and sync classes Result and Statement."""
 
     @property
     def operation_id(self) -> str: ...
 
 
 NamedResults = Mapping[str, "HasOperation | str"]
-"""Results, statements or operation ids, by their names in the text."""
+"""Results, statements or operation ids, by their names in the SQL."""
 
 _PIECES = re.compile(
     r"""
@@ -27,10 +27,10 @@ _PIECES = re.compile(
 
 
 def with_results(sql: str, results: "NamedResults | None") -> str:
-    """Return the text, with each `{name}` outside quotes and comments replaced by the address of its result.
+    """Replace each `{name}` outside quotes and comments with the address of the result of this name.
 
-    Other braces are kept, because DuckDB uses them for structs. Raises ValueError for an unused result or an invalid
-    id, and the result's error if it lacks rows that its caller did not exclude.
+    Other braces are kept, because DuckDB uses them for structs. Raises ValueError for an unused name or an invalid id,
+    NoResultSet if a result has no rows to read, and Truncated if the server truncated it unexpectedly.
     """
     if not results:
         return sql

@@ -1,8 +1,8 @@
-"""Parses the types inside arrays, maps and structs from the engine's type text.
+"""Decodes values in arrays, maps and structs, whose types are parsed from the engine's own type name.
 
-Typed JSON names a column's type, but not its elements' types. The engine's own text does: `STRUCT(a DECIMAL(10,2), b
-DATE[])` (duckdb), `numeric[]` (postgresql), `array(row(a decimal(10,2)))` (trino), `map<string,array<decimal(10,2)>>`
-(hive). Values of unrecognized types stay unchanged, as text with all digits.
+Typed JSON specifies the type of a column, but not the types of nested elements. The engine's type name does:
+`STRUCT(a DECIMAL(10,2), b DATE[])` (duckdb), `numeric[]` (postgresql), `array(row(a decimal(10,2)))` (trino),
+`map<string,array<decimal(10,2)>>` (hive). Values of unknown types are returned unchanged, as in the JSON.
 """
 
 import re
@@ -21,12 +21,13 @@ _MAX_CHARACTERS = 100_000
 
 
 class _Unreadable(Exception):
-    """The text has an unknown form."""
+    """The type name has an unknown syntax."""
 
 
 def nested_decoder(native_type: str) -> Cell | None:
-    """Return the function that converts a column's elements, or None if they need no conversion or the text cannot
-    be parsed.
+    """Return the function that decodes cells of a nested type.
+
+    None if no conversion is necessary, or if the type name cannot be parsed.
     """
     reader = _Reader(native_type)
     try:
@@ -37,7 +38,7 @@ def nested_decoder(native_type: str) -> Cell | None:
 
 
 class _Reader:
-    """A recursive descent parser for the words of a type."""
+    """A recursive descent parser for type names, which returns decoders."""
 
     def __init__(self, text: str) -> None:
         self._words = _TOKEN.findall(text) if len(text) <= _MAX_CHARACTERS else []
@@ -48,7 +49,7 @@ class _Reader:
         return self._place == len(self._words)
 
     def type(self) -> Cell | None:
-        """Parse a complete type, including a following `[]`."""
+        """Parse a complete type, including a trailing `[]`."""
         word = self._next().lower()
         if word in _ARRAYS and self._peek() in _CLOSES:
             decode = _array(self._between(self.type)[0])
@@ -66,7 +67,7 @@ class _Reader:
         return decode
 
     def _scalar(self, word: str) -> Cell | None:
-        """Parse a type with one or more words and its numbers: `timestamp(3) with time zone`."""
+        """Parse the rest of a scalar type, which may have several words and numbers: `timestamp(3) with time zone`."""
         words = [word]
         while (peeked := self._peek()) not in {"", ",", ")", ">", "["}:
             if peeked == "(":
@@ -76,7 +77,7 @@ class _Reader:
         return scalars.decoder_of_words(tuple(words))
 
     def _field(self) -> tuple[str, Cell | None]:
-        """Parse `name type` or `name: type`."""
+        """Parse a struct field: `name type` or `name: type`."""
         name = self._next()
         if name[0] in '"`':
             name = name[1:-1].replace(name[0] * 2, name[0])
@@ -126,7 +127,7 @@ def _array(item: Cell | None) -> Cell | None:
 
 
 def _map(value: Cell | None) -> Cell | None:
-    """Return the map's decoder. Keys are text in JSON, regardless of their engine type, and stay text."""
+    """Return the decoder of a map. Keys stay strings, as in JSON, whatever their type on the engine."""
     if value is None:
         return None
 

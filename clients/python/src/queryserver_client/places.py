@@ -1,6 +1,4 @@
-"""Where a download is written until it is complete: a hidden file next to its target, which a later process can
-resume.
-"""
+"""The hidden file next to its target to which a download is written, and which a later process can continue."""
 
 import hashlib
 import os
@@ -14,24 +12,26 @@ from typing import BinaryIO, cast
 
 try:
     import fcntl
-except ImportError:  # Windows has different locks, so a later process there starts again
+except ImportError:  # Windows has no fcntl locks, so downloads are not continued by a later process
     fcntl = None  # type: ignore[assignment]
 
 _WORTH_KEEPING = 1024 * 1024
-"""Smaller parts are downloaded again faster than users would wonder about a hidden file."""
+"""Minimum size of a partial file to keep. Smaller ones are quickly downloaded again, and would only be clutter."""
 _DIGITS = 24
-"""Number of digits in names that a later process finds again. Other names have fewer."""
+"""Number of hex digits in the name of a file that a later process can continue. Other names have fewer digits."""
 
 
 class Place:
-    """The location of one file. A link stays a link, and the replaced file's permissions and group are preserved.
+    """Writes one file next to its target, and then replaces the target.
 
-    If the target is not a regular file, such as `/dev/null` or a named pipe, the bytes are written directly. All
-    methods block, and may be called by several threads. `leave` also ends an abandoned `open`.
+    If the target is a symbolic link, the file that it points to is replaced. The permissions and the group of the
+    replaced file are preserved. A target that is not a regular file, such as `/dev/null` or a named pipe, is written
+    directly. All methods block, and may be called by several threads. `leave` also cleans up after an `open` whose
+    caller no longer waits for it.
     """
 
     def __init__(self, target: Path, *, is_kept: bool = False) -> None:
-        """`is_kept`: an incomplete file is kept for a later download of the same bytes."""
+        """If `is_kept` is set, an incomplete file is kept for a later download of the same bytes."""
         self._is_kept = is_kept and fcntl is not None
         try:
             self._facts: os.stat_result | None = target.stat()
@@ -39,24 +39,25 @@ class Place:
             self._facts = None
         mode = None if self._facts is None else self._facts.st_mode
         self.is_direct = mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        # The target of `/dev/fd/63` has no name that could be opened.
+        # Not resolved for pipes and devices: the target of `/dev/fd/63` has no name that could be opened.
         self._target = target if self.is_direct else Path(os.path.realpath(target))
         self._guard = threading.Lock()
         self._part: Path | None = None
         self._second: BinaryIO | None = None
-        """A second handle for the partial file. Its lock lasts until the file has become the target."""
+        """A duplicate of the partial file's descriptor, which keeps the lock until the file has become the target."""
         self._file: BinaryIO | None = None
-        """The result of `open`, in case its caller never received it."""
+        """The file that `open` returned, in case the caller never received it."""
         self._is_left = False
 
     def open(self, source: str = "") -> tuple[BinaryIO, int]:
-        """Return an unbuffered file, and the number of its existing bytes, after which the next byte is appended.
+        """Open the file for unbuffered writing at its end. Return the file and the number of its existing bytes.
 
-        `source` identifies the expected bytes, not only their origin: an address with an ETag. Users who may not read
-        the replaced file may not read the new one.
+        `source` must identify the bytes, not only their origin, for example by an address with an ETag; an existing
+        partial file is continued only if its source was the same. Users without access to the replaced file have no
+        access to the new file.
         """
         kept = 0
-        # Opening a target that is not a regular file may wait for a reader.
+        # Outside the lock, because opening a named pipe waits for a reader.
         direct = cast("BinaryIO", self._target.open("wb", buffering=0)) if self.is_direct else None
         with self._guard:
             self._forget()
@@ -70,7 +71,7 @@ class Place:
         return file, kept
 
     def take(self) -> None:
-        """Complete the file by moving it to its target."""
+        """Replace the target with the completed file."""
         with self._guard:
             if self._part is not None:
                 self._give_permissions(self._part)
@@ -81,7 +82,7 @@ class Place:
                     self._forget_others()
 
     def leave(self, *, is_wrong: bool = False) -> None:
-        """Remove or keep an incomplete file. `is_wrong`: the existing bytes are useless."""
+        """Close an incomplete file, and keep or remove it. If `is_wrong` is set, it is always removed."""
         with self._guard:
             self._is_left = True
             if self._file is not None:
@@ -93,7 +94,7 @@ class Place:
             self._forget()
 
     def _claimed(self, source: str) -> BinaryIO | None:
-        """Return the kept file for these bytes, or None if another process is writing it or it cannot be locked."""
+        """Open or create the partial file for these bytes. None if another process has locked it, or locking fails."""
         part = self._beside(hashlib.sha256(source.encode()).hexdigest()[:_DIGITS])
         file = _locked(part, os.O_CREAT, self._first_mode)
         if file is not None:
@@ -110,9 +111,7 @@ class Place:
 
     @property
     def _first_mode(self) -> int:
-        """Return the initial mode. A file that will get another file's permissions is only accessible to its owner
-        until then.
-        """
+        """The initial mode. A file that will replace another is accessible only to its owner until it is complete."""
         return 0o666 if self._facts is None else 0o600
 
     def _give_permissions(self, part: Path) -> None:
@@ -121,9 +120,9 @@ class Place:
         mode = stat.S_IMODE(self._facts.st_mode)
         try:
             os.chown(part, -1, self._facts.st_gid, follow_symlinks=False)
-        except (OSError, AttributeError):  # a group that the user is not in, or Windows, which has none
+        except (OSError, AttributeError):  # the user is not in the group, or Windows, which has no chown
             mode &= ~0o070
-        with suppress(OSError):  # a file system without permissions
+        with suppress(OSError):  # the file system does not support permissions
             part.chmod(mode)
 
     def _forget(self) -> None:
@@ -138,7 +137,7 @@ class Place:
             second.close()
 
     def _forget_others(self) -> None:
-        """Remove files kept for other versions of the same target."""
+        """Remove partial files of other versions of the same target, unless another process has locked them."""
         with suppress(OSError), os.scandir(self._target.parent) as entries:
             for name in [entry.name for entry in entries if entry.name == self._kept_name(Path(entry.name))]:
                 part = self._target.with_name(name)
@@ -150,15 +149,13 @@ class Place:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
     def _kept_name(self, part: Path) -> str:
-        """Return the name of this target's kept file with the same digits, or an empty text. It equals the file's
-        own name if a later process finds the file again.
-        """
+        """Return the name that `part` must have for a later process to find it; empty if it has no such digits."""
         word = part.stem[-_DIGITS:]
         return self._beside(word).name if re.fullmatch("[0-9a-f]+", word) else ""
 
 
 def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
-    """Open our own file exclusively. Return None if another process has it, or locks are not supported."""
+    """Open and lock a file of this user. None if another process has locked it, or if locks are not supported."""
     assert fcntl is not None  # noqa: S101
     while True:
         try:
@@ -179,7 +176,7 @@ def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
             return None
         if _is_at(descriptor, part):
             return cast("BinaryIO", file)
-        file.close()  # it has become the target since
+        file.close()  # the file has become the target meanwhile
 
 
 def _again(file: BinaryIO) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""A server file as a file object. It is read in chunks, from any position, over one connection at a time."""
+"""File objects for files on the server, which are read in chunks and from any position."""
 
 import io
 import os
@@ -20,9 +20,7 @@ _BUFFER_BYTES = 256 * 1024
 
 
 class RemoteFile:
-    """A file opened by `Files.open`. Bytes from two versions of a file are never mixed; ChangedFile is raised
-    instead.
-    """
+    """A file opened by `Files.open`. If the file is replaced on the server, reading raises ChangedFile."""
 
     def __init__(self, transport: Transport, path: str, size: int) -> None:
         self.path = path
@@ -30,7 +28,7 @@ class RemoteFile:
         self._transport = transport
         self._position = 0
         self._is_checked = False
-        """Whether the response has been checked to belong to a file with this size."""
+        """Whether the size in a response has been compared with `size`."""
         self._tag: str | None = None
         self._download: Download | None = None
         self._chunks: AsyncGenerator[bytes, None] | None = None
@@ -43,7 +41,7 @@ class RemoteFile:
         return self._position
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to another position, like `io.IOBase.seek`. The next `read` makes a separate call."""
+        """Move to another position, like `io.IOBase.seek`. The next `read` then makes a new request."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         if base + offset < 0:
             message = f"{base + offset} is before the beginning of the file"
@@ -54,7 +52,7 @@ class RemoteFile:
         return self._position
 
     async def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, or fewer at the end of the file. Without `size`, return all remaining bytes."""
+        """Return the next `size` bytes, or fewer at the end of the file; by default, all remaining bytes."""
         left = max(self.size - self._position, 0)
         wanted = left if size < 0 else min(size, left)
         pieces, began = list[bytes](), self._position
@@ -66,7 +64,7 @@ class RemoteFile:
                 self._position += len(pieces[-1])
                 wanted -= len(pieces[-1])
         except BaseException:
-            self._position = began  # this call's bytes are lost, so the next call reads them again
+            self._position = began  # the bytes of this call are lost, so that the next call reads them again
             raise
         return b"".join(pieces)
 
@@ -79,7 +77,7 @@ class RemoteFile:
             yield chunk
 
     async def close(self) -> None:
-        """Close the connection. Reading continues on another connection."""
+        """Close the current request. A later read makes a new one."""
         chunks, self._chunks, self._rest = self._chunks, None, b""
         if chunks is not None:
             await chunks.aclose()
@@ -93,9 +91,7 @@ class RemoteFile:
         await self.close()
 
     async def _next(self) -> bytes:
-        """Return at least one byte. Raises ChangedFile if the file's size has changed. A failure closes the
-        connection.
-        """
+        """Return at least one byte. Raises ChangedFile if the file was replaced. An error closes the request."""
         if self._rest:
             return self._rest
         if self._chunks is None:

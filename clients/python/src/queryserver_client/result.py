@@ -1,7 +1,7 @@
-"""A finished statement's rows, in the form that the caller chooses.
+"""The result of a finished statement, as rows, dicts, data frames, Arrow data or a file.
 
-A result already holds its first rows: `columns` and, for a small result, all rows take no further call. Everything that
-may call the server is awaited.
+A result already contains its columns and first rows, so a small result needs no further request. All methods that may
+call the server are async.
 """
 
 import os
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
 
 _MANY_CELLS = 1_000_000
-"""Results with at least this many cells are worth the additional call for the file's size."""
+"""Results with at least this many cells are worth the additional request for the size of the file."""
 PAGE_ROWS = 10_000
-"""Rows per page. Larger pages would only be held longer."""
+"""Rows per page. Larger pages would only use memory for longer."""
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -45,13 +45,11 @@ FORMATS: Mapping[str, str] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-"""The download format by file suffix."""
+"""Download format by file suffix."""
 
 
 class Result:
-    """A result created by `Statement.result` or `Connection.query`. `async with` closes it: the server deletes the
-    rows.
-    """
+    """A result created by `Statement.result` or `Connection.query`. With `async with`, its rows are finally deleted."""
 
     def __init__(
         self,
@@ -65,9 +63,9 @@ class Result:
         self.statement = statement
         self.status = status
         self.columns: tuple[Column, ...] = columns_of(first["meta"]) if first else ()
-        """Empty for a statement without a result set."""
+        """Empty if the statement has no result set."""
         self.allow_truncated = allow_truncated
-        """Whether rows are returned even if the server kept only the first ones."""
+        """Whether rows are returned even if the server truncated the result."""
         self._transport = transport
         self._first: list[Row] = decode_rows(first["data"], self.columns) if first else []
 
@@ -82,42 +80,40 @@ class Result:
 
     @property
     def first_rows(self) -> Sequence[Row]:
-        """The rows included in the response that reported the statement's end. For a small result, these are all
-        rows.
-        """
+        """The rows in the response that reported the end of the statement; all rows if the result is small."""
         return self._first
 
     @property
     def row_count(self) -> int:
-        """The exact number of rows in the result."""
+        """Exact number of rows in the result."""
         return self.status.rows
 
     @property
     def modified_row_count(self) -> int | None:
-        """The number of rows that the statement changed, if the engine reports it."""
+        """Number of rows that the statement changed, if the engine reports it."""
         return self.status.modified_row_count
 
     @property
     def has_rows(self) -> bool:
-        """Whether the statement has a result set, even an empty one."""
+        """Whether the statement has a result set, which may be empty."""
         return self.status.state == "available"
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the server kept only the first rows, because of any limit."""
+        """Whether the server stored only the first rows, because of any limit, including the caller's."""
         return self.status.is_truncated
 
     async def rows(self) -> list[Row]:
-        """Return all rows, as tuples of Python values (`values.py`)."""
+        """Return all rows as tuples of Python values (`values.py`)."""
         return [row async for page in self.pages() for row in page]
 
     async def dicts(self) -> list[dict[str, Any]]:
-        """Return all rows as dicts by column name. If names are equal, the last column wins."""
+        """Return all rows as dicts by column name. If several columns have the same name, the last one wins."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in await self.rows()]
 
     async def scalar(self) -> Any:
-        """Return the first row's first cell, or None if there are no rows."""
+        """Return the first cell of the first row; None if there are no rows."""
         self._require_whole()
         return self._first[0][0] if self._first else None
 
@@ -133,7 +129,7 @@ class Result:
         for start in range(0, len(self._first), rows):
             yield self._first[start : start + rows]
         position = len(self._first)
-        # Stops by number of rows, because the server reports a failure after the last kept row of a truncated result.
+        # Stops at the number of rows, because a request after the last row of a truncated result is a failure.
         while position < self.row_count:
             page = await self.statement.fetch(position, rows)
             data = decode_rows(page["data"], self.columns)
@@ -141,7 +137,7 @@ class Result:
             yield data
 
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """Yield the rows as Arrow record batches, as they arrive. Memory holds some MiB of them."""
+        """Yield the rows as Arrow record batches as they arrive. Memory holds a few MiB of batches."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
             async for batch in items:
@@ -155,17 +151,16 @@ class Result:
             return pa.Table.from_batches([batch async for batch in items], schema)
 
     async def pandas(self, **options: Any) -> "pd.DataFrame":
-        """Return all rows as a pandas DataFrame. `options` are as in `pyarrow.Table.to_pandas`.
+        """Return all rows as a pandas DataFrame. `options` are those of `pyarrow.Table.to_pandas`.
 
-        Without options, an integer column with nulls has a nullable type such as `Int64`. pandas would convert it to
-        floats, which changes large integers.
+        By default, an integer column with nulls gets a nullable type such as `Int64`. As floats, which pandas would
+        otherwise use, large integers would lose digits.
         """
         arrow.optional("pandas", "pandas")
         return arrow.frame(await self.arrow(), options)
 
     async def polars(self) -> "pl.DataFrame":
-        """Return all rows as a polars DataFrame. Decimals with more than 38 digits, which polars does not support, are
-        text.
+        """Return all rows as a polars DataFrame. Decimals of more than 38 digits, which polars lacks, become strings.
 
         Raises ConversionFailed for values that polars cannot represent.
         """
@@ -179,10 +174,11 @@ class Result:
         guard: bool = False,
         on_bytes: Callable[[int, int | None], None] | None = None,
     ) -> Path:
-        """Write the result to a file, by default in the format given by its suffix (`FORMATS`).
+        """Write the result to a file. By default, the file suffix determines the format (`FORMATS`).
 
-        The file appears once it is complete. `guard` protects readers of csv and tsv from cells that spreadsheets
-        interpret as formulas. `on_bytes` is called with the bytes so far and the size, if known.
+        The file appears only once it is complete. `guard` protects readers of csv and tsv files from cells that
+        spreadsheets would interpret as formulas. `on_bytes` is called with the number of bytes so far and, if known,
+        the total.
         """
         kind = format or FORMATS.get(Path(path).suffix.lower())
         if kind is None:
@@ -192,7 +188,7 @@ class Result:
         return await save(self._transport, self._path, path, params=params, on_bytes=on_bytes)
 
     async def close(self) -> None:
-        """Delete the rows at the server. Without this call they are kept until `status.expires_at`."""
+        """Delete the rows on the server. Otherwise, they are kept until `status.expires_at`."""
         await self.statement.close()
 
     async def __aenter__(self) -> "Self":
@@ -224,7 +220,10 @@ class Result:
                 yield item
 
     def require_readable(self) -> None:
-        """Raise NoResultSet, or, unless `allow_truncated`, Truncated if some of the query's rows cannot be read."""
+        """Raise NoResultSet if there is no result set.
+
+        Raise Truncated if a limit that the caller did not set truncated the result and `allow_truncated` is not set.
+        """
         self._require_rows()
         self._require_whole()
 

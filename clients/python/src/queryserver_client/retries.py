@@ -1,8 +1,8 @@
-"""Which calls are repeated, when, and for how long.
+"""Decides which calls are retried, when, and for how long.
 
-A call is repeated if it was not carried out, or if it is idempotent. It was not carried out if the connection was
-refused, or the server responded with 429, or with 503 and a code that says so. Reads and calls with an idempotency key
-are idempotent.
+A call is retried if it was not executed or if it is idempotent. It was not executed if the connection was refused, or
+if the server responded with 429, or with 503 and a code in NOTHING_DONE. Reads and calls with an idempotency key are
+idempotent.
 """
 
 import random
@@ -16,37 +16,35 @@ from email.utils import parsedate_to_datetime
 import anyio
 
 NOTHING_DONE = frozenset({"stopping", "not_ready"})
-"""503 codes with which the server reports that it has not started the call (Contract editor 1.5, platform 1.4)."""
+"""Codes of 503 responses to calls that the server has not executed (Contract editor 1.5, platform 1.4)."""
 LASTING = frozenset({"quota_exceeded"})
-"""429 codes that waiting does not resolve, because the user must close results first."""
+"""Codes of 429 responses that are not retried, because the user must first close results."""
 _PROXY_STATUSES = frozenset({408, 502, 504})
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How long, and how often, a call is repeated. `total_s=0` disables retries."""
+    """For how long and at which intervals a call is retried. `total_s=0` disables retries."""
 
     total_s: float = 60.0
-    """Time from the first failure until the call is given up. A success in between restarts it."""
+    """Seconds after the first failure during which the call is retried. Any progress resets the time."""
     first_s: float = 0.1
     most_s: float = 5.0
-    """The longest pause if the server does not specify one."""
+    """Maximum pause in seconds if the server does not specify one."""
     unreached_s: float = 10.0
-    """Replaces a longer `total_s` until the server has responded for the first time, because the address may be
-    wrong.
-    """
+    """Upper limit of `total_s` until the server has responded once, because the address may be wrong."""
 
     def begin(self) -> "Attempts":
         return Attempts(self)
 
     def for_s(self, *, is_reached: bool) -> float:
-        """Return the number of seconds from the first failure until a call is given up."""
+        """Return for how many seconds after the first failure a call is retried."""
         return self.total_s if is_reached else min(self.total_s, self.unreached_s)
 
 
 class Attempts:
-    """One call's tries."""
+    """The attempts of one call."""
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
@@ -55,12 +53,12 @@ class Attempts:
         self.made = 0
 
     async def pause(self, retry_after_s: float | None = None, *, is_reached: bool = True) -> bool:
-        """Wait before the next try. Return False immediately if the pause would end after the time for retries."""
+        """Wait before the next attempt. If the time for retries would expire meanwhile, return False immediately."""
         self.made += 1
         now = anyio.current_time()
         if self._failed_at is None:
             self._failed_at = now
-        # Many clients must not retry simultaneously.
+        # Jitter, so that many clients do not retry at the same time.
         wait_s = self._wait_s * random.uniform(0.5, 1)  # noqa: S311
         if retry_after_s is not None:
             wait_s = retry_after_s + wait_s / 10
@@ -71,12 +69,12 @@ class Attempts:
         return True
 
     def progressed(self) -> None:
-        """Record that something arrived. The next failure then counts as the first one."""
+        """Record that data has arrived, so that the next failure counts as the first."""
         self._failed_at, self._wait_s = None, self._retries.first_s
 
 
 class Rest:
-    """How long to avoid something that did not work: the time doubles after each consecutive failure."""
+    """For how long to avoid something that has failed. The time doubles with each consecutive failure."""
 
     def __init__(self, first_s: float, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_s, self._max_s = first_s, most_s
@@ -89,7 +87,7 @@ class Rest:
         return self._until is not None and self._clock() < self._until
 
     def failed(self) -> None:
-        """Record a failure. Simultaneous failures, such as those of several streams, count as one."""
+        """Record a failure. Further failures during the pause, such as those of parallel streams, are ignored."""
         if not self.is_on:
             self._until = self._clock() + self._next_s
             self._next_s = min(self._next_s * 2, self._max_s)
@@ -99,9 +97,9 @@ class Rest:
 
 
 def may_repeat_answer(status: int, code: str, *, is_repeatable: bool, is_ours: bool) -> bool:
-    """Return whether a call with this response may be repeated.
+    """Return whether a call may be retried after this response.
 
-    `is_ours` is False for a response that did not come from queryserver.
+    `is_ours` is False if the response did not come from queryserver, but for example from a proxy.
     """
     if status == 429:
         return code not in LASTING
@@ -113,7 +111,7 @@ def may_repeat_answer(status: int, code: str, *, is_repeatable: bool, is_ours: b
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the Retry-After header, a number or a date, in seconds, or None without it."""
+    """Return the Retry-After header (a number or a date) in seconds; None if it is absent or invalid."""
     value = headers.get("Retry-After", "").strip()
     if not value:
         return None

@@ -1,7 +1,7 @@
-"""Converts typed JSON texts to Python values (Contract editor 6.3). All digits are preserved.
+"""Converts scalar values of typed JSON to Python values without losing digits (Contract editor 6.3).
 
-A text that no Python type can represent stays text: a date after the year 9999, a timestamp with nonzero nanoseconds,
-`infinity`, a time zone that this machine does not know.
+A value that no Python type can represent stays a string: a date after the year 9999, a timestamp with nonzero
+nanoseconds, `infinity`, or a time zone that this machine does not know.
 """
 
 import base64
@@ -22,8 +22,9 @@ _OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?")
 
 
 def decoder_of_words(words: tuple[str, ...]) -> Cell | None:
-    """Return the function that decodes cells with this engine type, given in lower case, or None if they need no
-    decoding.
+    """Return the function that decodes values of an engine type, whose words are in lower case.
+
+    None if the values need no decoding.
     """
     first = words[0]
     if first in {"time", "timestamp"} and "zone" in words and "without" not in words:
@@ -50,7 +51,7 @@ def binary(cell: Any) -> Any:
     try:
         return base64.b64decode(cell, validate=True)
     except binascii.Error:
-        return cell  # a text in a sqlite binary column, where each value has its own type
+        return cell  # text in a binary column of sqlite, where each value has its own type
 
 
 def date(cell: Any) -> Any:
@@ -68,11 +69,11 @@ def time(cell: Any) -> Any:
     try:
         return dt.time(int(found[1]), int(found[2]), int(found[3]), micros)
     except ValueError:
-        return cell  # a mysql duration: 100:00:00
+        return cell  # a duration of mysql, such as 100:00:00
 
 
 def timestamp(cell: Any) -> Any:
-    """Return a datetime, with a time zone if the text has one."""
+    """Return a datetime; aware if the text has a time zone."""
     found = _TIMESTAMP.fullmatch(cell) if isinstance(cell, str) else None
     if found is None:
         return cell
@@ -84,7 +85,7 @@ def timestamp(cell: Any) -> Any:
     try:
         return dt.datetime(year, month, day, hour, minute, second, micros, zone)
     except ValueError:
-        return cell  # mysql's 0000-00-00, 24:00:00
+        return cell  # such as mysql's 0000-00-00, or the time 24:00:00
 
 
 def wide_integer(cell: Any) -> Any:
@@ -95,7 +96,7 @@ def wide_integer(cell: Any) -> Any:
 
 
 def _microseconds(fraction: str | None) -> int | None:
-    """Return the microseconds, or None if finer digits are nonzero."""
+    """Return fractional seconds as microseconds; None if further digits are not zero."""
     if not fraction:
         return 0
     if fraction[6:].strip("0"):
@@ -104,7 +105,7 @@ def _microseconds(fraction: str | None) -> int | None:
 
 
 def _zone(text: str) -> dt.tzinfo | None:
-    """Return the time zone for an offset or a name, or None if this machine does not know it."""
+    """Return the time zone for an offset or a name; None if this machine does not know it."""
     if text in {"UTC", "Z"}:
         return dt.timezone.utc
     if found := _OFFSET.fullmatch(text):

@@ -1,4 +1,4 @@
-"""A connector's databases, tables and columns for completion and `\\d`. Each list is fetched at most once a minute."""
+"""Databases, tables and columns of a connector, for completion and `\\d`. Each list is cached for a minute."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _KEPT_S = 60.0
 _USUAL = ("main", "public", "default")
-"""The databases in which engines look up unqualified names."""
+"""Databases in which engines look up unqualified names by default."""
 _SYSTEM = frozenset({"information_schema", "pg_catalog", "sys", "performance_schema", "system"})
 
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class Catalog:
-    """Can be used from both the prompt's thread and the completion's thread."""
+    """A thread-safe cache of the metadata of one connector; used by the prompt thread and the completion thread."""
 
     def __init__(self, db: "Connection", connector: str, database: str | None) -> None:
         self._db = db
         self._connector = connector
         self.chosen = database
-        """The database from `-d`, or from the last USE."""
+        """The database from the last USE statement, or else from `-d`."""
         self._kept: dict[tuple[str, ...], tuple[float, Any]] = {}
         self._lock = Lock()
 
     def databases(self) -> list[str]:
-        """Return the databases except the engine's own ones."""
+        """Return the names of all databases except the engine's system databases."""
         names = self._get((), lambda: list(self._db.metadata.databases(self._connector)))
         return [name for name in names if name.lower() not in _SYSTEM]
 
     def current(self) -> str | None:
-        """Return the database of unqualified names, if known."""
+        """Return the database in which unqualified names are looked up; None if unknown."""
         if self.chosen:
             return self.chosen
         names = self.databases()
@@ -43,7 +43,7 @@ class Catalog:
         return usual[0] if usual else names[0] if len(names) == 1 else None
 
     def tables(self, database: str) -> "list[TableName]":
-        """Return tables and views."""
+        """Return the tables and views of a database."""
         return self._get((database,), lambda: list(self._db.metadata.tables(self._connector, database)))
 
     def columns(self, name: str) -> "tuple[TableColumn, ...]":

@@ -1,4 +1,4 @@
-"""The `qs` commands. Each imports its dependencies when it runs, so `qs --help` loads neither HTTP nor Arrow."""
+"""The `qs` commands. Each command imports its dependencies when it runs, so `qs --help` does not load HTTP or Arrow."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help takes a third of the time
+    rich_markup_mode=None,  # rendering plain help takes only a third of the time
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "

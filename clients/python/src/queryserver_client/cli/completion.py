@@ -1,4 +1,4 @@
-"""Completion of SQL words, and of the server's databases, tables and columns."""
+"""Completion of SQL keywords, databases, tables and columns."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class SqlCompleter(Completer):
-    """Runs in its own thread, so fetching never blocks the prompt. If fetching fails, nothing is suggested."""
+    """Completes SQL in its own thread, so requests never block the prompt. If a request fails, suggests nothing."""
 
     def __init__(self, catalog: "Catalog", commands: Iterable[str]) -> None:
         self._catalog = catalog

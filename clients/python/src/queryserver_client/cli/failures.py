@@ -1,4 +1,4 @@
-"""How a command reports a failure: a text on stderr and an exit code."""
+"""Reports the failure of a command with a message on stderr and an exit code."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ from queryserver_client.errors import (
 FAILED = 1
 """The statement failed, or the server rejected the call."""
 WRONG_USE = 2
-"""Options or arguments are invalid. This is also typer's own code."""
+"""Options or arguments are invalid. Typer uses the same code."""
 NOT_LOGGED_IN = 3
 INCOMPLETE = 4
-"""Everything that the server kept was written, but the result is incomplete."""
+"""All stored rows were written, but the server truncated the result."""
 UNAVAILABLE = 5
-"""The server is unavailable, or responded that it is temporarily unavailable."""
+"""The server is unreachable, temporarily unavailable, or limits the user's requests."""
 INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + 13
 
@@ -36,7 +36,7 @@ class WrongUse(Exception):
 
 
 def carried_out(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code. A failure is printed first."""
+    """Run a command and return its exit code. If the command fails, print the error."""
     try:
         code = command() or 0
         sys.stdout.flush()
@@ -65,7 +65,7 @@ def code_of(error: BaseException) -> int:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text for users."""
+    """Return the message to print for an error."""
     if isinstance(error, AuthenticationError):
         return f"the server does not accept the credentials: {visible(error.message)}"
     if isinstance(error, ApiError):
@@ -77,8 +77,7 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
-    """Return the statement's line that an error refers to, with a mark below the position. Empty if the error has no
-    position.
+    """Return the line of the statement with the error, and a `^` below the column; empty if the position is unknown.
 
     `first_line` is the line number of the statement's first line in the submitted script.
     """
@@ -101,8 +100,9 @@ def say(text: str) -> None:
 
 
 def _drop_output() -> None:
-    """Replace the output after its reader has exited, as `head` does. Otherwise Python would fail again when it
-    flushes on exit.
+    """Redirect broken output streams to the null device after their reader (e.g. `head`) has exited.
+
+    Otherwise Python would fail again when it flushes them on exit.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -112,9 +112,7 @@ def _drop_output() -> None:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return a server's or file's text for a terminal. Control characters, which could control the terminal, are
-    shown as escapes.
-    """
+    """Return untrusted text for a terminal, with escapes in place of control characters except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -123,7 +121,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def _escape(character: str) -> str:
-    # isprintable() also rejects blanks other than the space, which are harmless, and direction marks, which are not.
+    # isprintable() also rejects Unicode spaces, which are harmless, and direction marks, which are not.
     if character in _BLANKS:
         return " "
     return character.encode("unicode_escape").decode("ascii")

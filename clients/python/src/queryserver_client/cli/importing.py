@@ -1,4 +1,4 @@
-"""`qs import`: creates a table from a local file or a store file."""
+"""`qs import`: creates a table from a local file or a file in a store."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to import, and how."""
+    """The source, target and options of an import."""
 
     source: str
     target: str
@@ -30,9 +30,7 @@ class Plan:
 
 
 def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, **more: Any) -> FileOptions:
-    """Return the file options for the command's options. `\\t` and `none` stand for values that shells cannot
-    express.
-    """
+    """Convert command-line options to file options. `\\t` means a tab, and `none` disables quoting."""
     if delimiter is not None:
         delimiter = delimiter.replace("\\t", "\t")
         kind = kind or FileKind.DELIMITED
@@ -44,7 +42,7 @@ def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, 
 
 
 def load(db: "Connection", plan: Plan) -> int:
-    """Create the table, or insert rows into it. Return the exit code."""
+    """Create the table, or append the rows to it, and report the outcome. Return the exit code."""
     try:
         parts_of(plan.target)  # checked before anything is sent
     except ValueError as error:
@@ -85,7 +83,7 @@ def load(db: "Connection", plan: Plan) -> int:
 
 
 def preview(db: "Connection", plan: Plan) -> None:
-    """Show how the file is interpreted: its columns with their types, and its first rows. Nothing is changed."""
+    """Print how the file is interpreted: the detected options, the columns with their types, and the first rows."""
     connector = plan.target.partition(".")[0]
     source = _source(db, plan.source)
     seen = db.imports.preview(source, connector, options=plan.options, is_remote=is_remote(plan.source))
@@ -100,7 +98,7 @@ def preview(db: "Connection", plan: Plan) -> None:
 
 
 def _source(db: "Connection", path: str) -> "str | ImportFile":
-    """Return a store path, or a local file, which is sent to the server."""
+    """Return a store path unchanged; upload a local file and return its reference."""
     if is_remote(path):
         return remote(path)
     if not Path(path).is_file():
@@ -111,4 +109,4 @@ def _source(db: "Connection", path: str) -> "str | ImportFile":
 
 _LAST_LINES = 10
 _LEFT_OUT = re.compile(r"Skipped the first |Left out [0-9]|Read [0-9]+ cells? of column|[0-9]+ characters could not")
-"""Log lines about file contents that are not in the table unchanged."""
+"""Log lines about data in the file that was skipped or changed."""

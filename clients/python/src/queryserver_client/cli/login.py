@@ -1,7 +1,7 @@
-"""Determines the server and the login, from the environment or else from `qs login`.
+"""Determines the server and the credentials: from the environment, or else from the file that `qs login` stored.
 
-The file holds the address and tokens, never a password, and only its owner may read it. A stored token is only sent to
-the server that issued it.
+The file contains the server address and tokens, never a password, and is readable only by its owner. A stored token is
+sent only to the server that issued it.
 """
 
 import json
@@ -27,13 +27,11 @@ _FILE = "login.json"
 
 
 class NotLoggedIn(ConfigurationError):
-    """Neither a stored login nor credentials in the environment exist."""
+    """There are no credentials in the environment and no valid stored login."""
 
 
 def config_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return this user's configuration directory: QUERYSERVER_CONFIG_DIR, or else the system's default. It need not
-    exist.
-    """
+    """Return the user's configuration directory: QUERYSERVER_CONFIG_DIR, or else the system default. May not exist."""
     if given := environment.get("QUERYSERVER_CONFIG_DIR"):
         return Path(given)
     if sys.platform == "win32":
@@ -44,7 +42,7 @@ def config_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_directory() -> Path:
-    """Return the configuration directory, creating it for this user only."""
+    """Return the configuration directory. If it does not exist, create it with access for this user only."""
     directory = config_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
@@ -52,7 +50,7 @@ def private_directory() -> Path:
 
 @dataclass(frozen=True)
 class Login:
-    """A login stored by `qs login`: tokens from a password login, or an API token."""
+    """A login stored by `qs login`: the tokens of a password login, or an API token."""
 
     url: str
     user: str = ""
@@ -61,7 +59,7 @@ class Login:
     token: Secret | None = None
 
     def store(self) -> None:
-        """Replace the file atomically, so that readers never see a partial file. Only the owner may read it."""
+        """Replace the login file atomically, so that readers never see a partial file. Only the owner may read it."""
         path = private_directory() / _FILE
         facts = {"url": self.url, "user": self.user} | {
             name: secret
@@ -80,7 +78,7 @@ class Login:
 
 
 def stored_login() -> Login | None:
-    """Return the stored login, or None if there is none."""
+    """Return the stored login; None if there is none. Raises ConfigurationError if the file is invalid."""
     try:
         stored = json.loads((config_directory() / _FILE).read_text("utf-8"), object_hook=_hidden)
         return Login(**{field.name: stored[field.name] for field in fields(Login) if field.name in stored})
@@ -99,9 +97,7 @@ def forget_login() -> None:
 
 
 class StoredTokens:
-    """A stored login's bearer token. If an access token is rejected, it is refreshed, and the new token is stored
-    for later commands.
-    """
+    """The bearer token of a stored login. A rejected access token is refreshed and stored for later commands."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
@@ -126,8 +122,8 @@ class StoredTokens:
         """Do nothing, because the login lasts until `qs logout`."""
 
     async def _refreshed(self, post: Post) -> bool:
-        # Another qs may have refreshed the token since this one read the file; some refresh tokens can only be used
-        # once.
+        # Another qs process may have refreshed the token since this process read the file. Use its token, because some
+        # refresh tokens can be used only once.
         known = stored_login()
         if known is not None and known.url == self._login.url and known.access != self._login.access:
             self._login = known
@@ -139,18 +135,18 @@ class StoredTokens:
         except AuthenticationError:
             return False
         self._login = login_of(self._login.url, self._login.user, pair, self._login.refresh)
-        with suppress(OSError):  # the home directory is not writable, so the token only serves this command
+        with suppress(OSError):  # if the directory is not writable, only this command uses the new token
             self._login.store()
         return True
 
 
 def login_of(url: str, user: str, pair: Mapping[str, Any], refresh: Secret | None = None) -> Login:
-    """Create a login from a response of token/auth or token/refresh."""
+    """Create a login from the response of token/auth or token/refresh."""
     return Login(url, user, Secret(pair["access"]), Secret(pair["refresh"]) if "refresh" in pair else refresh)
 
 
 def open_connection() -> Connection:
-    """Create a connection to the server in the environment, or else to that of `qs login`. Sends nothing yet."""
+    """Create a connection to the server in the environment, or else to the server of `qs login`. Sends no request."""
     given = os.environ.get("QUERYSERVER_URL")
     url = server_address(given) if given else ""
     if os.environ.get("QUERYSERVER_TOKEN") or os.environ.get("QUERYSERVER_USER"):

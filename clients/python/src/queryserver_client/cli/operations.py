@@ -1,4 +1,4 @@
-"""`qs ps`, `qs kill` and `qs history`: statements at the server."""
+"""`qs ps`, `qs kill` and `qs history`: list and cancel statements on the server."""
 
 import datetime as dt
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection
 
 _LOOKED_AT = 1000
-"""Running statements are searched among this many newest statements. Users have fewer running statements."""
+"""Number of newest statements that are searched for an id; a user has fewer running statements."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
@@ -29,7 +29,7 @@ _ID_CHARACTERS = 36
 
 
 def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
-    """Show the user's own waiting or running statements, or with `is_all` those of all users (administrators)."""
+    """Show the user's waiting and running statements; if `is_all` is set, those of all users (administrators)."""
     if is_all:
         names = ["id", "user", "connector", "state", "submitted", "elapsed_s", "rows", "server"]
         records = [
@@ -51,12 +51,12 @@ def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
 
 
 def show_history(db: "Connection", form: Form | None, *, text: str, connector: str | None, most: int) -> None:
-    """Show the caller's newest statements that contain the text, newest first."""
+    """Show the user's newest `most` statements that contain `text`, newest first."""
     show(_NAMES, [_record(entry) for entry in db.history.search(text, dialect=connector, limit=most)], form)
 
 
 def cancel(db: "Connection", ids: Sequence[str]) -> int:
-    """Cancel statements, given by id or by the first characters of a running statement's id; return the exit code."""
+    """Cancel the statements with these ids or, for active statements, id prefixes. Return the exit code."""
     failures = 0
     for given in ids:
         operation_id = _whole_id(db, given)
@@ -70,8 +70,9 @@ def cancel(db: "Connection", ids: Sequence[str]) -> int:
 
 
 def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
-    """Return the operation ids by the names given in `name=id`. The first characters of an id in the history are
-    sufficient.
+    """Parse arguments of the form `name=id`; return operation ids by name. An id may be a prefix of one in the history.
+
+    Raises WrongUse.
     """
     found: dict[str, str] = {}
     for text in given:
@@ -95,7 +96,7 @@ def _stored_id(db: "Connection", given: str) -> str:
 
 
 def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
-    """Print a list in the requested form, by default as a table at a terminal and otherwise as csv."""
+    """Print a list in the requested format; by default, a table on a terminal and CSV otherwise."""
     form = form or (Form.TABLE if sys.stdout.isatty() else Form.CSV)
     if form is not Form.TABLE:
         write_records(list(names), [list(record) for record in records], form)
@@ -111,7 +112,7 @@ def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | No
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Return a cell formatted for users: ids are shortened (sufficient for kill), and times are local."""
+    """Format a cell for users: ids are shortened (`kill` accepts the short form), and times are local."""
     if name == "id":
         return str(value)[:_SHORT_ID]
     if name in {"submitted", "modified"} and value is not None:
@@ -123,8 +124,9 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _canceled(db: "Connection", operation_id: str) -> str | None:
-    """Cancel a statement and return its new state, or None if it does not exist. Other users' statements are
-    canceled with the administrators' call.
+    """Cancel a statement and return its new state; None if it does not exist.
+
+    If the user has no such statement, the administrators' call is tried, which cancels statements of any user.
     """
     try:
         return db.statement(operation_id).cancel().state
@@ -163,7 +165,7 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
 
 
 def _active(db: "Connection") -> "list[HistoryEntry]":
-    # An older server returns the whole history.
+    # Older servers ignore `is_active` and return the whole history.
     return [entry for entry in db.history.search(is_active=True, limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
@@ -194,7 +196,7 @@ def _record(entry: "HistoryEntry") -> list[Any]:
 
 
 def utc_text(moment: dt.datetime) -> str:
-    """Format a time for programs."""
+    """Format a time for programs: UTC in ISO 8601."""
     return f"{moment.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 

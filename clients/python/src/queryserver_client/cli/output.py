@@ -1,4 +1,4 @@
-"""Writes a result to stdout or into a file, in a machine-readable form."""
+"""Writes results to stdout or a file in machine-readable formats."""
 
 import io
 import json
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def form_of(wanted: Form | None, target: Path | None) -> Form:
-    """Return the requested form, the form given by the file's suffix, or the form that suits stdout."""
+    """Return the output format: as requested, or else by file suffix; for stdout, a table on a terminal, else CSV.
+
+    Raises WrongUse if the format does not suit the target.
+    """
     from queryserver_client.result import FORMATS  # noqa: PLC0415
 
     is_seen = target is None and sys.stdout.isatty()
@@ -37,7 +40,7 @@ def form_of(wanted: Form | None, target: Path | None) -> Form:
 
 
 def write(db: "Connection", result: "Result", form: Form, target: Path | None) -> None:
-    """Write a result with rows. A file only appears once it is complete."""
+    """Write a result that has rows. A file appears only once it is complete."""
     if target is None:
         _copy(db, result, form, sys.stdout.buffer)
         sys.stdout.buffer.flush()
@@ -72,10 +75,10 @@ def _copy(db: "Connection", result: "Result", form: Form, file: BinaryIO) -> Non
 
 
 def _chunks(db: "Connection", result: "Result", kind: str) -> Iterator[bytes]:
-    """Yield the server's own file, so that a form is the same wherever it is written. Memory holds one chunk."""
+    """Yield the file that the server generates, so that stdout and files get the same bytes. Memory holds one chunk."""
     from queryserver_client.downloads import Download  # noqa: PLC0415
 
-    # The command itself reports missing rows, also with its exit code.
+    # Truncated results are accepted here; the command reports them with a message and its exit code.
     params = {"format": kind, "allow_truncated": "true"}
     download = Download(db.core.transport, f"editor/download/{result.operation_id}", params)
     return db.loop.iterate(download.chunks)
@@ -91,7 +94,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def write_records(names: "list[str]", records: "list[list[object]]", form: Form) -> None:
-    """Write a list from this command line for programs: csv, tsv, json or ndjson."""
+    """Print records that did not come from a result as CSV, TSV, JSON or NDJSON. Raises WrongUse for other formats."""
     import csv  # noqa: PLC0415
 
     if form in (Form.CSV, Form.TSV):

@@ -1,4 +1,4 @@
-"""Converts command-line parameters, `7`, `name=value` or `name:type=value`, to Python values."""
+"""Converts command-line parameters (`7`, `name=value` or `name:type=value`) to Python values."""
 
 import base64
 import binascii
@@ -17,9 +17,10 @@ _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
 def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any] | dict[str, Any] | None":
-    """Return a statement's parameters by name or in order, or None if there are none.
+    """Return the parameters of a statement as a dict (named) or a list (positional); None if there are none.
 
-    `given` are the values of -p; `values` follow the statement and are never parsed as `name=value`.
+    `given` are the values of -p. `values` are the arguments after the statement, which are always positional. Raises
+    WrongUse.
     """
     named: dict[str, Any] = {}
     ordered: list[Any] = []
@@ -39,7 +40,10 @@ def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any
 
 
 def value_of(text: str, kind: str | None = None) -> Any:
-    """Parse a number, true, false, null, a list or quoted text in JSON notation. Any other text stays as it is."""
+    """Convert text to a Python value: by `kind` if given, otherwise as JSON.
+
+    Text that is not JSON, or contains a JSON object, stays a string. Raises WrongUse.
+    """
     if kind is not None:
         convert = _KINDS.get(kind.lower())
         if convert is None:
@@ -58,7 +62,7 @@ def value_of(text: str, kind: str | None = None) -> Any:
 
 
 def _has_object(value: Any) -> bool:
-    """Return whether the value contains an object. Objects are not valid parameters, so their JSON is sent as text."""
+    """Return whether the value contains an object. Objects are not valid parameters; their JSON is sent as a string."""
     return isinstance(value, dict) or (isinstance(value, list) and any(map(_has_object, value)))
 
 

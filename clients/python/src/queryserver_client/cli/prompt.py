@@ -1,4 +1,4 @@
-"""The `qs sql` prompt. It runs statements and commands one after another in one engine session."""
+"""The `qs sql` prompt, which runs statements and commands one after another in one engine session."""
 
 import os
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection, Result
 
 _MAX_LISTED = 20
-"""How many databases' tables `\\d` lists by default."""
+"""`\\d` lists the tables of all databases if there are at most this many, otherwise only the databases."""
 _USE = re.compile(r"\s*use\s+([\w.\"`]+)\s*;?\s*", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(create|drop|alter|rename|use|attach|detach)\b", re.IGNORECASE)
 HELP = """\\d            tables
@@ -37,7 +37,7 @@ A statement ends with ; and may have many lines. Ctrl-C cancels it, Meta-Enter s
 
 
 class Shell:
-    """The prompt's state between two statements."""
+    """Runs the input of the prompt, and holds its state between statements."""
 
     def __init__(self, db: "Connection", settings: Settings, *, is_expanded: bool) -> None:
         self._db = db
@@ -55,9 +55,7 @@ class Shell:
         }
 
     def open_session(self) -> None:
-        """Open a session for all statements in the prompt, so that SET, USE, temporary tables and transactions
-        persist.
-        """
+        """Open one session for all statements, so that SET, USE, temporary tables and transactions persist."""
         transport, settings = self._db.core.transport, self._settings
         opened = self._db.loop.run(lambda: open_session(transport, settings.connector, database=settings.database))
         self._session_id, self.catalog.chosen = opened.id, settings.database
@@ -69,7 +67,7 @@ class Shell:
             self._db.loop.run(lambda: close_session(core.transport, self._settings.connector, session_id))
 
     def carry_out(self, text: str) -> bool:
-        """Run one statement, script or command and print failures. Return False if the prompt should exit."""
+        """Run one statement, script or command, and print failures. Return False if the prompt should exit."""
         word, _, rest = text.strip().partition(" ")
         if word in {"\\q", "exit", "quit", "exit;", "quit;"}:
             return False
@@ -172,7 +170,7 @@ class Shell:
 
 
 def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
-    """Read and run input until the end; return the exit code."""
+    """Run the prompt until the user exits. Return the exit code."""
     shell = Shell(db, settings, is_expanded=is_expanded)
     shell.open_session()
     try:
@@ -185,7 +183,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
                 with leaving.awaited():
                     text = session.prompt(pre_run=leaving.exit_if_signaled)
             except KeyboardInterrupt:
-                continue  # discards what was typed
+                continue  # discards the current input
             except EOFError:
                 break
             if text.strip() and not shell.carry_out(text):
@@ -203,17 +201,18 @@ class _SignalWatch:
         self._error: SignalExit | None = None
 
     def awaited(self) -> AbstractContextManager[None]:
-        """Return the context for running the prompt. On a dumb terminal, the library runs another application with
-        few tasks.
+        """Return the context in which the prompt must run.
+
+        On a dumb terminal it does nothing: prompt_toolkit runs a different application there, with few tasks.
         """
         from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415 only the prompt needs it
 
         return nullcontext() if is_dumb_terminal() else passed_to(self.because)
 
     def because(self, error: SignalExit) -> None:
-        """Exit because of a signal. Called by a signal handler."""
+        """Make the prompt raise `error`. Called by a signal handler."""
         self._error = error
-        if self._app.loop is not None:  # otherwise `exit_if_signaled` is called when the application starts
+        if self._app.loop is not None:  # if not yet running, `exit_if_signaled` is called when the application starts
             self._app.loop.call_soon_threadsafe(self.exit_if_signaled)
 
     def exit_if_signaled(self) -> None:
@@ -250,8 +249,8 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
         f"{connector}> ",
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
-        # A dumb terminal cannot show suggestions, and a task that reads the history could receive a signal's exception
-        # (`_SignalWatch.awaited`).
+        # On a dumb terminal, the history is not loaded from the file: the task that loads it could receive the
+        # exception of a signal (see `_SignalWatch.awaited`), and such a terminal cannot show suggestions anyway.
         history=InMemoryHistory() if is_dumb_terminal() else FileHistory(str(history)),
         completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
         complete_in_thread=True,

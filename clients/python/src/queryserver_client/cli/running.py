@@ -1,4 +1,4 @@
-"""Runs statements one after another, from their text to their results, and shows progress to the user."""
+"""Runs the statements of a script one after another, and shows their progress to the user."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings shared by all of a command's statements."""
+    """Settings for all statements of a command."""
 
     connector: str
     database: str | None = None
     limit: int | None = None
     timeout: float | None = None
     is_kept: bool = False
-    """Whether results are kept at the server."""
+    """Whether results are kept on the server."""
 
 
 class StatementFailed(Exception):
@@ -38,10 +38,11 @@ def results(
     *,
     session_id: int | None = None,
 ) -> "Generator[Result, None, None]":
-    """Yield the result of each of a script's statements. The caller closes the generator. The server deletes a result
-    when the next one is requested, unless it should be kept.
+    """Yield the result of each statement of a script. The caller must close the generator.
 
-    Ctrl-C, or closing the generator early, cancels the running statement, also in the engine. Raises StatementFailed.
+    Unless `is_kept` is set, a result is deleted on the server when the next one is requested.
+
+    Ctrl-C cancels the running statement on the engine. Raises StatementFailed.
     """
 
     def first(**callbacks: Any) -> "Result":
@@ -49,7 +50,7 @@ def results(
             settings.connector,
             text,
             parameters,
-            database=settings.database if session_id is None else None,  # the session's database may change with USE
+            database=settings.database if session_id is None else None,  # USE may have changed the session's database
             session_id=session_id,
             limit=settings.limit,
             timeout=settings.timeout,
@@ -68,9 +69,7 @@ def results(
 
 
 def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
-    """Return the call that runs the script's next statement. If waiting for the call is interrupted, the statement
-    is canceled.
-    """
+    """Return a function that runs the next statement of the script. If it is interrupted, the statement is canceled."""
     from queryserver_client.statement import canceling  # noqa: PLC0415
     from queryserver_client.sync import Result  # noqa: PLC0415
 
@@ -88,7 +87,7 @@ def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
 def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
     try:
         if not sys.stderr.isatty():
-            return call()  # then a small result takes one call
+            return call()  # without callbacks, a small result takes a single request
         from queryserver_client.cli.terminal import ProgressLine  # noqa: PLC0415
 
         waiting = ProgressLine()
@@ -102,7 +101,10 @@ def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
 
 
 def _place(db: "Connection", error: StatementError) -> str:
-    """Return the line that failed. Every response about it includes the statement and its position in the script."""
+    """Return the line with the error; empty if it cannot be determined.
+
+    The response of check_status includes the statement and its position in the script.
+    """
     transport, fields = db.core.transport, {"operationId": error.operation_id}
     try:
         body = db.loop.run(lambda: transport.call("POST", "editor/check_status", fields, is_repeatable=True))
@@ -113,7 +115,7 @@ def _place(db: "Connection", error: StatementError) -> str:
 
 
 def summary(result: "Result") -> str:
-    """Return the summary of a finished statement that is shown in addition to its rows."""
+    """Return the summary line of a finished statement: the number of rows returned or changed."""
     if not result.has_rows:
         changed = result.modified_row_count
         return "done" if changed is None else f"done, {changed:,} {_rows(changed)} changed"
@@ -121,7 +123,7 @@ def summary(result: "Result") -> str:
 
 
 def truncation(result: "Result") -> str:
-    """Return why the result is incomplete. Empty if it is complete, or has as many rows as requested."""
+    """Return why the server truncated the result; empty if it is complete or only the requested `limit` applied."""
     status = result.status
     return visible(status.message) if status.truncated_by not in (None, "limit") else ""
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
-    """Ask for missing values, log in, and store the tokens. Previously stored tokens are revoked."""
+    """Prompt for missing values, log in and store the tokens. The tokens of the previous login are revoked."""
     url = server_address(url or _prompt("Server (https://…): ", "the address"))
     before = _known_login()
-    with anonymous(url) as db:  # checks the address before any secret is typed
+    with anonymous(url) as db:  # checks the address before prompting for a secret
         if is_token:
             token = _secret("API token: ", is_piped=is_piped)
             _post(url, "token/verify", {"token": token})
@@ -35,7 +35,7 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
 
 
 def log_out() -> None:
-    """Revoke and delete the stored login. It is deleted even if the server is unavailable."""
+    """Revoke and delete the stored login. The file is deleted even if the server is unreachable."""
     login = _known_login()
     forget_login()
     if login is None:
@@ -46,9 +46,7 @@ def log_out() -> None:
 
 
 def _known_login() -> Login | None:
-    """Return the stored login, or None if there is none or the file is unreadable. In both cases the file is
-    replaced or deleted.
-    """
+    """Return the stored login. None also for an invalid file, because callers replace or delete the file anyway."""
     try:
         return stored_login()
     except ConfigurationError:
@@ -56,7 +54,7 @@ def _known_login() -> Login | None:
 
 
 def _revoke(login: Login) -> bool:
-    """Revoke a password login at the server. An API token belongs to its owner and stays valid."""
+    """Revoke the tokens of a password login; API tokens stay valid. Return False if the server did not revoke them."""
     token = login.refresh or login.access
     if token is None:
         return True

@@ -1,4 +1,4 @@
-"""Lets SIGTERM and SIGHUP stop `qs` like Ctrl-C: running statements are canceled, also in the engine."""
+"""Makes SIGTERM and SIGHUP stop `qs` like Ctrl-C: running statements are canceled on the engine."""
 
 import signal
 import time
@@ -10,14 +10,14 @@ _NAMES = ("SIGTERM", "SIGHUP")
 
 
 class SignalExit(SystemExit):
-    """Raised in the main thread by such a signal. Its code is the exit code that shells expect.
+    """Raised in the main thread on SIGTERM or SIGHUP. Its code is the exit code that shells expect.
 
-    A SystemExit passes through asyncio and prompt_toolkit, and `except Exception` does not catch it.
+    It is a SystemExit, which asyncio and prompt_toolkit pass on and `except Exception` does not catch.
     """
 
 
 def end_in_order() -> None:
-    """Install the signal handlers. A signal that the parent process ignores, as with nohup, stays ignored."""
+    """Install the signal handlers. Signals that are ignored at startup, e.g. because of nohup, stay ignored."""
     for name in _NAMES:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -25,9 +25,9 @@ def end_in_order() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    # timeout(1) and service managers send the signal to the program and to its group. The second signal must not
-    # interrupt the shutdown. Later signals count again, because the first one may have arrived in a finalizer, where
-    # Python drops exceptions.
+    # timeout(1) and service managers send the signal both to the process and to its process group. The second signal
+    # must not interrupt the shutdown. Signals after 20 s have an effect again, because the first one may have arrived
+    # in a finalizer, where Python ignores exceptions.
     global _last
     before, _last = _last, time.monotonic()
     if _last - before > _END_WITHIN_S:
@@ -42,9 +42,9 @@ _takers: list[Callable[[SignalExit], None]] = []
 
 @contextmanager
 def passed_to(take: Callable[[SignalExit], None]) -> Generator[None]:
-    """Inside the context, such a signal calls `take` with the exception that is finally raised.
+    """Inside the block, SIGTERM and SIGHUP call `take` with the exception, which is raised when the block ends.
 
-    Used for an event loop with several tasks, any of which could receive an exception raised immediately.
+    Used for an event loop with several tasks, because an exception raised at once could end up in any of them.
     """
     received: list[SignalExit] = []
 

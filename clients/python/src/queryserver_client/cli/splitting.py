@@ -1,9 +1,9 @@
-"""Checks whether a typed statement is complete, that is, its last character outside quotes and comments is `;`."""
+"""Checks whether typed SQL is complete: its last character outside quotes and comments must be `;`."""
 
 import re
 
 _BACKSLASHES = frozenset({"mysql", "mariadb", "hive", "impala", "sparksql"})
-"""Connectors whose engines treat a backslash in quotes as an escape."""
+"""Dialects in which a backslash inside quotes is an escape character."""
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
 _QUOTES = "'\"`"
 _TABLES = re.compile(
@@ -17,9 +17,7 @@ _NO_ALIASES = re.compile(
 
 
 def is_whole(text: str, connector: str = "") -> bool:
-    """Return whether the text is complete. Empty text, commands that start with a backslash, and the exit words
-    count as complete.
-    """
+    """Return whether the input is complete. Blank input, backslash commands, `exit` and `quit` are complete."""
     stripped = text.strip()
     if not stripped or stripped.startswith("\\") or stripped.lower() in {"exit", "quit"}:
         return True
@@ -30,13 +28,13 @@ def is_whole(text: str, connector: str = "") -> bool:
 
 
 def word_before(text: str) -> str:
-    """Return the name at the end of the text, including its dots."""
+    """Return the (possibly qualified) name at the end of the text; empty if there is none."""
     found = _WORD.search(text)
     return found[0] if found else ""
 
 
 def tables_in(text: str) -> "dict[str, str]":
-    """Return the tables named in a statement, by alias and by name."""
+    """Return the tables that a statement refers to, keyed by lower-case alias and lower-case unqualified name."""
     found: dict[str, str] = {}
     for table, alias in _TABLES.findall(text):
         name = unquoted(table)
@@ -51,8 +49,9 @@ def unquoted(name: str) -> str:
 
 
 def _significant(text: str, *, has_escapes: bool) -> str:
-    """Return the text without quoted parts and comments. An open quote or comment hides everything after it,
-    including its `;`.
+    """Return the text without quoted parts and comments.
+
+    An unterminated quote or comment and all text after it become `?`, so that the text does not end with `;`.
     """
     kept: list[str] = []
     place = 0
@@ -66,7 +65,10 @@ def _significant(text: str, *, has_escapes: bool) -> str:
 
 
 def _piece(text: str, place: int, *, has_escapes: bool) -> "tuple[int | None, bool]":
-    """Return the end of the quoted text, comment or character that starts here, or None if it is open."""
+    """Return the end of the quoted text, comment or character at `place`, and whether to keep it.
+
+    The end is None if a quote or comment is unterminated.
+    """
     if text.startswith("--", place):
         end = text.find("\n", place)
         return (len(text) if end < 0 else end), False
@@ -89,7 +91,7 @@ def _quoted_end(text: str, place: int, *, has_escapes: bool) -> "int | None":
         if has_escapes and text[place] == "\\":
             place += 2
         elif text[place] == quote:
-            return place + 1  # a doubled quote starts the next quoted text
+            return place + 1  # a doubled quote ends this quoted text and starts another
         else:
             place += 1
     return None

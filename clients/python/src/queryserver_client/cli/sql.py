@@ -1,4 +1,4 @@
-"""`qs sql`: where the SQL comes from, and where its results go."""
+"""`qs sql`: reads the SQL from an argument, a file or stdin, and prints the results or writes them to a file."""
 
 import sys
 from collections.abc import Generator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedValues:
-    """Named command-line values, unparsed."""
+    """The unparsed values of -p (`parameters`) and -r (`results`)."""
 
     parameters: Sequence[str]
     results: Sequence[str]
@@ -72,7 +72,7 @@ def run(
 def _results(
     db: "Connection", settings: Settings, text: str, parameters: "Parameters | None", named: Sequence[str]
 ) -> "Generator[Result, None, None]":
-    """Like `running.results`, with the results named on the command line as tables."""
+    """Like `running.results`, but replace `{name}` in the SQL with the results named on the command line."""
     try:
         text = with_results(text, results_of(db, named))
     except ValueError as error:
@@ -81,7 +81,7 @@ def _results(
 
 
 def _text(words: Sequence[str], file: Path | None) -> "tuple[str | None, Sequence[str]]":
-    """Return the SQL and the values for its `?`, or None to open a prompt."""
+    """Return the SQL and the positional parameter values. The SQL is None if a prompt should be opened."""
     if file is not None:
         return file.read_text("utf-8-sig"), words
     if words and words[0] != "-":

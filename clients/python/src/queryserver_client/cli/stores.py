@@ -1,6 +1,4 @@
-"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm`: files in the server's stores, and how remote and local paths are
-distinguished.
-"""
+"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm` for files in stores, and the distinction of remote and local paths."""
 
 import re
 import sys
@@ -28,14 +26,14 @@ def is_remote(path: str) -> bool:
 
 
 def remote(path: str) -> str:
-    """Return the server's form of a path. Raises WrongUse for a local path."""
+    """Return a remote path in the form that the server expects. Raises WrongUse for a local path."""
     if not is_remote(path):
         raise WrongUse(f"{path} is a path of this machine; those of the server are store://… or :/…")
     return path.removeprefix(":")
 
 
 def name_of(path: str) -> str:
-    """Return a remote path's last name. Empty for a store's root: `:/`, `file:///`, `s3a://bucket/`."""
+    """Return the last component of a remote path; empty for a root such as `:/`, `file:///` or `s3a://bucket/`."""
     return "" if _ROOT.fullmatch(path) else path.rstrip("/").rpartition("/")[2]
 
 
@@ -44,7 +42,7 @@ def join(directory: str, name: str) -> str:
 
 
 def list_entries(db: "Connection", paths: Sequence[str], form: Form | None, *, is_long: bool) -> None:
-    """List the entries of directories, or the files themselves. Without paths, list the stores."""
+    """List the contents of directories, and files themselves. If there are no paths, list the stores."""
     if not paths:
         stores = [[item.name, item.home, "yes" if item.has_trash else "no"] for item in db.files.filesystems()]
         show(["store", "home", "trash"], stores, form)
@@ -61,7 +59,7 @@ def list_entries(db: "Connection", paths: Sequence[str], form: Form | None, *, i
 
 
 def print_bytes(db: "Connection", paths: Sequence[str]) -> None:
-    """Write the files one after another to stdout, as stored. Memory holds one chunk."""
+    """Write the bytes of the files to stdout, one file after another. Memory holds one chunk."""
     for path in [remote(path) for path in paths]:
         for chunk in chunks(db, path):
             sys.stdout.buffer.write(chunk)
@@ -69,7 +67,7 @@ def print_bytes(db: "Connection", paths: Sequence[str]) -> None:
 
 
 def chunks(db: "Connection", path: str) -> Iterator[bytes]:
-    """Yield a file's bytes. Reading resumes after a lost connection."""
+    """Yield the bytes of a file. Resumes after a lost connection."""
     from queryserver_client.downloads import Download  # noqa: PLC0415
 
     download = Download(db.core.transport, "storage/download", {"path": path})
@@ -77,16 +75,14 @@ def chunks(db: "Connection", path: str) -> Iterator[bytes]:
 
 
 def make_directories(db: "Connection", paths: Sequence[str], *, parents: bool) -> None:
-    """Create directories. With `parents`, existing directories are not an error."""
+    """Create directories. If `parents` is set, existing directories are not an error."""
     for path in [remote(path) for path in paths]:
         db.files.mkdir(path, exist_ok=parents)
 
 
 def remove(db: "Connection", paths: Sequence[str], *, recursive: bool, skip_trash: bool, force: bool) -> int:
-    """Remove entries, to the trash if the store has one. Return the exit code, which is 1 if any entry could not be
-    removed.
-    """
-    places = [remote(path) for path in paths]  # all paths are checked before the first entry is removed
+    """Remove entries, or move them to the trash if the store has one. Return exit code 1 if any removal failed."""
+    places = [remote(path) for path in paths]  # checks all paths before the first entry is removed
     return max([_removed(db, path, recursive, skip_trash, force) for path in places], default=0)
 
 
@@ -117,7 +113,7 @@ def _entries(db: "Connection", path: str) -> "Iterator[Entry]":
 
 
 def _name(entry: "Entry") -> str:
-    """Return an entry's name for users, or on one line for programs. Directories end with a slash."""
+    """Return the name of an entry, with control characters escaped on a terminal. Directories end with a slash."""
     name = entry.name + ("/" if entry.is_directory else "")
     return visible(name) if sys.stdout.isatty() else name
 

@@ -1,4 +1,4 @@
-"""Formats rows as a table that fits the terminal, or as records below each other if the table does not fit."""
+"""Prints rows as a table that fits the terminal or, if there are too many columns, as one record below another."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from queryserver_client.values import Column
 
 SHOWN_ROWS = 1000
-"""Maximum number of rows in a table. They have been fetched when the statement ends."""
+"""Maximum number of rows in a table. The response that reports the end of the statement already includes these rows."""
 _LEAST_CELLS = 6
-"""Columns are not made narrower than this, unless their whole content is narrower."""
+"""Minimum column width in terminal cells, unless the content of the column is narrower."""
 _GAP = "  "
 _CUT = "…"
 _NULL = "NULL"
@@ -31,7 +31,7 @@ _NUMBERS = frozenset(
 
 
 def cell_text(value: Any) -> str:
-    """Return a value on one line, without characters that could control a terminal."""
+    """Return a value as one line of text, without characters that could control a terminal."""
     match value:
         case None:
             return _NULL
@@ -52,7 +52,10 @@ def cell_text(value: Any) -> str:
 
 
 def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
-    """Print a result's first rows, the number of its rows, and whether cells were cut; `switch` shows them in full."""
+    """Print the first rows of a result, followed by the number of rows and a note if cells were truncated.
+
+    The note names `switch` as the option that shows cells in full.
+    """
     page = next(result.pages(SHOWN_ROWS), [])
     console = output_console()
     is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
@@ -67,7 +70,7 @@ def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> N
 def print_rows(
     columns: "Sequence[Column]", rows: Sequence[Sequence[Any]], console: Console, *, expanded: bool = False
 ) -> bool:
-    """Print rows. Return False if texts were cut to make the table fit."""
+    """Print rows. Return False if cells were truncated to make the table fit."""
     names = [column.name for column in columns]
     numeric = [column.type in _NUMBERS for column in columns]
     return print_cells(names, numeric, rows, console, expanded=expanded)
@@ -82,9 +85,9 @@ def print_cells(
     expanded: bool = False,
     whole: Collection[str] = (),
 ) -> bool:
-    """Like `print_rows`, for rows that are not a result. Columns in `whole` are never cut.
+    """Like `print_rows`, for rows that do not come from a result. Columns in `whole` are never truncated.
 
-    Nothing is cut unless the output is a terminal.
+    If the output is not a terminal, no cell is truncated.
     """
     titles = [visible(name) for name in names]
     cells = [[cell_text(value) for value in row] for row in rows]
@@ -107,7 +110,7 @@ def print_cells(
 
 
 def fitted(widest: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return column widths that fit, narrowing the widest columns first, or None if there are too many columns."""
+    """Return column widths that fit into `room`, narrowing the widest columns first; None if no widths fit."""
     if sum(least) > room:
         return None
 
@@ -132,7 +135,7 @@ def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], 
     for place, (text, width) in enumerate(zip(texts, widths, strict=True)):
         length = cell_len(text)
         if length > width:
-            # A wide character may not fit into the last cell.
+            # A double-width character may not fit, so the text may be one cell narrower.
             cut = set_cell_size(text, width - 1).rstrip() + _CUT
             text, length = cut, cell_len(cut)  # noqa: PLW2901
         blanks = " " * (width - length)

@@ -1,4 +1,4 @@
-"""Shows progress to users at a terminal, on stderr only, and never if stderr is redirected to a file."""
+"""Shows progress on stderr, and only if stderr is a terminal."""
 
 import sys
 import time
@@ -18,9 +18,7 @@ OnBytes = Callable[[int, int | None], None]
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Re-raise the BrokenPipeError that is being handled. Rich would exit with 1; this handles it as for any
-        other output.
-        """
+        """Re-raise the current BrokenPipeError, so that it is handled as for other output. Rich would exit with 1."""
         raise  # noqa: PLE0704
 
 
@@ -33,7 +31,7 @@ def error_console() -> Console:
 
 
 class ProgressLine:
-    """One line with the elapsed time and the progress reported by the server. It disappears when the statement ends."""
+    """A line with the elapsed time and the progress that the server reports. Disappears when the statement ends."""
 
     def __init__(self) -> None:
         from rich.status import Status  # noqa: PLC0415
@@ -47,13 +45,13 @@ class ProgressLine:
         return f"{self._said}, {time.monotonic() - self._began:.0f} s (Ctrl-C cancels)"
 
     def on_progress(self, progress: "Progress") -> None:
-        """Update the progress. Called in the connection's thread."""
+        """Update the displayed progress. Called in the connection's thread."""
         rows = f", {progress.rows:,} rows" if progress.rows else ""
         self._said = f"running, {progress.percent} %{rows}"
 
     @contextmanager
     def shown(self) -> Generator[None, None, None]:
-        """Show the line inside the context, unless the statement is quick."""
+        """Show the line inside the block if the statement takes longer than 0.4 s."""
         from threading import Timer  # noqa: PLC0415
 
         timer = Timer(_SHOWN_AFTER_S, self._status.start)

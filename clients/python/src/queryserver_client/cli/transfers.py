@@ -1,7 +1,7 @@
 """`qs cp` and `qs mv`: transfers between this machine and the server's stores, and between stores.
 
-All files are listed before the transfer, so that one bar shows the total progress. Files are not replaced without
-`--force`, and each file only appears once it is complete.
+All files are listed before a transfer, so that one progress bar shows the total. Existing files are replaced only if
+`--force` is set, and each file appears only once it is complete.
 """
 
 import os
@@ -30,7 +30,7 @@ class Options:
     is_recursive: bool = False
     is_forced: bool = False
     is_continued: bool = False
-    """Skip existing files of the same size. Used to resume a directory transfer after an interruption."""
+    """Skip existing files of the same size, to resume an interrupted transfer of a directory."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,16 @@ class _File:
     target: str
     size: int
     version: tuple[int, ...] = ()
-    """Identifies a local file's version. If it differs, the bytes may also differ."""
+    """Identifies the version of a local file. If it changes, the content may have changed."""
 
 
 def copy(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
-    """Copy like cp: into an existing directory, or to a new path."""
+    """Copy like cp: into `target` if it is an existing directory, otherwise to the path `target`."""
     _transfer(db, sources, target, options, is_moved=False)
 
 
 def move(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
-    """Like `copy`, but each source is deleted once its copy is complete. The server moves it to the trash if there
-    is one.
-    """
+    """Like `copy`, but delete each source once its copy is complete. The server uses the trash if the store has one."""
     _transfer(db, sources, target, options, is_moved=True)
 
 
@@ -80,7 +78,7 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
 
 
 def _change(db: "Connection", source: str, target: str, options: Options, *, is_moved: bool) -> None:
-    """Copy or move within the server, and wait for completion."""
+    """Copy or move between paths on the server, and wait for completion."""
     if is_moved:
         db.files.move(source, target, overwrite=options.is_forced)
         return
@@ -89,7 +87,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
     if name_of(source):
         db.files.copy(source, target, overwrite=options.is_forced)
         return
-    # The server cannot copy a root directory.
+    # The server cannot copy a root directory, so its entries are copied one by one.
     entries = list(db.files.list(source))
     db.files.mkdir(target, exist_ok=True)
     place = db.files.stat(target).path
@@ -101,7 +99,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
 
 def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
     if is_moved and db.files.stat(source).is_directory:
-        # Entries that cannot be copied, such as links, would be lost with the directory.
+        # Entries that cannot be downloaded, such as links, would be deleted with the directory.
         raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
     _download(db, source, target, options)
     if is_moved:
@@ -170,7 +168,10 @@ def _carry(
     size_there: "Callable[[str], int | None]",
     transfer: "Callable[[_File, Callable[[int, int | None], None]], None]",
 ) -> None:
-    """Transfer files one after another, with one progress bar for all."""
+    """Transfer files one after another, with one progress bar for all of them.
+
+    `size_there` returns the size of the file at a target path, or None. Raises FileExistsError.
+    """
     total, done, count = sum(file.size for file in files), 0, len(files)
     name = visible(Path(files[0].source).name) if count == 1 else f"{count} files"
     with byte_bar(name) as move_bar:
@@ -203,7 +204,7 @@ def _stream(db: "Connection", sources: Sequence[str], target: str, options: Opti
         return
     if target.endswith("/"):
         raise WrongUse("what comes from stdin needs the name of a file")
-    # Unbuffered, because an interrupted read would still hold the buffer's lock when Python exits.
+    # Unbuffered, because an abandoned read would still hold the buffer's lock when Python exits.
     with (
         open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin,
         byte_bar(visible(target.rpartition("/")[2])) as on_bytes,
@@ -218,7 +219,7 @@ def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None],
 def _local_size(path: str) -> int | None:
     try:
         facts = Path(path).stat()
-        return facts.st_size if stat.S_ISREG(facts.st_mode) else None  # /dev/null and pipes accept any file
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None  # /dev/null and pipes can always be written to
     except FileNotFoundError:
         return None
 
@@ -235,8 +236,9 @@ def _is_directory(db: "Connection", path: str) -> bool:
 
 
 def _place(source: str, target: str, *, into: bool) -> str:
-    """Return the copy's path. A root has no name, so its contents are copied into the target itself, as with cp and
-    rsync.
+    """Return the path of the copy.
+
+    A root directory has no name, so its contents are copied into the target itself, as with cp and rsync.
     """
     name = _name(source)
     if not into or not name:
@@ -249,7 +251,7 @@ def _name(source: str) -> str:
 
 
 def _checked(name: str) -> str:
-    """Return a name from the server as a local name. It must not lead out of the directory."""
+    """Return a file name from the server for local use. Raises OSError if it could point outside the directory."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name or (os.altsep and "\\" in name):
         raise OSError(f"{name!r} cannot be the name of a file here")
     return name
@@ -261,16 +263,18 @@ def _require_recursive(path: str, options: Options) -> None:
 
 
 def _directory_links(source: Path) -> list[Path]:
-    """Return the links to directories below a directory. They are not followed, because they may lead out of the
-    directory or back into it.
+    """Return the links to directories inside a directory.
+
+    These links are not followed, because they may point outside the directory or back into it.
     """
     found = (Path(root, name) for root, directories, _ in os.walk(source) for name in sorted(directories))
     return [path for path in found if path.is_symlink()]
 
 
 def _remove_local(path: Path, files: Sequence[_File]) -> None:
-    """Remove the transferred files and the directories that become empty. Files that appeared or changed since are
-    kept.
+    """Remove the transferred files and then the empty directories.
+
+    A file that changed since is kept, and OSError is raised. A directory with new files is not removed either.
     """
     kept = 0
     for file in files:
@@ -289,7 +293,7 @@ def _remove_local(path: Path, files: Sequence[_File]) -> None:
 def _files_of(directory: str, names: Sequence[str]) -> Iterator[str]:
     for name in sorted(names):
         path = Path(directory, name)
-        # A dangling link is listed and then rejected, because it may have been included on purpose.
+        # A dangling link is yielded, so that the transfer fails: it may have been included on purpose.
         if path.is_file() or not path.exists():
             yield name
         else:

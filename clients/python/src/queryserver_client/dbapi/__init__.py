@@ -1,4 +1,4 @@
-"""DB-API 2.0 (PEP 249) for a server.
+"""DB-API 2.0 (PEP 249) on top of queryserver.
 
     from queryserver_client import dbapi
 
@@ -6,9 +6,9 @@
         cursor = connection.execute("SELECT * FROM sales WHERE id = ?", [7])
         print(cursor.fetchall())
 
-A connection is one session at the server, which is opened with the first statement. On engines with transactions
-(postgresql, mysql, duckdb, sqlite) the first statement begins one, which `commit` or `rollback` ends, unless
-`autocommit` is set. Other engines commit each statement by itself.
+A connection is one session on the server, which is opened with the first statement. On engines with transactions
+(postgresql, mysql, duckdb, sqlite), the first statement begins a transaction, which `commit` or `rollback` ends, unless
+`autocommit` is set. Other engines commit each statement individually.
 """
 
 from queryserver_client.dbapi.connection import Connection, connect
@@ -42,9 +42,9 @@ from queryserver_client.dbapi.types import (
 
 apilevel = "2.0"
 threadsafety = 2
-"""Threads may share the module and connections. A cursor belongs to one thread."""
+"""Threads may share the module and connections, but not cursors."""
 paramstyle = "qmark"
-"""`?` with a sequence. With a mapping, `:name` also works."""
+"""`?` with a sequence; `:name` with a mapping is also supported."""
 
 __all__ = [
     "BINARY",

@@ -1,4 +1,4 @@
-"""`connect`, and a PEP 249 connection: one of a server's connectors, one session, one transaction at a time."""
+"""`connect`, and PEP 249 connections: one connector, one session, and one transaction at a time."""
 
 import re
 import threading
@@ -56,13 +56,13 @@ def connect(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> "Connection":
-    """Create a connection to a connector (an id, a key in the settings, a dialect; "" is the user's default connector).
+    """Create a connection to a connector: an id, a key in the settings, or a dialect; "" for the user's default.
 
-    `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are as in
-    `queryserver_client.connect`, with the same environment variables. `database` is the session's current database.
-    `settings` are the engine session's settings, `engine_login` is a user and a password for the data source. `limit`
-    is the maximum number of rows in a result; without it, a truncated result is an error. `timeout` is the timeout for
-    a statement in seconds.
+    `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are those of
+    `queryserver_client.connect`, including the environment variables. `database` is the initial database of the
+    session. `settings` are settings of the engine session. `engine_login` is a user name and password for the data
+    source. `limit` is the maximum number of rows in a result; if it is not set, a truncated result is an error.
+    `timeout` is the timeout of a statement in seconds.
 
     Nothing is sent before the first statement.
     """
@@ -86,7 +86,7 @@ def connect(
 
 
 class Connection:
-    """A connection created by `connect`. Threads may share it; they take turns."""
+    """A connection created by `connect`. Threads may share it; their statements run one at a time."""
 
     Warning = errors.Warning
     Error = errors.Error
@@ -106,7 +106,7 @@ class Connection:
         self._autocommit = autocommit
         self._in_transaction = False
         self._is_uncertain = False
-        """Whether the engine's transaction state is unknown because a response was lost."""
+        """Whether the transaction state of the engine is unknown because a response was lost."""
         self._is_fresh = True
         self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
@@ -117,7 +117,7 @@ class Connection:
 
     @property
     def client(self) -> AsyncClient:
-        """The underlying client, for calls that PEP 249 does not have. `run` runs them."""
+        """The underlying async client, for calls outside PEP 249. Run its coroutines with `run`."""
         return self._client.core
 
     @property
@@ -127,25 +127,23 @@ class Connection:
 
     @property
     def dialect(self) -> str:
-        """The connector's dialect, such as `postgresql`. Opens the session."""
+        """The dialect of the connector, such as `postgresql`. Opens the session if necessary."""
         self._opened()
         return self._session.dialect
 
     @property
     def has_transactions(self) -> bool:
-        """Whether `commit` and `rollback` have an effect. Otherwise the engine commits each statement by itself."""
+        """Whether `commit` and `rollback` have an effect. If not, the engine commits each statement individually."""
         return self.dialect in TRANSACTIONAL
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun that is neither committed nor rolled back."""
+        """Whether a transaction is open."""
         return self._in_transaction
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the session was last used (an extension of PEP 249). The server closes idle sessions after
-        some time.
-        """
+        """Seconds since the session was last used (an extension of PEP 249). The server closes idle sessions."""
         return time.monotonic() - self._used_at
 
     @property
@@ -154,7 +152,7 @@ class Connection:
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is committed by itself. Initially False, as required by PEP 249."""
+        """Whether each statement is committed immediately. False by default, as PEP 249 requires."""
         return self._autocommit
 
     @autocommit.setter
@@ -169,33 +167,34 @@ class Connection:
         return Cursor(self)
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Cursor:
-        """Execute a statement with a new cursor and return the cursor (an extension of PEP 249)."""
+        """Execute a statement on a new cursor and return the cursor (an extension of PEP 249)."""
         return self.cursor().execute(operation, parameters)
 
     def commit(self) -> None:
-        """Commit the transaction's changes. Without a transaction, nothing is sent."""
+        """Commit the transaction. If none is open, nothing is sent."""
         self._require_open()
         self._end("COMMIT")
 
     def rollback(self) -> None:
-        """Roll back the transaction's changes. Without a transaction, nothing is sent."""
+        """Roll back the transaction. If none is open, nothing is sent."""
         if self._is_exiting:
-            return  # closing the session has rolled them back
+            return  # closing the session has already rolled back
         self._require_open()
         if self._in_transaction and self._client.loop.must_not_wait:
-            self.close()  # the pool has lost this connection, so its session is closed
+            self.close()  # the garbage collector returns a lost connection to the pool; close its session instead
             return
         try:
             self._end("ROLLBACK")
         except errors.DatabaseError:
             if self._in_transaction:
                 raise
-            # The engine, or closing the session, has already rolled it back: sqlite does so after some errors.
+            # The transaction has already been rolled back: by the end of the session, or by the engine, as sqlite does
+            # after some errors.
 
     def close(self) -> None:
-        """Close the session, which rolls back. May be repeated. All other calls raise InterfaceError afterwards."""
+        """Close the session, which rolls back an open transaction. Idempotent. Later calls raise InterfaceError."""
         if not self._client.loop.is_ours:
-            self._is_closed = True  # the session belongs to the parent process, whose threads may hold the lock forever
+            self._is_closed = True  # the session belongs to the parent process, and in this fork the lock may stay held
             return
         if self._client.loop.must_not_wait:
             if not self._is_closed:
@@ -209,9 +208,9 @@ class Connection:
             _close(self._client, self._session)
 
     def close_at_exit(self) -> None:
-        """Like `close`, when the program exits. Pools that are closed afterwards may still roll back.
+        """Close the connection because the program exits. Pools that are closed later may still call `rollback`.
 
-        Calls that daemon threads run here are canceled.
+        Running calls of daemon threads are canceled.
         """
         self._is_exiting = True
         self._client.loop.cancel_running()
@@ -223,29 +222,30 @@ class Connection:
             self._lock.release()
 
     def forget_state(self) -> None:
-        """Declare that the session's temporary tables and settings are no longer needed (an extension of PEP 249).
+        """Declare that temporary tables and session settings are no longer needed (an extension of PEP 249).
 
-        Until the next statement the server may close the idle session. It is then replaced without an error.
+        If the server closes the idle session before the next statement, a new session is opened without an error.
         """
         self._is_fresh = not self._in_transaction
 
     def ping(self) -> None:
-        """Check that the session exists and the engine responds (an extension of PEP 249). Raises an error
-        otherwise.
-        """
+        """Raise an error unless the session exists and the engine responds (an extension of PEP 249)."""
         with self._lock:
             is_fresh = self._is_fresh
             self._in_session(self._pinged)
             self._is_fresh = is_fresh
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run one of the client's coroutines and raise its failures as PEP 249 exceptions (an extension of PEP 249)."""
+        """Run a coroutine of the client (an extension of PEP 249). Its errors are raised as PEP 249 exceptions."""
         self._require_open()
         with errors.translated():
             return self._client.loop.run(call)
 
     def results_of(self, sql: str, parameters: Parameters | None) -> list[Result]:
-        """Run a script in the session, in a transaction unless `autocommit` is set. Used by cursors."""
+        """Run a script in the session, in a transaction unless `autocommit` is set; return all results.
+
+        Used by cursors. Raises OperationalError if the server truncated a result.
+        """
 
         async def call() -> list[Result]:
             await self._begin()
@@ -267,8 +267,9 @@ class Connection:
             return results
 
     def result_of_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
-        """Like `results_of`, but run the statement for each row of values in one call. None means that rows must run
-        one by one. Used by cursors.
+        """Run a statement once for each row of values, in one call. Used by cursors.
+
+        Returns None if the server does not support this for the statement, so that the rows must run one by one.
         """
 
         async def call() -> Result | None:
@@ -279,12 +280,12 @@ class Connection:
             return self._in_session(call)
 
     def free(self, results: Iterable[Result]) -> None:
-        """Delete large results at the server that can no longer be read. Used by cursors."""
+        """Delete large results on the server that are no longer needed. Used by cursors."""
         if not self._is_closed:
             self.run(lambda: free(results))
 
     def last_row_id(self) -> int | None:
-        """Return the number that the engine assigned to the last inserted row. Used by cursors."""
+        """Return the id that the engine generated for the last inserted row; None if unsupported. Used by cursors."""
         with self._lock:
             sql = last_id_statement(self._session.dialect)
             return None if sql is None else self.run(lambda: self._session.value(sql))
@@ -295,7 +296,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, or roll back after an exception. Then close the connection."""
+        """Commit, or roll back after an exception; then close the connection."""
         try:
             if kind is None:
                 self.commit()
@@ -319,7 +320,7 @@ class Connection:
             try:
                 await self._session.control("ROLLBACK")
             except StatementError as error:
-                if error.code != "engine_error":  # duckdb and sqlite reject it outside transactions
+                if error.code != "engine_error":  # duckdb and sqlite reject ROLLBACK outside a transaction
                     raise
             self._in_transaction = self._is_uncertain = False
         if self._session.dialect in ALWAYS_IN_ONE:
@@ -331,9 +332,7 @@ class Connection:
             self._in_transaction, self._is_uncertain = True, False
 
     def _note_own(self, sql: str, error: BaseException | None = None) -> None:
-        """Update the transaction state after one of the user's own statements has begun or ended a transaction, or
-        failed to.
-        """
+        """Update the transaction state after the user's own BEGIN, COMMIT or ROLLBACK has succeeded or failed."""
         words = _words(sql)
         begins = _begins(words)
         if begins is None or self._session.dialect not in TRANSACTIONAL:
@@ -346,8 +345,9 @@ class Connection:
             self._in_transaction = self._goes_on_after(words[0], error)
 
     def _goes_on_after(self, word: str, error: StatementError) -> bool:
-        """Return whether a transaction continues after it could not be ended. Most engines roll back what they
-        cannot commit.
+        """Return whether the transaction is still open after `word` (COMMIT, ROLLBACK, …) failed.
+
+        After a failed COMMIT, sqlite keeps the transaction open; other engines roll it back.
         """
         is_kept = self._session.dialect == "sqlite" and word in {"COMMIT", "END"}
         return self._in_transaction and is_kept and "no transaction is active" not in error.message
@@ -358,7 +358,7 @@ class Connection:
                 self.run(self._session.open)
 
     def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a call. If a fresh connection's session is gone and nothing has run, repeat the call in a new session."""
+        """Run a call. If the session is gone, had no state and nothing has run, repeat the call in a new session."""
         self._require_open()
         self._session.has_run = False
         self._used_at = time.monotonic()
@@ -392,7 +392,7 @@ class Connection:
             self._in_transaction = self._is_uncertain = False
 
     def _forget_session(self) -> None:
-        """Forget a session that is gone, and its open transaction."""
+        """Forget a session that no longer exists, and its transaction."""
         self._session.id, self._in_transaction, self._is_uncertain = None, False, False
 
     def _require_open(self) -> None:
@@ -408,13 +408,13 @@ def _may_have_run(error: BaseException | None) -> bool:
 
 
 def _words(sql: str) -> list[str]:
-    """Return a single statement's words without comments, or nothing for a script."""
+    """Return the words of a single statement in upper case, without comments; an empty list for a script."""
     text = _COMMENTS.sub(" ", sql).strip().rstrip(";").upper()
     return [] if ";" in text else text.split()
 
 
 def _begins(words: list[str]) -> bool | None:
-    """Return whether a statement begins (True) or ends (False) a transaction, or None if it does neither."""
+    """Return whether a statement begins (True) or ends (False) a transaction; None if it does neither."""
     if words[:1] == ["BEGIN"] or words[:2] == ["START", "TRANSACTION"]:
         return True
     if not words or words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint

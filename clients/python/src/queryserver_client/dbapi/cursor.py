@@ -1,4 +1,4 @@
-"""A PEP 249 cursor. Runs scripts and returns the rows of their results."""
+"""PEP 249 cursors, which run scripts and return the rows of their results."""
 
 import re
 from collections import deque
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class StatementConnection(Protocol):
-    """The PEP 249 connection that cursors need: `dbapi.Connection`."""
+    """What a cursor needs of its connection. Implemented by `dbapi.Connection`."""
 
     @property
     def closed(self) -> bool: ...
@@ -51,7 +51,7 @@ class Cursor:
     def __init__(self, connection: StatementConnection) -> None:
         self.connection = connection
         self.arraysize = 1
-        """How many rows `fetchmany` returns by default. Requests to the server do not depend on it."""
+        """Number of rows that `fetchmany` returns by default. Does not affect the page size of requests."""
         self._results: deque[Result] = deque()
         self._rows: deque[Row] = deque()
         self._position = 0
@@ -63,8 +63,9 @@ class Cursor:
 
     @property
     def description(self) -> list[Description] | None:
-        """One item for each column: name, type code, and precision and scale for decimals. None if there are no
-        rows.
+        """One item for each column with name and type code and, for decimals, precision and scale.
+
+        None if the statement has no result set.
         """
         result = self._result
         if result is None or not result.has_rows:
@@ -73,24 +74,24 @@ class Cursor:
 
     @property
     def rowcount(self) -> int:
-        """The number of rows in the result, or of changed rows; -1 if the engine does not report it."""
+        """Number of rows in the result, or of changed rows; -1 if unknown."""
         return self._rowcount
 
     def count_before(self, rows: int) -> None:
-        """Add the rows changed by earlier statements to `rowcount` (an extension of PEP 249)."""
+        """Add the number of rows changed by earlier statements to `rowcount` (an extension of PEP 249)."""
         self._rowcount += rows
 
     @property
     def rownumber(self) -> int | None:
-        """The next row's index, or None without a result."""
+        """0-based index of the next row; None if there is no result set."""
         result = self._result
         return self._position if result is not None and result.has_rows else None
 
     @property
     def lastrowid(self) -> int | None:
-        """The number that sqlite or mysql assigned to the last inserted row; None for other engines.
+        """The id that sqlite or mysql generated for the last inserted row; None for other engines.
 
-        Reading this queries the engine, so read it before the connection's next statement.
+        The first access queries the engine, so access it before the next statement of the connection.
         """
         if not self._has_last_id:
             self._last_id, self._has_last_id = self.connection.last_row_id(), True
@@ -98,14 +99,14 @@ class Cursor:
 
     @property
     def operation_id(self) -> str | None:
-        """The current statement's id at the server (an extension of PEP 249)."""
+        """The operation id of the current statement on the server (an extension of PEP 249)."""
         return self._result.operation_id if self._result is not None else None
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> "Self":
-        """Run a statement, or a script whose statements run in turn. `nextset` moves to the next statement's result.
+        """Run a statement, or all statements of a script in order. `nextset` moves to the result of the next statement.
 
-        `parameters` are a sequence for `?` or a mapping for `:name`. Without parameters, the text is sent unchanged.
-        With parameters, even an empty sequence, `??` outside quotes stands for the engine's `?`.
+        `parameters` are a sequence for `?` or a mapping for `:name`. If they are None, the text is sent unchanged.
+        Otherwise, even if they are empty, `??` outside quotes means a literal `?` for the engine.
         """
         self._start()
         plain = None if parameters is None else _plain(parameters)
@@ -114,10 +115,10 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> "Self":
-        """Run a statement once for each set of values. `rowcount` is the sum. Rows that it returns are discarded.
+        """Run a statement once for each set of parameters. `rowcount` is the total; returned rows are discarded.
 
-        A statement that changes rows takes some thousands of sets per call. If the engine supports transactions,
-        autocommit applies all sets of a call or none.
+        Sets for a statement that changes rows are sent in batches of up to some thousands. With autocommit, if the
+        engine supports transactions, either all sets of a batch take effect or none.
         """
         self._start()
         total, is_known = 0, True
@@ -145,7 +146,7 @@ class Cursor:
         try:
             return self.connection.result_of_rows(operation, batch)
         except errors.Error as error:
-            if done:  # the server counts one call's rows
+            if done:  # the position in the message counts only the rows of this batch
                 error.args = (f"{error}\n{done} rows of executemany had run in calls before.",)
             raise
 
@@ -170,7 +171,7 @@ class Cursor:
         return rows
 
     def fetch_arrow_table(self) -> "pa.Table":
-        """Return the rows that have not been fetched yet, as a pyarrow Table (an extension of PEP 249)."""
+        """Return the rows that have not been fetched yet as a pyarrow Table (an extension of PEP 249)."""
         result = self._required()
         table = self.connection.run(result.arrow).slice(self._position)
         self._advance(table.num_rows)
@@ -179,7 +180,7 @@ class Cursor:
         return table
 
     def nextset(self) -> bool | None:
-        """Move to the result of the script's next statement. Return None if there is none."""
+        """Move to the result of the next statement of the script. Return None if there is none."""
         self._require_open()
         if len(self._results) < 2:
             return None
@@ -188,13 +189,13 @@ class Cursor:
         return True
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """Do nothing, because values include their types."""
+        """Do nothing, because the values determine the parameter types."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Do nothing, because columns are always complete."""
+        """Do nothing, because column values are always returned in full."""
 
     def close(self) -> None:
-        """Free results at the server that were not included in the response. May be repeated."""
+        """Close the cursor, and delete its large results on the server. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._drop_results()
@@ -239,7 +240,7 @@ class Cursor:
         return result
 
     def _has_row(self) -> bool:
-        """Return whether a row is available, fetching a page if necessary."""
+        """Return whether there is another row; fetch a page if necessary."""
         result = self._required()
         while not self._rows and self._fetched < result.row_count:
             page = self.connection.run(partial(result.statement.fetch, self._fetched, PAGE_ROWS))
@@ -277,7 +278,7 @@ _CHANGES_ROWS = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE|UPSERT)\b"
 
 
 def _plain(parameters: Parameters) -> Parameters:
-    """Return a list or dict for any sequence or mapping, such as a SQLAlchemy row."""
+    """Return any sequence as a list and any mapping (including SQLAlchemy rows) as a dict. Raises ProgrammingError."""
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
         raise errors.ProgrammingError("parameters are a sequence or a mapping; one value is (value,)")
     if hasattr(parameters, "items"):

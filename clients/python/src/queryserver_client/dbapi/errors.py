@@ -1,7 +1,7 @@
 """The PEP 249 exceptions, and the mapping of client failures to them.
 
-Each is also a `QueryserverError`, and `__cause__` is the client's own exception. If the server provides an SQLSTATE, it
-decides. Otherwise constraints and wrong values are recognized by each engine's wording.
+Each exception is also a `QueryserverError`, and `__cause__` is the client's own exception. For engine errors, the class
+depends on the SQLSTATE if the server provides one, otherwise on the wording of the engine's message.
 """
 
 import re
@@ -13,22 +13,22 @@ from queryserver_client.engine_sessions import LOST
 
 
 class Warning(Exception):  # noqa: A001 - the name is that of PEP 249
-    """Important warnings. Never raised by this module."""
+    """Required by PEP 249. Never raised by this module."""
 
 
 class Error(client.QueryserverError):
-    """Base class of this module's exceptions."""
+    """Base class of the exceptions in this module."""
 
     code = ""
     """The stable error code (Contract editor 1.5, 3.4)."""
     line: int | None = None
-    """The line of the error in the statement, starting at 1, if the engine reports it."""
+    """The 1-based line of the error in the statement, if the engine reports it."""
     column: int | None = None
     sqlstate: str | None = None
     request_id: str | None = None
     operation_id = ""
     is_disconnect = False
-    """Whether the connection is unusable, because the server's session or the server itself is gone."""
+    """Whether the connection is unusable because the session no longer exists or the server is unreachable."""
 
 
 class InterfaceError(Error):
@@ -36,15 +36,15 @@ class InterfaceError(Error):
 
 
 class DatabaseError(Error):
-    """Base class for errors reported by the server and the engine."""
+    """Base class of errors that the server or the engine reports."""
 
 
 class DataError(DatabaseError):
-    """A value that does not fit: out of range, too long, or of the wrong type."""
+    """An invalid value: out of range, too long, or of the wrong type."""
 
 
 class OperationalError(DatabaseError):
-    """An error unrelated to the statement's text: the connection, the login, a limit, a cancellation or a timeout."""
+    """An error unrelated to the SQL: connection, login, limit, cancellation or timeout."""
 
 
 class IntegrityError(DatabaseError):
@@ -56,11 +56,11 @@ class InternalError(DatabaseError):
 
 
 class ProgrammingError(DatabaseError):
-    """An error in the statement's text, its parameters, or a name."""
+    """An error in the SQL, in its parameters, or in a name."""
 
 
 class NotSupportedError(DatabaseError):
-    """The engine does not support this."""
+    """The engine does not support the requested operation."""
 
 
 _BY_CODE: dict[str, type[DatabaseError]] = {
@@ -115,7 +115,7 @@ _BY_CLASS: dict[str, type[DatabaseError]] = {
     "58": OperationalError,
     "XX": InternalError,
 }
-"""Keyed by SQLSTATE class (the first two characters), as PostgreSQL drivers do."""
+"""Exception by SQLSTATE class (the first two characters), as in PostgreSQL drivers."""
 
 
 def _by_sqlstate(sqlstate: str | None) -> type[DatabaseError] | None:
@@ -124,7 +124,7 @@ def _by_sqlstate(sqlstate: str | None) -> type[DatabaseError] | None:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Translate failures of client calls to PEP 249 exceptions."""
+    """Translate errors of client calls to PEP 249 exceptions."""
     try:
         yield
     except Error:
@@ -136,7 +136,7 @@ def translated() -> Generator[None]:
 
 
 def of_client(error: client.QueryserverError) -> Error:
-    """Return the PEP 249 exception for a client failure."""
+    """Return the PEP 249 exception for an error of the client."""
     kind = _kind_of(error)
     made = kind(str(error))
     made.code = getattr(error, "code", "")

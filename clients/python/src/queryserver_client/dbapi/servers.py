@@ -1,7 +1,7 @@
-"""One client for all of a process's DB-API connections to one server as one user.
+"""Shares one client among all DB-API connections of a process to the same server as the same user.
 
-A pool of ten connections therefore uses one thread, one login and one set of HTTP connections. Each connection only has
-its own session at the server.
+A pool of ten connections therefore uses one thread, one login and one set of HTTP connections. Each connection still
+has its own session on the server.
 """
 
 import atexit
@@ -28,7 +28,7 @@ Client = sync.Connection
 
 @dataclass(frozen=True)
 class Login:
-    """The server, the login, and how calls are made. Its text shows no secrets."""
+    """The server, the credentials and the HTTP options of a client. The `repr` shows no secrets."""
 
     url: str | None
     token: "Secret | TokenSource | None"
@@ -54,9 +54,7 @@ class Login:
         )
 
     def key(self) -> Hashable:
-        """Return the key for clients with the same server and user in this process. A forked child has its own
-        clients.
-        """
+        """Return the key under which clients are shared. It includes the PID, so forked children get their own."""
         environment = tuple(hidden(os.environ.get(name)) for name in _ENVIRONMENT)
         verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
         return os.getpid(), replace(self, verify=verify), environment
@@ -80,13 +78,13 @@ _CLOSE_WITHIN_S = 5.0
 
 
 class Closable(Protocol):
-    """Implemented by connections."""
+    """A connection that must be closed when the program exits."""
 
     def close_at_exit(self) -> None: ...
 
 
 def acquire(login: Login) -> Client:
-    """Return the client for this login. Return it with `release`. Nothing is sent yet."""
+    """Return the client for this login; sends no request. The caller must release the client with `release`."""
     _close_abandoned()
     key = login.key()
     with _lock:
@@ -94,17 +92,17 @@ def acquire(login: Login) -> Client:
             entry = _shared.get(key)
             if entry is None:
                 entry = _shared[key] = _SharedClient(login.open())
-                # Registered after the client's own handler, which then runs later, because handlers run in reverse
-                # order.
+                # Exit handlers run in reverse order. Registering this one after the client's own handler makes it run
+                # first.
                 atexit.unregister(_close_all)
                 atexit.register(_close_all)
             entry.users += 1
-            if _shared.get(key) is entry:  # otherwise the garbage collector has just released it for the last user
+            if _shared.get(key) is entry:  # if not, the garbage collector has just released it for the last user
                 return entry.client
 
 
 def release(client: Client) -> None:
-    """Release a client. The last release closes it."""
+    """Release a client. It is closed when its last user releases it."""
     with _lock:
         for key, entry in list(_shared.items()):
             if entry.client is client:
@@ -119,21 +117,19 @@ def release(client: Client) -> None:
 
 
 def close_at_exit(connection: Closable) -> None:
-    """Close a connection on exit if it is still open, which also closes its session at the server."""
+    """Register a connection to be closed on exit, together with its session on the server."""
     _open.add(connection)
 
 
 def close_later(close: Callable[[], None]) -> None:
-    """Close something later. For the garbage collector, which may run in any thread, even one that `close` would
-    wait for.
-    """
+    """Defer a call of `close`. For the garbage collector, which may run in a thread for which `close` would wait."""
     _abandoned.append(close)
 
 
 def close_in_thread(close: Callable[[], None]) -> None:
-    """Close something immediately in a separate thread, because the garbage collector must not wait.
+    """Call `close` immediately in a separate thread, because the garbage collector must not wait.
 
-    On exit, the program waits some seconds for it.
+    When the program exits, it waits up to 5 s in total for such calls.
     """
     is_closed = threading.Event()
 
@@ -163,9 +159,7 @@ def _close_abandoned() -> None:
 
 
 def _forget_parent() -> None:
-    """Reset the state in a forked child. A thread of its parent may have held the lock, and the clients belong to
-    the parent.
-    """
+    """Reset the state in a forked child: its clients belong to the parent, one of whose threads may hold the lock."""
     global _lock, _open
     _lock, _open = threading.RLock(), WeakSet()
     _shared.clear()

@@ -1,4 +1,4 @@
-"""A DB-API connection's session at the server (Contract editor 9). It is opened with the first statement, then kept."""
+"""The session of a DB-API connection on the server, which is opened with the first statement (Contract editor 9)."""
 
 import re
 import time
@@ -17,24 +17,26 @@ from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import segment
 
 BEGINNINGS: Mapping[str, str] = {"postgresql": "BEGIN", "duckdb": "BEGIN TRANSACTION", "sqlite": "BEGIN"}
-"""How each dialect begins a transaction, if its next statement does not begin one implicitly."""
+"""The statement that begins a transaction, for dialects that do not begin transactions implicitly."""
 ALWAYS_IN_ONE = frozenset({"mysql"})
-"""Dialects whose session has an autocommit setting. If an engine ends a transaction by itself, as MySQL does with
-DDL and after deadlocks, the following statements run in another transaction instead of individually.
+"""Dialects whose sessions have an autocommit setting, which is turned off to use transactions.
+
+If the engine ends a transaction by itself, as MySQL does for DDL and after deadlocks, the next statement begins another
+transaction instead of being committed individually.
 """
 TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
 """All other dialects commit each statement individually."""
 MAX_ROWS = 1_000_000
-"""A server's default `result_max_rows` (Contract editor 13)."""
+"""The default of the server's setting `result_max_rows` (Contract editor 13)."""
 _MAX_IN_MESSAGE = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
 _ONE_BY_ONE = re.compile(r"parameters: |parameter_rows: the (?:text|statement) must be one")
-"""Messages from a server that does not support rows of values, or cannot use them in this text."""
+"""Messages of a server that does not support parameter rows, or not for this statement."""
 _FREE_WITHIN_S = 10.0
 
 
 class Session:
-    """One session of one connector. Used by one coroutine at a time."""
+    """An engine session on one connector. Not for concurrent use."""
 
     def __init__(
         self,
@@ -56,16 +58,17 @@ class Session:
         self._limit = limit
         self._max_rows = MAX_ROWS
         self._is_autocommit: bool | None = True
-        """The engine session's autocommit setting, if the engine has one; None if unknown."""
+        """The autocommit setting of the engine session, if it has one; None if unknown."""
         self.id: int | None = None
         self.dialect = ""
         """The dialect, known once the session is open."""
         self.has_run = False
-        """Whether at least one statement ran in the last call of `run`."""
+        """Whether the last call of `run` or `run_rows` ran at least one statement."""
 
     async def open(self) -> None:
-        """Open the session unless it is open. Raises StatementError if the data source rejects the credentials, and
-        ApiError.
+        """Open the session if it is not open.
+
+        Raises StatementError if the data source rejects the credentials, and ApiError.
         """
         if self.id is not None:
             return
@@ -85,7 +88,7 @@ class Session:
             await close_session(self._client.transport, self.connector, session_id)
 
     async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
-        """Run a script's statements in turn and return their results. The first failure ends the script."""
+        """Run the statements of a script in order and return their results. Stops at the first failure."""
         self.has_run = False
         try:
             results = [await self._query(sql, parameters)]
@@ -111,8 +114,9 @@ class Session:
         return results
 
     async def run_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
-        """Run a statement for each row of values in one call. Return None if the server does not support this; then
-        nothing has run.
+        """Run a statement once for each row of values, in one call.
+
+        Returns None, without having run anything, if the server does not support this for the statement.
         """
         self.has_run = False
         try:
@@ -134,11 +138,11 @@ class Session:
             self._is_autocommit = value
 
     async def control(self, sql: str) -> None:
-        """Run this module's own statement, such as COMMIT, which does not appear in the user's history."""
+        """Run a statement of this package, such as COMMIT, which does not appear in the user's history."""
         await self._control(sql)
 
     async def value(self, sql: str) -> Any:
-        """Run such a statement and return the first cell."""
+        """Run a statement like `control`, and return the first cell of its result."""
         result = await (await self._control(sql)).result()
         return await result.scalar()
 
@@ -179,14 +183,14 @@ class Session:
         )
 
     def is_cut(self, result: Result) -> bool:
-        """Return whether rows are missing that the user did not exclude with their own limit."""
+        """Return whether the result was truncated by anything other than the user's own limit."""
         return result.is_truncated and not (self._limit is not None and result.status.truncated_by == "limit")
 
 
 async def free(results: Iterable[Result]) -> None:
-    """Delete large results kept at the server. Small results are left, because a call for each would cost more.
+    """Delete large results on the server. Small results are left to expire, because a call for each would cost more.
 
-    If the server does not respond, only the first call waits. The other results expire.
+    Gives up after 10 s if the server does not respond; the remaining results then expire.
     """
     until = time.monotonic() + _FREE_WITHIN_S
     for result in results:
@@ -197,12 +201,12 @@ async def free(results: Iterable[Result]) -> None:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether the session is gone. In that case the statement was not started (Contract editor 3.4)."""
+    """Return whether the session no longer exists, in which case nothing was started (Contract editor 3.4)."""
     return isinstance(error, (StatementError, ApiError)) and error.code in LOST
 
 
 def last_id_statement(dialect: str) -> str | None:
-    """Return the statement that selects the number of the last inserted row, if the engine has one."""
+    """Return the SQL that selects the id generated for the last inserted row; None if the engine has none."""
     return _LAST_IDS.get(dialect)
 
 

@@ -1,7 +1,7 @@
 """PEP 249 type objects and constructors.
 
 `type_code` in `Cursor.description` is the server's engine-independent type name, such as `INT_TYPE` (Contract editor
-6.3). A type object equals each of its names.
+6.3). A type object is equal to each of its type names.
 """
 
 import datetime as dt
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TypeObject:
-    """Equals each of its type names."""
+    """A group of types; equal to each of its type names."""
 
     def __init__(self, name: str, *codes: str) -> None:
         self._name = name
@@ -51,17 +51,17 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> dt.date:  # noqa: N802 - the names are those of PEP 249
-    """Return the date in this machine's time zone for a number of seconds since 1970."""
+    """Return the local date for a Unix time in seconds."""
     return dt.date.fromtimestamp(ticks)  # noqa: DTZ012 - PEP 249 says local time
 
 
 def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802
-    """Return the time of day in this machine's time zone for a number of seconds since 1970."""
+    """Return the local time of day for a Unix time in seconds."""
     return TimestampFromTicks(ticks).time()
 
 
 def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802
-    """Return the timestamp in this machine's time zone for a number of seconds since 1970."""
+    """Return the local timestamp for a Unix time in seconds."""
     return dt.datetime.fromtimestamp(ticks)  # noqa: DTZ006 - PEP 249 says local time
 
 
@@ -75,7 +75,7 @@ def described(name: str, code: str, native_type: str) -> Description:
 
 
 def _digits(native_type: str) -> tuple[int | None, int | None]:
-    """Return precision and scale of `decimal(10,2)`. They are unknown without brackets."""
+    """Return precision and scale of a type such as `decimal(10,2)`; None if they are not given."""
     _, bracket, inside = native_type.rstrip(") ").partition("(")
     numbers: list[Any] = [part.strip() for part in inside.split(",")] if bracket else []
     if not numbers or not all(part.isdecimal() for part in numbers):
