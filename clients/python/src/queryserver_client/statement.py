@@ -1,4 +1,4 @@
-"""A submitted statement with a readable result."""
+"""Submitted statements whose result can be read."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
 
 FIRST_ROWS = 1000
-"""Number of rows included in the response that reports a statement's end."""
+"""Number of rows in the response that reports the end of a statement."""
 
 
 class Statement(SubmittedStatement):
-    """A statement created by `Connection.submit` or `Connection.statement`. `result` waits and returns the rows."""
+    """A statement created by `Connection.submit` or `Connection.statement`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Statement(SubmittedStatement):
         on_log: OnLog | None = None,
         allow_truncated: bool | None = None,
     ) -> Result:
-        """Wait, and return the result. `on_progress` and `on_log` are called with the server's reports.
+        """Wait for the end and return the result. Meanwhile, pass progress to `on_progress`, and log lines to `on_log`.
 
         Raises StatementError if the statement did not succeed, and WaitTimeout.
         """
@@ -58,7 +58,7 @@ class Statement(SubmittedStatement):
 
 @asynccontextmanager
 async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
-    """If an exception leaves the block, stop the statement or, if it has ended, delete its result."""
+    """Context manager: if the block raises, cancel the statement or, if it has ended, delete its result."""
     try:
         yield
     except BaseException:
@@ -69,7 +69,7 @@ async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
 def statement_of(
     transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False, request_id: str | None = None
 ) -> Statement:
-    """Create a statement from a response of execute. Raises StatementError if nothing was recorded."""
+    """Create a statement from the response of execute. Raises StatementError if no statement was recorded."""
     if not body.get("history_uuid"):
         raise statement_error(body, request_id=request_id)
     return Statement(

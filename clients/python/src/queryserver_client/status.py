@@ -1,4 +1,4 @@
-"""The server's reports about a statement: its state, its logs, and its events."""
+"""The status, progress, logs and events of a statement."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ ACTIVE = frozenset({"waiting", "running"})
 
 @dataclass(frozen=True)
 class Status:
-    """A statement's status at one moment (Contract editor 2.2)."""
+    """A snapshot of the status of a statement (Contract editor 2.2)."""
 
     state: str
-    """waiting, running, available, success, failed, canceled, timed_out, expired, closed."""
+    """waiting, running, available, success, failed, canceled, timed_out, expired or closed."""
     message: str
     rows: int
     """Number of rows stored so far."""
     has_result_set: bool
     truncated_by: str | None
-    """The limit that truncated the result: default_limit, limit, result_max_rows, result_max_bytes."""
+    """The limit that truncated the result: default_limit, limit, result_max_rows or result_max_bytes; else None."""
     modified_row_count: int | None
     queue_position: int | None
     submitted: dt.datetime | None
@@ -34,9 +34,9 @@ class Status:
     elapsed_ms: int
     queued_ms: int
     error: StatementError | None
-    """Why the statement did not succeed. The error is not raised here."""
+    """Why the statement did not succeed; None if it succeeded or has not ended. Not raised here."""
     statements: "tuple[ScriptStatement, ...]" = ()
-    """For statements started with `run_all`: the started statements in order (Contract editor 5.5)."""
+    """If the script was started with `run_all`, the statements started so far, in order (Contract editor 5.5)."""
 
     @property
     def is_terminal(self) -> bool:
@@ -49,7 +49,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Progress:
-    """A statement's progress (Contract editor 7.1)."""
+    """The progress of a statement (Contract editor 7.1)."""
 
     percent: int
     rows: int
@@ -58,18 +58,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Logs:
-    """A statement's log lines."""
+    """Log lines of a statement."""
 
     lines: tuple[str, ...]
     next_from: int
-    """The number of lines known so far. Pass it on to get only later lines."""
+    """Number of lines so far. Pass it to `logs` as `since` to get only later lines."""
     progress: int = 0
     jobs: "tuple[Job, ...]" = ()
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event from `Statement.events`. Exactly one of its fields is set."""
+    """An event of `Statement.events`. Exactly one attribute is set."""
 
     status: Status | None = None
     progress: Progress | None = None
@@ -77,7 +77,7 @@ class Event:
 
 
 def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Status:
-    """Parse any response with `query_status`."""
+    """Parse `query_status` of a response. Raises StatementError if the response has none."""
     said = cast("QueryStatus | None", body.get("query_status"))
     if said is None:
         raise statement_error(body, request_id=request_id)
@@ -101,7 +101,7 @@ def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Stat
 
 
 def logs_of(body: Mapping[str, Any]) -> Logs:
-    """Parse a get_logs response, or a `log` event's data."""
+    """Parse the response of get_logs, or the data of a `log` event."""
     text = body["logs"]
     return Logs(
         tuple(text.split("\n")) if text else (), body["next_from"], body.get("progress", 0), tuple(body.get("jobs", ()))
@@ -109,5 +109,5 @@ def logs_of(body: Mapping[str, Any]) -> Logs:
 
 
 def moment(text: str | None) -> dt.datetime | None:
-    """Parse a time as in the contract, `2025-01-31T10:20:30Z`."""
+    """Parse a time in the form `2025-01-31T10:20:30Z`."""
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None

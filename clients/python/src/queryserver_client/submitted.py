@@ -1,4 +1,4 @@
-"""A submitted statement: its state, its log, result pages, canceling and closing."""
+"""Submitted statements: status, log, result pages, cancellation and closing."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from queryserver_client.generated import Handle, ResultPage
 
 WAIT_S = 30.0
-"""How many seconds the server holds one waiting call."""
+"""Seconds for which the server holds a call that waits for the end of a statement."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
-"""Pause between two calls if the server does not hold them."""
+"""First and maximum pause between two calls if the server does not hold them."""
 _CLOSE_WITHIN_S = 15.0
 
 OnProgress = Callable[[Progress], None]
@@ -28,9 +28,9 @@ OnLog = Callable[[str], None]
 
 
 class SubmittedStatement:
-    """A statement at the server, identified by its id. `Statement` adds the result.
+    """A statement on the server, identified by its operation id. The subclass `Statement` adds the result.
 
-    It continues independently of this object. Only `cancel` and `close`, or leaving `async with`, end it.
+    The statement runs independently of this object. It is ended only by `cancel`, `close` or leaving `async with`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SubmittedStatement:
     ) -> None:
         self.operation_id = operation_id
         self.handle: Handle | None = (body or {}).get("handle")
-        """The contract's handle (editor 2.1): position in the script, text, session. None if attached by id."""
+        """The handle: position in the script, text, session (Contract editor 2.1). None if only the id is known."""
         self._transport = transport
         has_status = body is not None and "query_status" in body
         self._known: Status | None = status_of(body, request_id=request_id) if body and has_status else None
@@ -53,25 +53,25 @@ class SubmittedStatement:
 
     @property
     def has_more_statements(self) -> bool:
-        """Whether the script has a further statement, which `Connection.next` runs. Always False with `run_all`."""
+        """Whether the script has another statement, which `Connection.next` starts. Always False with `run_all`."""
         return self.handle is not None and self.handle["has_more_statements"]
 
     @property
     def has_ended(self) -> bool:
-        """Whether the statement is known to have ended. Only `status` calls the server."""
+        """Whether the statement is known to have ended. Sends no request; use `status` to get the current state."""
         return self._known is not None and self._known.is_terminal
 
     async def status(self, *, wait_s: float = 0) -> Status:
-        """Return the state as soon as the statement has ended, but after `wait_s` (0 to 60) at the latest."""
+        """Return the status once the statement has ended, or after `wait_s` seconds (0 to 60)."""
         if self._known is not None and self._known.is_terminal and self._known.state != "available":
             return self._known
         self._known = await looked_up(self._transport, self.operation_id, wait_s=wait_s)
         return self._known
 
     async def wait(self, timeout_s: float | None = None) -> Status:
-        """Return the final state, without raising the statement's error.
+        """Wait for the end and return the final status. An error of the statement is not raised.
 
-        Raises WaitTimeout after `timeout_s`. The statement continues, even if the waiting task is canceled.
+        Raises WaitTimeout after `timeout_s`. Neither this nor cancellation of the waiting task stops the statement.
         """
         status, pause_s = self._known, _FIRST_PAUSE_S
         until = None if timeout_s is None else anyio.current_time() + timeout_s
@@ -88,19 +88,19 @@ class SubmittedStatement:
         return status
 
     def events(self, log_from: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield states, progress and log lines as they arrive, until the statement has ended.
+        """Yield status changes, progress and log lines as they arrive, until the statement has ended.
 
-        Lines before `log_from` are omitted. Reconnects automatically, and polls if a proxy holds events back.
+        Log lines before `log_from` are omitted. Reconnects automatically, and polls if a proxy holds back events.
         """
         return follow(self._transport, self.operation_id, log_from)
 
     async def logs(self, since: int = 0) -> Logs:
-        """Return the log starting at line `since`."""
+        """Return the log from line `since` (0-based) on."""
         fields = {"operationId": self.operation_id, "from": since}
         return logs_of(await self._transport.call("POST", "editor/get_logs", fields, is_repeatable=True))
 
     async def fetch(self, start_row: int, rows: int) -> "ResultPage":
-        """Return a page in the contract's form (editor 6.1). Raises StatementError if there is no result."""
+        """Return a page of undecoded rows (Contract editor 6.1). Raises StatementError if there is no result."""
         fields = {
             "operationId": self.operation_id,
             "start_row": start_row,
@@ -114,32 +114,31 @@ class SubmittedStatement:
         return cast("ResultPage", body["result"])
 
     async def cancel(self) -> Status:
-        """Stop the statement, also in the engine. Return its new state: canceled, or the state that it reached
-        before.
-        """
+        """Cancel the statement on the engine. Return its status: canceled, or the final state reached before."""
         body, headers = await self._transport.answered(
             "POST", "editor/cancel_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
-        self._known = None  # this response has the state but not the error, which the next call returns
+        self._known = None  # this response lacks the error of the statement, which the next call of `status` returns
         return status_of(body, request_id=headers.get("X-Request-Id"))
 
     async def close(self) -> None:
-        """Delete the result, or stop the statement if it has not ended. May be repeated."""
+        """Delete the result, or cancel the statement if it has not ended. Idempotent."""
         await self._transport.call(
             "POST", "editor/close_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
         self._known = None
 
     async def close_quietly(self) -> None:
-        """Like `close`, even if the task is canceled, and without raising errors. If it fails, the server closes the
-        statement later.
+        """Like `close`, but never raises, and runs even if the task is canceled.
+
+        If the call fails, the server deletes the result when it expires.
         """
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 await self.close()
 
     async def abandon(self) -> None:
-        """Cancel the statement, or delete its result if it has one, because its handle is lost. Never fails."""
+        """Cancel the statement or, if it has ended, delete its result, because its handle is lost. Never raises."""
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 status = self._known
@@ -159,8 +158,9 @@ class SubmittedStatement:
     async def report(
         self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None, on_log: OnLog | None = None
     ) -> None:
-        """Call `on_progress` and `on_log` with the server's reports until the statement has ended. Raises
-        WaitTimeout.
+        """Call `on_progress` and `on_log` with progress and log lines until the statement has ended.
+
+        Raises WaitTimeout after `timeout_s`.
         """
         with anyio.move_on_after(timeout_s) as scope:
             async with aclosing(self.events()) as events:

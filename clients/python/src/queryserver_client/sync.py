@@ -1,8 +1,8 @@
-"""The same API without `await`: the async core runs in a separate thread, called through an anyio portal.
+"""The synchronous API: the same methods without `await`. The async core runs in a separate thread.
 
-There is only one implementation. Each object here wraps a core object, and each method runs the core's coroutine in the
-event loop of the connection's thread. Ctrl-C during a call cancels the coroutine, which cancels the statement at the
-server, and continues after that.
+Each object here wraps an async object, and each method runs the coroutine of the async object in the event loop of the
+connection's thread. Ctrl-C during a call first cancels the coroutine, which cancels the statement on the server, and
+then raises KeyboardInterrupt.
 """
 
 import os
@@ -193,11 +193,11 @@ class Statement:
 
 
 class Connection:
-    """Like the async Connection, without `await`. Created by `connect_sync`. May be used by several threads."""
+    """Like the async Connection, without `await`. Created by `connect_sync`. Threads can share it."""
 
     def __init__(self, make: Callable[[], core.Connection]) -> None:
         self.loop = Loop()
-        """Runs the core's coroutines: `db.loop.run(lambda: db.core.transport.call("GET", "…"))`."""
+        """Runs coroutines of the async core: `db.loop.run(lambda: db.core.transport.call("GET", "…"))`."""
 
         async def made() -> core.Connection:
             return make()
@@ -210,7 +210,7 @@ class Connection:
             raise
 
     def __repr__(self) -> str:
-        return repr(getattr(self, "core", None))  # a traceback for a rejected address shows this object
+        return repr(getattr(self, "core", None))  # `core` is missing in the traceback for an invalid address
 
     def query(
         self,
@@ -342,9 +342,7 @@ class Connection:
         return Users(self.loop, self.core.users)
 
     def close(self) -> None:
-        """Close the connections and end the thread. In a forked child this does nothing, because they belong to the
-        parent.
-        """
+        """Close the HTTP connections and end the thread. Does nothing in a forked child, which has neither."""
         if not self.loop.is_ours:
             return
         try:
@@ -373,7 +371,7 @@ def connect_sync(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
-    """Like `connect`, for `with`. The arguments are the same."""
+    """Like `connect`, but for `with` instead of `async with`."""
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     return Connection(
         partial(

@@ -39,14 +39,15 @@ class Files(Face[AsyncFiles]):
     chown = blocking(AsyncFiles.chown)
 
     def open(self, path: str) -> io.BufferedReader:
-        """Return a Python file object for `with`. It can be read from any position, also by pandas, pyarrow or
-        zipfile.
+        """Open a file as a seekable Python file object, which pandas, pyarrow and zipfile can also read.
+
+        To be used with `with`.
         """
         return buffered(self.loop, self.loop.run(lambda: self.core.open(path)))
 
 
 class Imports(Face[AsyncImports]):
-    """Like the async Imports, without `await` and without `submit`: `load` waits."""
+    """Like the async Imports, without `await`. `submit` is missing; use `load`, which waits for completion."""
 
     upload = blocking(AsyncImports.upload)
     guess = blocking(AsyncImports.guess)

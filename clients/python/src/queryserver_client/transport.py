@@ -1,7 +1,7 @@
-"""The HTTP layer: addresses, credentials, timeouts, retries, and failures as exceptions.
+"""The HTTP layer: addresses, credentials, timeouts, retries, and the conversion of failures to exceptions.
 
-Everything in this package calls the server through `Transport.call` (JSON in, JSON out), `Transport.send` (any
-response, read completely) or `Transport.stream` (a response that is read while it arrives).
+All other modules call the server with `Transport.call` (JSON in, JSON out), `Transport.send` (any response, read
+completely) or `Transport.stream` (a response that is read as it arrives).
 """
 
 import json
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Answer = TypeVar("Answer", bound=Mapping[str, Any], default=dict[str, Any])
-    """The generated model that declares what the caller reads: `body: StatResponse = await …call(…)`."""
+    """The response type that the caller declares: `body: StatResponse = await transport.call(…)`."""
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
 _EVENTS_REST_S, _MAX_EVENTS_REST_S = 60.0, 3600.0
 _LEAST_HELD_S = 5.0
-"""If a call ends earlier than this, its duration was not the reason."""
+"""If a held call breaks before this many seconds, the failure is not attributed to holding it too long."""
 _HELD_SHORTER_S = 300.0
-"""How long calls are then held for a shorter time, because the connection may have broken by chance."""
+"""For how many seconds calls are then held for a shorter time. Not longer, as the call may have broken by chance."""
 _NO_PLACE = "too_many_streams"
 _TIMED_OUT = 408
 _GATEWAY_TIMED_OUT = 504
 _BODY_SENT = "send_request_body.complete"
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
-"""OpenSSL error reasons for bytes that are not TLS. They differ between OpenSSL releases."""
+"""Reasons that OpenSSL releases report if the server does not use TLS."""
 _LOGGED_FROM_TRY = 5
-"""If the server has responded before, shorter outages of about a second are not logged."""
+"""Attempt at which retries are logged if the server has responded before; outages of about a second are not logged."""
 
 log = logging.getLogger("queryserver_client")
 
@@ -59,7 +59,7 @@ class Call:
 
     method: str
     path: str
-    """The path below /api/v1/, with quoted segments (`segment`)."""
+    """Path below /api/v1/ with percent-encoded segments (`segment`)."""
     json: Any = None
     params: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
@@ -67,27 +67,27 @@ class Call:
     data: Mapping[str, Any] | None = None
     files: Any = None
     is_repeatable: bool = False
-    """Whether a second request is harmless if the first one may have been carried out."""
+    """Whether a second request is harmless even if the first one was executed."""
     wait_s: float = 0.0
-    """How many seconds the server may hold its response."""
+    """Seconds for which the server may hold the response."""
     is_optional: bool = False
-    """Whether the caller can do without the response if the user's waiting calls are at their limit."""
+    """Whether to raise the error immediately if the user's open streams are at their limit, instead of retrying."""
     is_held: bool = False
-    """Whether the field `wait` asks the server to hold the call for that long; `json` does not include it.
+    """Whether to send `wait_s` as the field `wait`, so that the server holds the call; `json` must not contain it.
 
-    The server is asked to hold it for less time if something in between has closed held calls, and not at all if the
-    user's waiting calls are at their limit. An earlier response is then not a failure.
+    A shorter time is sent if a proxy has recently broken held calls, and none if the user's waiting calls are at their
+    limit. The caller must therefore expect an earlier response.
     """
     silence_s: float | None = None
-    """Seconds without a byte after which the response counts as broken. The default is the client's timeout."""
+    """Seconds without received data after which the response has failed; by default, the timeout of the client."""
     sent: "Sent | None" = None
-    """Records whether a request may have reached the server, for callers that need to know after a cancellation."""
+    """Records whether a request may have reached the server, for callers that need this after a cancellation."""
 
 
 class Transport:
     """Calls one server as one user. Created by `connect`."""
 
-    url = ""  # so that a traceback for a rejected address can show the object
+    url = ""  # used by `repr` in the traceback for an invalid address
 
     def __init__(
         self,
@@ -104,16 +104,14 @@ class Transport:
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
         self.rest_of_events = Rest(_EVENTS_REST_S, _MAX_EVENTS_REST_S)
-        """Active while events are not tried, because a proxy in between held them back (`events.py`)."""
+        """Active while event streams are not tried because a proxy has held back events (`events.py`)."""
         self._is_reached = False
         self._max_held_wait_s, self._held_shorter_until = float("inf"), 0.0
-        """How long a call may be held (half the duration after which one was closed in between), and until when this
-        applies.
-        """
+        """How long a call may be held: half the duration after which a proxy broke one; and until when this applies."""
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
-            # Loading the CA certificates takes 20 ms, and http does not use them.
+            # Loading the CA certificates takes 20 ms, and http:// does not need them.
             verify=verify if self.url.startswith("https:") else False,
             headers={"User-Agent": "queryserver-client", "Accept": "application/json"} | _revealed(headers or {}),
             transport=http_transport,
@@ -125,7 +123,7 @@ class Transport:
         return f"Transport({self.url!r})"
 
     async def close(self) -> None:
-        """Revoke the login and close all connections. Never fails, and takes at most 5 s."""
+        """Revoke the login and close all connections. Never raises; waits at most 5 s for the revocation."""
         with anyio.move_on_after(_REVOKE_WITHIN_S, shield=True):
             with suppress(httpx.HTTPError, QueryserverError):  # the tokens expire by themselves
                 await self._credentials.forget(self._post_once)
@@ -133,19 +131,22 @@ class Transport:
             await self._http.aclose()
 
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> "Answer":
-        """Return the response's JSON object. `more` are further fields of `Call`."""
+        """Make a call and return the JSON object in the response. `more` are further attributes of `Call`.
+
+        Raises the errors of `send`.
+        """
         return cast("Answer", (await self.answered(method, path, body, **more))[0])
 
     async def answered(
         self, method: str, path: str, body: Any = None, **more: Any
     ) -> tuple[dict[str, Any], httpx.Headers]:
-        """Like `call`, but also return the response headers."""
+        """Like `call`, but also returns the response headers."""
         more.setdefault("is_repeatable", method == "GET")
         response = await self.send(Call(method, path, json=body, **more))
         return _object_of(response), response.headers
 
     async def send(self, call: Call) -> httpx.Response:
-        """Return the response, read completely. Raises ApiError and its subclasses, and ConnectionLost."""
+        """Make a call and return the response, read completely. Raises ApiError and ConnectionLost."""
         async with self.opened(call) as response:
             return response
 
@@ -157,7 +158,7 @@ class Transport:
 
     @asynccontextmanager
     async def opened(self, call: Call, *, is_streamed: bool = False) -> AsyncGenerator[httpx.Response]:
-        """Yield the response after as many tries as allowed."""
+        """Yield the response after retries and, if necessary, a renewal of the token."""
         attempts, is_renewed = self.retries.begin(), False
         while True:
             token = await self._credentials.bearer(self._post)
@@ -175,7 +176,7 @@ class Transport:
             if error.code == _NO_PLACE and call.is_optional:
                 raise error
             is_ours = bool(error.code)
-            # The server never responds with 504. The proxies in `deploy/` add a code to their 504.
+            # A 504 always comes from a proxy, even if it has a code, as those of the proxies in `deploy/` do.
             if error.status == _GATEWAY_TIMED_OUT or (
                 not is_ours and (error.status == _TIMED_OUT or error.status >= 500)
             ):
@@ -196,7 +197,7 @@ class Transport:
     async def _tried(
         self, call: Call, token: Secret | None, attempts: Attempts, *, is_streamed: bool
     ) -> httpx.Response | None:
-        """Return the response to one try, or None if it failed and another may follow."""
+        """Make one attempt. Return the response, or None if the attempt failed and another one should follow."""
         sent = call.sent or Sent()
         sent.begin()
         began = anyio.current_time()
@@ -227,13 +228,13 @@ class Transport:
         return response
 
     def _log_retry(self, what: str, attempts: Attempts) -> None:
-        """Log once per call, because a program that only waits appears to hang."""
+        """Log that the call is retried, once per call, because the waiting program would otherwise appear to hang."""
         for_s = self.retries.for_s(is_reached=self._is_reached)
         if for_s > 0 and attempts.made == (_LOGGED_FROM_TRY if self._is_reached else 0):
             log.warning("%s: %s; retrying for up to %g s", self.url, what, for_s)
 
     def _note_end(self, call: Call, began: float) -> None:
-        """Remember that a response held this long did not get through, because the next one would not either."""
+        """Record that a call that was held this long failed, so that the following calls are held for less time."""
         now = anyio.current_time()
         if call.is_held and now - began >= _LEAST_HELD_S:
             self._max_held_wait_s = min(self._current_max_held_wait_s(), (now - began) / 2)
@@ -250,7 +251,7 @@ class Transport:
             self.timeout_s,
             connect=min(self.timeout_s, 10.0),
             read=call.silence_s or self.timeout_s + call.wait_s,
-            pool=None,  # waiting for this client's earlier calls is not a server failure
+            pool=None,  # waiting for earlier calls of this client must not count as a server failure
         )
         request = self._http.build_request(
             call.method,
@@ -269,7 +270,7 @@ class Transport:
         return request
 
     async def _post(self, path: str, fields: Mapping[str, str | Secret]) -> dict[str, Any]:
-        """Make a `token/` call. It is repeated like a read, because a second login or refresh is harmless."""
+        """Make a `token/` call without credentials. It is retried, because a second login or refresh is harmless."""
         attempts = self.retries.begin()
         call = Call("POST", path, json=fields, is_repeatable=True)
         while True:
@@ -290,7 +291,7 @@ class Transport:
 
 
 class Sent:
-    """Records whether a request's last byte was sent, because servers do not carry out incomplete requests."""
+    """Records whether the last byte of a request was sent, because servers do not execute incomplete requests."""
 
     def __init__(self) -> None:
         self._is_noted = self._is_complete = False
@@ -298,13 +299,11 @@ class Sent:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the current try may have reached the server. Also True for a transport that does not report its
-        progress.
-        """
+        """Whether the current attempt may have reached the server. Also True if the transport reports no progress."""
         return self._is_complete or not self._is_noted
 
     def begin(self) -> None:
-        """Start another try."""
+        """Start another attempt."""
         self._is_noted = self._is_complete = False
 
     async def note(self, event: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -314,8 +313,8 @@ class Sent:
 
 
 def _tls_refusal(error: httpx.ConnectError) -> str | None:
-    """Return why TLS with this server cannot work, now or later, or None for failures that may be temporary."""
-    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # from httpcore, which wraps the failure
+    """Return why a TLS connection is permanently impossible; None if the failure may be temporary."""
+    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # httpcore wraps the SSLError
     cause = next((one for one in causes if isinstance(one, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {cause.verify_message}"
@@ -325,12 +324,12 @@ def _tls_refusal(error: httpx.ConnectError) -> str | None:
 
 
 def segment(text: str) -> str:
-    """Quote a name as one path segment (Contract editor 1.1)."""
+    """Percent-encode a name as one path segment (Contract editor 1.1)."""
     return quote(text, safe="")
 
 
 def _revealed(value: Any) -> Any:
-    """Return the request's values with the revealed secrets, which no variable has held before."""
+    """Return a copy of the value with all secrets revealed."""
     if isinstance(value, Secret):
         return value.reveal()
     if isinstance(value, dict):
@@ -368,7 +367,7 @@ async def _error_of(response: httpx.Response) -> ApiError:
 
 
 def _object_of(response: httpx.Response) -> dict[str, Any]:
-    """Return a successful response's JSON object. An array is returned as {"items": …}."""
+    """Return the JSON object in a successful response. An array is returned as {"items": …}. Raises ApiError."""
     try:
         body = json.loads(response.content) if response.content else {}
     except ValueError as error:
@@ -381,7 +380,7 @@ def _object_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def server_address(url: str) -> str:
-    """Return the normalized address without the API path. Raises ConfigurationError."""
+    """Validate an address, and return it without the API path and trailing slash. Raises ConfigurationError."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:

@@ -1,7 +1,7 @@
-"""Uploads a file as one part, or in parts that are sent again, also by a later process, until all have arrived.
+"""Uploads a file in one request or in parts. An upload in parts can be continued by a later process.
 
-Parts and completion are idempotent as long as the upload's id stays the same (Contract storage 9.2). The server
-compares each part's SHA-256, and finally the file's SHA-256, before the file gets its name.
+Parts and completion are idempotent for the same upload id (Contract storage 9.2). The server checks the SHA-256 of each
+part and, before the file appears under its name, of the whole file.
 """
 
 import hashlib
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from queryserver_client.transport import Answer
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
-"""A local path, bytes, or an object with `read` that returns bytes."""
+"""A local path, bytes, or a binary file object."""
 OnBytes = Callable[[int, int | None], None]
-"""Called with the bytes so far, and the total number if known."""
+"""Called with the number of bytes so far and, if known, the total."""
 
 _MIB = 1024 * 1024
 PART_BYTES = 8 * _MIB
-"""S3 does not accept parts smaller than 5 MiB."""
+"""Default part size. S3 requires at least 5 MiB."""
 _MAX_PARTS, _MAX_PART_BYTES = 10_000, 128 * _MIB
 _AT_A_TIME = 3
 _STORED_WITHIN_S = 120.0
-"""How long the store may take for one part."""
+"""Seconds that the store may take for one part."""
 _CLAIMED_S = 90.0
-"""A crashed server holds a part for a minute."""
+"""Seconds to retry a part that is in progress: the claim of a crashed server on a part lasts a minute."""
 _JOINED_WITHIN_S = 3600.0
 _ANSWERED_WITHIN_S = 300.0
-"""How long to wait for one call that completes an upload before it is repeated."""
+"""Seconds to wait for the response to a completion before it is requested again."""
 _BUSY_PAUSE_S = 1.0
 _DISCARD_WITHIN_S = 10.0
 _SPOOLED_BYTES = 8 * _MIB
 _NAMESPACE = uuid.UUID("5f3d4d6e-8f0e-4c0b-9f5e-2f1d9f3a7c10")
 _STALE = frozenset({"part_conflict", "upload_not_found", "verification_failed"})
-"""Errors of a resumed upload whose earlier parts belong to another file, or no longer exist."""
+"""Error codes of a continued upload whose earlier parts belong to different content, or no longer exist."""
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A complete file at the server."""
+    """A complete file on the server."""
 
     path: str
     size: int
@@ -71,16 +71,16 @@ class Uploaded:
 
 @dataclass(frozen=True)
 class Content:
-    """The content to upload: `size` bytes of a file, from `start`."""
+    """The content to upload: `size` bytes of a file, from offset `start` on."""
 
     file: BinaryIO
     start: int
     size: int
     identity: tuple[Any, ...] | None
-    """Identifies this content for a later process; None if only this process has it."""
+    """Identifies the content across processes; None if a later process cannot access it."""
 
     def part(self, position: int, length: int) -> bytes:
-        """Return a part. Raises QueryserverError if the file has become shorter."""
+        """Return `length` bytes from `position` on. Raises QueryserverError if the file has become shorter."""
         self.file.seek(self.start + position)
         data = self.file.read(length)
         if len(data) != length:
@@ -88,7 +88,7 @@ class Content:
         return data
 
     def body(self, on_bytes: OnBytes | None = None) -> "BinaryIO":
-        """Return a file object with exactly these bytes, for a request that sends them together."""
+        """Return a file object with exactly this content, for a single request."""
         return cast("BinaryIO", _Body(self, on_bytes))
 
     def require_unchanged(self) -> None:
@@ -97,7 +97,7 @@ class Content:
 
 
 class _Body:
-    """The file object that httpx needs. It returns to the beginning for each try."""
+    """A file object for httpx, which seeks to the beginning for each attempt."""
 
     def __init__(self, content: Content, on_bytes: OnBytes | None) -> None:
         self._content = content
@@ -152,7 +152,7 @@ async def upload(
 
 
 class _FileUpload:
-    """One file that is being uploaded."""
+    """The upload of one file."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _FileUpload:
         self._done = 0
 
     async def whole(self) -> Uploaded:
-        """Upload the file in one call, which also completes the upload."""
+        """Upload the file in one request, which also completes the upload."""
         data = await anyio.to_thread.run_sync(self._content.part, 0, self._content.size)
         digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
         self._content.require_unchanged()
@@ -180,7 +180,7 @@ class _FileUpload:
         return Uploaded(body["path"], body["size"], digest)
 
     async def arrived(self, upload_id: str) -> Collection[int]:
-        """Return the parts that an earlier process has sent."""
+        """Return the indexes of the parts that an earlier process has uploaded."""
         params = {"qquuid": upload_id}
         try:
             body: UploadStateResponse = await self._transport.call("GET", "storage/upload/chunks", params=params)
@@ -189,14 +189,15 @@ class _FileUpload:
         missing = set(body["missing_parts"])
         if missing:
             return set(range(self._parts)) - missing
-        # The upload is complete or only lacks completion. The server does not report which, and the file may have
-        # changed since.
+        # All parts have arrived. The server does not report whether the upload was also completed, and the stored file
+        # may have changed since, so the upload starts again.
         await self._discard(upload_id)
         return ()
 
     async def in_parts(self, upload_id: str, arrived: Collection[int], *, is_lasting: bool = False) -> Uploaded:
-        """Upload in parts. Parts that have arrived are only read for the digest. After a permanent failure, the
-        parts are removed from the server.
+        """Upload the file in parts. Parts in `arrived` are not sent again, but only read for the digest.
+
+        After a failure, the uploaded parts are deleted, unless `is_lasting` is set and another attempt may succeed.
         """
         try:
             digest = await self._send_parts(upload_id, arrived)
@@ -207,11 +208,11 @@ class _FileUpload:
                 await self._discard(upload_id)
             raise
         if is_lasting:
-            await self._discard(upload_id)  # deletes the record, not the file, so the id can be used for another upload
+            await self._discard(upload_id)  # deletes the record of the upload, not the file, so the id can be reused
         return Uploaded(body["path"], body["size"], digest)
 
     async def _send_parts(self, upload_id: str, arrived: Collection[int]) -> str:
-        """Send several parts concurrently, and return the digest of the whole file."""
+        """Send up to three parts concurrently. Return the SHA-256 of the whole file."""
         whole, places = hashlib.sha256(), anyio.Semaphore(_AT_A_TIME)
         failures: list[Exception] = []
         self._done = 0
@@ -259,8 +260,8 @@ class _FileUpload:
             "qqtotalparts": parts,
             "sha256": digest,
         }
-        # httpx's responses and requests form reference cycles, so without `close` the bytes would stay in memory for a
-        # while.
+        # Closed explicitly, because requests and responses of httpx form reference cycles, which would keep the bytes
+        # in memory for a while.
         with io.BytesIO(data) as body:
             files = {"qqfile": ("part", body)}
             return await self._patiently(
@@ -272,7 +273,7 @@ class _FileUpload:
         return await self._patiently("storage/upload/complete", _JOINED_WITHIN_S, body=body, wait_s=_ANSWERED_WITHIN_S)
 
     async def _patiently(self, path: str, busy_s: float, **more: Any) -> "Answer":
-        """Repeat a call while an earlier call for this upload, whose connection was lost, is still in progress."""
+        """Retry a call for up to `busy_s` while an earlier call for this upload, now disconnected, is still running."""
         until = anyio.current_time() + busy_s
         while True:
             try:
@@ -283,9 +284,7 @@ class _FileUpload:
             await anyio.sleep(_BUSY_PAUSE_S)
 
     async def _discard(self, upload_id: str) -> None:
-        """Discard an upload, even if the task is canceled, and without raising errors. The server deletes uploads
-        after 24 hours.
-        """
+        """Discard an upload, even if the task is canceled. Never raises; the server deletes uploads after 24 hours."""
         with anyio.move_on_after(_DISCARD_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 await self._transport.call(
@@ -299,7 +298,7 @@ class _FileUpload:
 
 
 def _target(destination: str, source: Source) -> tuple[str, str]:
-    """Return the new file's directory and name."""
+    """Return the directory and the name of the new file. Raises ValueError."""
     directory, slash, name = destination.rpartition("/")
     if not slash:
         message = f"{destination!r} is no path of a store: give one such as file:///shared/a.csv, or a directory and /"
@@ -309,18 +308,18 @@ def _target(destination: str, source: Source) -> tuple[str, str]:
         if name is None:
             message = f"{destination!r} is a directory, and what is uploaded has no name"
             raise ValueError(message)
-    # `file:///a` and `/a` are in the root, whose slash must be kept.
+    # For `file:///a` and `/a`, the directory is the root, whose slash must be kept.
     return (directory + "/" if not directory or directory[-1] in ":/" else directory), name
 
 
 def name_of(source: Source) -> str | None:
-    """Return the last part of the source's path, if it has one."""
+    """Return the file name of the source; None if it has none."""
     given = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
     return Path(given).name if isinstance(given, (str, os.PathLike)) else None
 
 
 def _part_bytes(size: int, wanted: int) -> int:
-    """Return a part size of at least `wanted` that does not result in too many parts."""
+    """Return the part size: `wanted`, or more if there would be too many parts. Raises ValueError."""
     needed = -(-size // _MAX_PARTS)
     part_bytes = max(wanted, -(-needed // _MIB) * _MIB if needed > wanted else 0)
     if not 0 < part_bytes <= _MAX_PART_BYTES:
@@ -331,7 +330,7 @@ def _part_bytes(size: int, wanted: int) -> int:
 
 @asynccontextmanager
 async def opened(source: Source) -> AsyncGenerator[Content]:
-    """Yield the content with random access. A source that cannot be read twice is first kept in a temporary file."""
+    """Yield the content with random access. A source that can be read only once is first copied to a temporary file."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         yield Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
     elif isinstance(source, (str, os.PathLike)):
@@ -340,7 +339,7 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
             facts = os.fstat(file.fileno())
             if stat.S_ISREG(facts.st_mode) and facts.st_size:
                 yield Content(file, 0, facts.st_size, _identity(file))
-            else:  # /proc files (with size 0), pipes and devices can only be read once
+            else:  # pipes and devices can be read only once, and files in /proc report a size of 0
                 async with _kept(file) as content:
                     yield content
         finally:
@@ -355,20 +354,20 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
 
 @asynccontextmanager
 async def _kept(source: Any) -> AsyncGenerator[Content]:
-    """Yield the content from a temporary file, for a source that can only be read once."""
+    """Copy a source that can be read only once to a temporary file, and yield its content."""
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
-        # A source such as a pipe may be silent for a long time. Cancellation does not wait for it.
+        # Reading from a pipe may block for a long time, so the thread is abandoned on cancellation.
         while data := await anyio.to_thread.run_sync(source.read, _MIB, abandon_on_cancel=True):
             await anyio.to_thread.run_sync(kept.write, data)
         yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
 
 
 async def _opened(path: "str | os.PathLike[str]") -> BinaryIO:
-    """Open a file. Opening a named pipe waits for its writer, but cancellation does not."""
+    """Open a file in a thread. Opening a named pipe blocks until it has a writer, but can be canceled."""
     is_given_up = False
 
     def work() -> BinaryIO:
-        # If it were buffered, closing would wait for an abandoned read.
+        # Pipes are unbuffered, because closing a buffered file would wait for an abandoned read.
         is_file = Path(path).is_file()
         file = Path(path).open("rb", buffering=-1 if is_file else 0)  # noqa: SIM115
         if is_given_up:
@@ -393,7 +392,7 @@ def _identity(file: BinaryIO) -> tuple[Any, ...]:
 
 
 def _lasting_id(*facts: Any) -> str:
-    """Return an id that is the same for the same file, destination and terms in every process."""
+    """Return an upload id that is the same in every process for the same file, destination and options."""
     return str(uuid.uuid5(_NAMESPACE, repr(facts)))
 
 
@@ -402,6 +401,6 @@ def _changed(file: BinaryIO) -> QueryserverError:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether the same upload would be rejected again, so that the parts that have arrived are useless."""
+    """Return whether the same upload would be rejected again, so that keeping the uploaded parts is useless."""
     passing = AuthenticationError | ServerUnavailable | TooManyRequests
     return isinstance(error, ApiError) and not isinstance(error, passing)

@@ -1,4 +1,4 @@
-"""User administration, and each user's preferences (Contract platform 6)."""
+"""Users, for administrators, and the preferences of the user (Contract platform 6)."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class User:
     is_active: bool
     is_administrator: bool
     is_service_account: bool = False
-    """Whether the user has API tokens but no login. Also False for all users if the server does not report it."""
+    """Whether the user has API tokens but no login. Always False if the server does not report it."""
 
 
 class Users:
@@ -37,10 +37,10 @@ class Users:
         is_active: bool | None = None,
         is_service_account: bool | None = None,
     ) -> AsyncIterator[User]:
-        """Yield users by name: one user, the members of any of `groups`, active or disabled users, service accounts or
-        others.
+        """Yield users sorted by name (administrators). All given filters must match.
 
-        For administrators.
+        `name` is the name of one user. `groups` matches the members of any of these groups. `is_active` and
+        `is_service_account` match users with this value.
         """
         query: dict[str, Any] = {"limit": _PAGE_USERS}
         query |= {"username": name} if name is not None else {}
@@ -67,14 +67,15 @@ class Users:
             page += 1
 
     async def preferences(self) -> "Preferences":
-        """Return this user's defaults, which apply where a call does not specify a value. The client itself
-        specifies them in each call.
+        """Return the user's preferences, which are the defaults of calls.
+
+        They do not affect this client, which sends explicit values in each call.
         """
         body: PreferencesResponse = await self._transport.call("GET", "iam/preferences")
         return body["preferences"]
 
     async def prefer(self, **preferences: str) -> "Preferences":
-        """Change some preferences, such as `big_numbers="text"`, and return all of them."""
+        """Change preferences, such as `big_numbers="text"`, and return all preferences."""
         body: PreferencesResponse = await self._transport.call(
             "POST", "iam/preferences", preferences, is_repeatable=True
         )

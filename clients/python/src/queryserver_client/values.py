@@ -1,8 +1,8 @@
-"""Decodes typed JSON rows to rows of Python values (Contract editor 6.3).
+"""Decodes rows of typed JSON to rows of Python values (Contract editor 6.3).
 
-Decimals, dates, times, timestamps and bytes have their types, also within arrays, maps and structs if the engine's type
-text names the element types (`nested.py`). Intervals, UUIDs and JSON are text, as are values that no Python type can
-represent (`scalars.py`).
+Decimals, dates, times, timestamps and bytes get the corresponding Python types, also within arrays, maps and structs if
+the engine's type name contains the element types (`nested.py`). Intervals, UUIDs and JSON are strings, as are values
+that no Python type can represent (`scalars.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,19 +25,19 @@ class Column:
 
     name: str
     type: str
-    """The engine-independent type name: INT_TYPE, STRING_TYPE, …"""
+    """Engine-independent type name: INT_TYPE, STRING_TYPE, …"""
     native_type: str
-    """The engine's own type text: `varchar(20)`, `DECIMAL(10,2)[]`."""
+    """Type name of the engine, such as `varchar(20)` or `DECIMAL(10,2)[]`."""
     comment: str = ""
 
 
 def columns_of(meta: "Sequence[ColumnMeta]") -> tuple[Column, ...]:
-    """Return the columns described by a response's `meta`."""
+    """Return the columns that `meta` of a response describes."""
     return tuple(Column(item["name"], item["type"], item["native_type"], item["comment"]) for item in meta)
 
 
 def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Row]:
-    """Return a response's decoded rows. Columns whose cells need no decoding are unchanged."""
+    """Return the decoded rows of a response."""
     decoders = {index: cell for index, column in enumerate(columns) if (cell := decoder(column)) is not None}
     if not decoders:
         return [tuple(row) for row in data]
@@ -52,14 +52,14 @@ def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> lis
 
 
 def decoder(column: Column) -> Cell | None:
-    """Return the function that decodes non-NULL cells, or None if they need no decoding."""
+    """Return the function that decodes the non-NULL cells of a column; None if they need no decoding."""
     native = column.native_type.strip().lower()
     if column.type in _NESTED:
         return nested_decoder(column.native_type)
     if column.type == "DECIMAL_TYPE":
         return scalars.wide_integer if native in _WIDE_INTEGERS else scalars.decimal
     if column.type == "STRING_TYPE":
-        # Other types with this name stay text: a time with a zone, or sqlite's values in a time column.
+        # Other types with the name STRING_TYPE stay strings, such as a time with a zone.
         return scalars.time if native.partition("(")[0].strip() in _TIMES else None
     return _BY_TYPE.get(column.type)
 

@@ -1,8 +1,8 @@
-"""Reads a large server file in windows, several at a time, and returns them in order.
+"""Downloads a large file from the server in windows, several at a time, and returns them in order.
 
-While one window arrives, the server, or another instance at the same address, reads the next windows from its store.
-Only for files whose size the server knows and whose parts it does not have to generate, because it would generate them
-again for each window.
+While one window arrives, the server, or another instance behind the same address, already reads the next windows from
+the store. Used only for stored files of known size, because the server would have to generate other files again for
+each window.
 """
 
 import asyncio
@@ -23,12 +23,13 @@ _TASK = "queryserver-window"
 
 
 async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """Yield a file's bytes. Memory holds `AT_ONCE` windows. A file that is small or of unknown size is read as a whole.
+    """Yield the bytes of a file. Memory holds `AT_ONCE` windows.
 
-    The same applies if something in between does not support ranges. Raises the same errors as `Download.chunks`.
+    A file that is small or of unknown size is downloaded as a whole, as is any file if a proxy does not support ranges.
+    Raises the errors of `Download.chunks`.
     """
     size, tag = 0, ""
-    with suppress(ApiError):  # this error has no text; the following call's response has one
+    with suppress(ApiError):  # HEAD has no error message; the following GET returns one
         head = await transport.send(Call("HEAD", path, params=params, headers=AS_STORED, is_repeatable=True))
         length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
         size = int(length) if length.isdecimal() else 0
@@ -66,13 +67,13 @@ async def _windows(
                     yield chunk
             under_way.popleft()
     finally:
-        # The caller's cancellation must not leave a task behind.
+        # Shielded, so that no task keeps running if the caller is canceled.
         with anyio.CancelScope(shield=True):
             await asyncio.gather(*(window.aclose() for window in under_way))
 
 
 class _Window:
-    """A part of a file, up to `stop`, that is being downloaded, whether or not its reader waits for it."""
+    """A window of a file, up to `stop`, that is downloaded in the background."""
 
     def __init__(self, download: Download, stop: int) -> None:
         self._received: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -93,7 +94,7 @@ class _Window:
                 async for chunk in chunks:
                     self._received.put_nowait(chunk)
             if download.position != stop:
-                # The next window would start at the wrong position.
+                # Otherwise the next window would not follow on from this one.
                 message = f"a part of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
         finally:

@@ -1,7 +1,8 @@
-"""SQLAlchemy 2 via a server: `create_engine("queryserver://user:password@host/connector")`.
+"""SQLAlchemy 2 dialects: `create_engine("queryserver://user:password@host/connector")`.
 
-The SQL is that of the connector's engine. `queryserver://` calls the server once to determine the engine;
-`queryserver+duckdb://` (postgresql, mysql, sqlite, hive, impala, sparksql, trino, phoenix, other) does not.
+The generated SQL is in the dialect of the connector's engine. `queryserver://` determines the engine with a request to
+the server. `queryserver+duckdb://` (or postgresql, mysql, sqlite, hive, impala, sparksql, trino, phoenix, other) needs
+no such request.
 """
 
 from queryserver_client.sqlalchemy.choice import AnyDialect

@@ -1,4 +1,4 @@
-"""Chooses a URL's dialect: the one named by its driver, or the dialect of the connector at the server."""
+"""Chooses the dialect class for `queryserver://` URLs, which do not name a dialect, with a request to the server."""
 
 import threading
 from collections.abc import Mapping
@@ -35,21 +35,22 @@ CLASSES: Mapping[str, type[QueryserverDialect]] = {
     )
     for name in kind.engine_dialects
 }
-"""Dialect classes by connector dialect."""
+"""Dialect class by connector dialect."""
 
 _known: dict[URL, str] = {}
 _lock = threading.Lock()
 
 
 class AnyDialect(OtherDialect):
-    """Implements `queryserver://`, which is replaced by the dialect class that the server reports."""
+    """The dialect of `queryserver://`, replaced with the class for the connector's dialect."""
 
     supports_statement_cache = True
 
     @classmethod
     def get_dialect_cls(cls, url: URL) -> type[QueryserverDialect]:
-        """Return the dialect class, calling the server once per URL. Raises ArgumentError if the URL's values do not
-        allow the call.
+        """Return the dialect class for the connector in the URL. The server is called once for each URL.
+
+        Raises ArgumentError if the call fails or the user has no such connector.
         """
         with _lock:
             dialect = _known.get(url)
@@ -79,7 +80,10 @@ def _dialect_of(url: URL) -> str:
 
 
 def named_interpreter(config: "ClientConfiguration", wanted: str) -> str | None:
-    """Return the dialect of the connector with the given name (Contract editor 1.7)."""
+    """Return the dialect of the connector with the given id, key or dialect; None if there is none.
+
+    Contract editor 1.7.
+    """
     editor = config["app_config"]["editor"]
     name = (wanted or editor["default_sql_interpreter"]).lower()
     name = "hive" if name == "beeswax" else name

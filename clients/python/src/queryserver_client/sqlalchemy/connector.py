@@ -1,4 +1,4 @@
-"""Shared by all dialects here: connecting, executing and closing, on top of the engine's own dialect."""
+"""Base class of all dialects in this package: connecting, executing statements and closing."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -17,20 +17,20 @@ from queryserver_client.credentials import hidden
 
 AUTOCOMMIT = "AUTOCOMMIT"
 CHECK_AFTER_S = 60.0
-"""A pooled connection that was idle for this long is checked for its session before it is used again."""
+"""If a pooled connection has been idle for this long, its session is checked before the connection is used again."""
 
 
 class QueryserverDialect(DefaultDialect):
-    """The first base class; the engine's dialect follows it."""
+    """Base class of dialects. Must precede the engine's own dialect in the base classes."""
 
     driver = "queryserver"
     supports_statement_cache = True
     supports_native_decimal = True
     returns_native_bytes = True
     supports_sane_multi_rowcount = True
-    use_insertmanyvalues_wo_returning = True  # one call per row would take much more time
+    use_insertmanyvalues_wo_returning = True  # one request per row would be much slower
     default_paramstyle = "qmark"
-    insertmanyvalues_max_parameters = 10_000  # maximum number of values per call
+    insertmanyvalues_max_parameters = 10_000  # maximum number of values per statement
     engine_dialects: Sequence[str] = ()
     """The connector dialects that this class supports; empty for any."""
 
@@ -40,10 +40,10 @@ class QueryserverDialect(DefaultDialect):
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        """Let the pool replace a connection whose session the server closed while idle, and notify its listeners.
+        """Let the pool replace a connection whose session the server has closed while idle.
 
-        A session is never replaced without the pool's knowledge, because the settings made by "connect" listeners would
-        be silently lost.
+        The connection does not replace the session by itself, because settings made by "connect" listeners would be
+        silently lost.
         """
         event.listen(engine, "checkout", _check_idle)
 
@@ -54,7 +54,7 @@ class QueryserverDialect(DefaultDialect):
         return util.parse_version_string(__version__)
 
     def connect(self, *cargs: Any, **cparams: Any) -> dbapi.Connection:
-        """Create a connection. Raises an error if this class does not support the connector's dialect."""
+        """Create a connection. Raises ArgumentError if this class does not support the connector's dialect."""
         connection = dbapi.connect(*cargs, **cparams)
         if self.engine_dialects:
             try:
@@ -69,20 +69,18 @@ class QueryserverDialect(DefaultDialect):
         return connection
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        """Execute a statement. Without values, the text is sent unchanged, unless the compiler has doubled a `?` in
-        it.
-        """
+        """Execute a statement. If there are no parameters, the text is sent unchanged unless it contains `??`."""
         if context is not None and context.isddl and not statement:
-            return  # the engine does not have this, such as indexes
+            return  # compiled to nothing, because the engine has no such object, for example no indexes
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
-        # One of several batches of rows, whose count is the sum of all batches.
+        # One of several batches of rows: make `rowcount` the total of all batches so far.
         is_batch = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
         if context is not None and is_batch and cursor.rowcount >= 0:
             cursor.count_before(getattr(context, "queryserver_rows", 0))
             context.queryserver_rows = cursor.rowcount
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """Run the engine's `SELECT 1` in the session. Raises an error if the session is gone."""
+        """Run `SELECT 1` in the session. Raises an error if the session no longer exists."""
         dbapi_connection.ping()
         return True
 
@@ -115,18 +113,18 @@ class QueryserverDialect(DefaultDialect):
         return "SERIALIZABLE"
 
     def _set_engine_level(self, dbapi_connection: Any, level: str) -> None:
-        """Do nothing, because the engine has only one isolation level."""
+        """Do nothing by default, because the engine has only one isolation level."""
 
     def _get_server_version_info(self, connection: Connection) -> Any:
         return None
 
 
 def connect_arguments(url: URL) -> dict[str, Any]:
-    """Return the arguments of `dbapi.connect` for
-    `queryserver://user:password@host:port/connector?scheme=…&database=…`.
+    """Convert `queryserver://user:password@host:port/connector?scheme=…&database=…` to arguments of `dbapi.connect`.
 
-    A password without a user is a token, which SQLAlchemy does not show; `token=` is also accepted. Without a host, the
-    address is QUERYSERVER_URL. Raises ArgumentError for an unknown name, and for text instead of a number.
+    A password without a user name is a token, which SQLAlchemy then masks; the parameter `token` is also accepted. If
+    there is no host, the address is that of QUERYSERVER_URL. Raises ArgumentError for unknown or repeated parameters
+    and for invalid numbers.
     """
     read = _query(url)
     arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
@@ -150,7 +148,7 @@ _NUMBERS: Mapping[str, Any] = {"limit": int, "timeout": float, "timeout_s": floa
 
 
 def _query(url: URL) -> dict[str, Any]:
-    """Return the query's texts, with the `token` text hidden."""
+    """Return the query parameters of a URL, with `token` as a Secret. Raises ArgumentError."""
     read: dict[str, Any] = {}
     for name, value in url.query.items():
         if name not in _QUERY:

@@ -1,7 +1,7 @@
-"""DuckDB via a server: PostgreSQL's SQL where DuckDB supports it, and reflection with its functions.
+"""The DuckDB dialect: PostgreSQL's SQL where DuckDB supports it, and reflection with DuckDB's table functions.
 
-DuckDB does not have SERIAL. An autoincrementing primary key gets its own sequence, `<table>_<column>_seq`, which is
-created before the table and dropped after it.
+DuckDB has no SERIAL type. An autoincrement primary key therefore gets its own sequence, `<table>_<column>_seq`, which
+is created before the table and dropped after it.
 """
 
 # SQLAlchemy's dialects narrow the types of overridden members.
@@ -37,9 +37,7 @@ class DuckDBCompiler(QuestionMarks):
     def visit_json_path_getitem_op_binary(
         self, binary: Any, operator: Any, _cast_applied: bool = False, **kw: Any
     ) -> str:
-        """Render a JSON path. PostgreSQL uses `#>` for paths; DuckDB writes them in the place of keys, as
-        `$."key"[0]`.
-        """
+        """Render access by JSON path: `-> '$."key"[0]'`, where PostgreSQL would use `#>`."""
         if not _cast_applied and binary.type._type_affinity is not sqltypes.JSON:
             return self.process(sa_cast(binary, binary.type), _cast_applied=True, **kw)
         sign = " ->> " if _cast_applied else " -> "
@@ -98,7 +96,7 @@ class DuckDBDefinitions(PGDDLCompiler):
 
 
 class DuckDBContext(PGExecutionContext):
-    """Generated numbers are returned by RETURNING."""
+    """PostgreSQL's execution context, unchanged: generated keys are fetched with RETURNING."""
 
 
 class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
@@ -134,7 +132,7 @@ class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
     supports_identity_columns = False
     div_is_floordiv = False
 
-    # Members that PostgreSQL's compiler reads from its dialect.
+    # Attributes of the PostgreSQL dialect that its compiler uses.
     supports_smallserial = True
     supports_virtual_generated_columns = True
     _backslash_escapes = False
@@ -180,7 +178,7 @@ class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
 
 
 def _numbered(column: Column[Any]) -> Column[Any] | None:
-    """Return the column if it is an autoincrementing primary key without its own default."""
+    """Return the column if it is an autoincrement primary key without another default, else None."""
     table: Any = column.table
     default: Any = column.default
     is_free = default is None or (default.is_sequence and default.optional)

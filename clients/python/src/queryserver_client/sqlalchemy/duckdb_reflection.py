@@ -1,6 +1,6 @@
-"""Reflects DuckDB with its table functions, within the session, so that temporary and uncommitted objects are visible.
+"""Reflection of DuckDB with its table functions. It runs in the session and sees temporary and uncommitted objects.
 
-One query describes all requested tables. Constraints have no names, because DuckDB does not keep them.
+A single query describes all requested tables. Constraints have no names, because DuckDB does not store them.
 """
 
 # SQLAlchemy's dialects narrow the types of overridden members.
@@ -58,7 +58,7 @@ SELECT table_name, kind, temporary, comment, columns, constraints, indexes FROM 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table or a view. Its lists contain structs with the query's field names."""
+    """A table or a view. The lists contain structs with the field names of the query above."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ class Relation:
         return {"constrained_columns": columns, "name": None}
 
     def foreign_keys(self, schema: str | None) -> list[dict[str, Any]]:
-        """Return the foreign keys. Both tables are in the same schema, as DuckDB requires."""
+        """Return the foreign keys. DuckDB requires that both tables are in the same schema."""
         return [
             {
                 "name": None,
@@ -102,10 +102,10 @@ class Relation:
 
 
 class DuckDBReflection(DefaultDialect):
-    """Must precede DefaultDialect in the base classes."""
+    """Mixin with the reflection methods. Must precede DefaultDialect in the base classes."""
 
     def type_of_text(self, text: str) -> Any:
-        """Return the type for DuckDB's type text."""
+        """Return the SQLAlchemy type for a DuckDB type name."""
         return type_of(text)
 
     @reflection.cache
@@ -123,7 +123,7 @@ class DuckDBReflection(DefaultDialect):
 
     @reflection.cache
     def get_materialized_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        """Return an empty list, because DuckDB does not have such views."""
+        """Return an empty list, because DuckDB has no materialized views."""
         return []
 
     @reflection.cache
@@ -247,7 +247,7 @@ class DuckDBReflection(DefaultDialect):
     ) -> Iterator[tuple[TableKey, Any]]:
         names = None if filter_names is None else tuple(filter_names)
         relations = self._relations(connection, schema=schema, names=names, **kw)
-        # If names are equal, the temporary relation comes last and hides the other one if both are requested.
+        # A temporary relation comes after others of the same name and, if both match, replaces them in the dict.
         for name, relation in {name: one for name, one in relations if one.is_of(scope, kind)}.items():
             yield (schema, name), read(relation)
 
@@ -255,7 +255,7 @@ class DuckDBReflection(DefaultDialect):
     def _relations(
         self, connection: Connection, *, schema: str | None, names: tuple[str, ...] | None, **kw: Any
     ) -> list[tuple[str, Relation]]:
-        """Return the relations with the requested names."""
+        """Return the relations in a schema, each with its name as requested; all of them if `names` is None."""
         where, values = _searched(schema)
         if names is not None:
             marks = ", ".join("lower(?)" for _ in names)
@@ -270,7 +270,7 @@ _COLUMN = re.compile(r'"((?:[^"]|"")+)"|\w+')
 
 
 def _index(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an index with its column names. An expression, which DuckDB writes in brackets, is None there."""
+    """Return an index in SQLAlchemy's form. In `column_names`, None stands for an expression."""
     found = [(_COLUMN.fullmatch(text), text) for text in one["expressions"]]
     names = [None if match is None else (match[1] or text).replace('""', '"') for match, text in found]
     index = {"name": one["name"], "unique": one["is_unique"], "column_names": names, "dialect_options": {}}
@@ -287,10 +287,10 @@ def _names(connection: Connection, kind: str, where: str, values: tuple[str, ...
 
 
 def _place(schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """Return a condition with its values, for the given schema or the current one."""
+    """Return the SQL condition for relations in a schema (by default the current one), and its parameters."""
     return (_CURRENT, ()) if schema is None else (_NAMED, (schema,))
 
 
 def _searched(schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """Like `_place`, but without a schema, temporary tables and views also match."""
+    """Like `_place`, but if `schema` is None, temporary relations also match."""
     return (f"{_CURRENT} OR {_TEMPORARY}", ()) if schema is None else _place(schema)

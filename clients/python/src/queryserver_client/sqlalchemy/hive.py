@@ -1,4 +1,4 @@
-"""Hive, Impala and Spark SQL via a server: backticks, their type names, reflection with the metadata calls."""
+"""The Hive, Impala and Spark SQL dialects: backticks, type names, and reflection with the server's metadata calls."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -40,10 +40,10 @@ class HiveTypes(PlainTypes):
 
 
 class HiveTables(Indexless):
-    """Keys are hints for the planner and are not enforced. Hive only accepts them if the statement says so."""
+    """Declares keys DISABLE NOVALIDATE, as Hive requires: they are hints for the planner and are not enforced."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Render a column. It can only have one constraint, and a default counts as one."""
+        """Render a column. Hive permits one constraint per column, and a default is one, so NOT NULL is dropped."""
         text = super().get_column_specification(column, **kw)
         return text.removesuffix(" NOT NULL") if self.get_column_default_string(column) is not None else text
 
@@ -70,14 +70,15 @@ class HiveTables(Indexless):
 
 class ImpalaTables(Keyless):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Render a column without NOT NULL, which is only for Kudu tables, which need further clauses."""
+        """Render a column without NOT NULL, which Impala permits only in Kudu tables, which need more clauses."""
         return super().get_column_specification(column, **kw).removesuffix(" NOT NULL")
 
 
 class HiveContext(DefaultExecutionContext):
     def _translate_colname(self, colname: str) -> tuple[str, str | None]:
-        """Handle Hive's column names in `SELECT *`, which are `table.column`. Rows have both names if the short name
-        is unique.
+        """Map Hive's column names in `SELECT *`, such as `table.column`, to the column name if this is unique.
+
+        The full name then also remains usable.
         """
         name = colname.rpartition(".")[2]
         alike = [one for one in self.cursor.description or () if one[0].rpartition(".")[2] == name]

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
+"""The MySQL and MariaDB dialect: SQLAlchemy's own, including its reflection, with the DB-API of this package."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -25,7 +25,7 @@ _CODES = (
 
 
 class Numeric(mysql.NUMERIC):
-    """The engine's type, which is the only type that the engine writes into casts, with the DB-API's values."""
+    """MySQL's NUMERIC, which its compiler requires in casts, with the value conversion for this DB-API."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return None
@@ -44,8 +44,9 @@ class Float(mysql.FLOAT):
 
 
 class Time(mysql.TIME):
-    """A time of day, or text for other values: `-01:00:00`, `100:00:00`. The DB-API returns it as such, not as a
-    timedelta.
+    """A time of day, or a string for other values such as `-01:00:00` or `100:00:00`.
+
+    The DB-API already returns these types, whereas MySQL's own drivers return a timedelta.
     """
 
     def result_processor(self, dialect: Any, coltype: Any) -> None:
@@ -53,7 +54,7 @@ class Time(mysql.TIME):
 
 
 class Bit(mysql.BIT):
-    """BIT(1) is returned as a bool, and wider types as bytes."""
+    """Bits as an integer. The DB-API returns BIT(1) as a bool, and wider types as bytes."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> Process:
         return lambda value: int.from_bytes(value, "big") if isinstance(value, bytes) else value
@@ -89,6 +90,6 @@ class MySQLDialect(QueryserverDialect, Engine):
         return "utf8mb4"
 
     def _extract_error_code(self, exception: Any) -> int | None:
-        """Parse the error code. The server returns MySQL's error text without its number."""
+        """Derive the error number from the message, because the server returns MySQL's message without the number."""
         text = str(exception)
         return next((code for words, code in _CODES if words.search(text)), None)

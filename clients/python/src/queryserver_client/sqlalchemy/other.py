@@ -1,4 +1,4 @@
-"""Engines without a SQLAlchemy dialect: standard SQL with the engine's quotes, reflection with the metadata calls."""
+"""Dialects of engines for which SQLAlchemy has none: standard SQL, and reflection with the server's metadata calls."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -26,7 +26,7 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
     supports_empty_insert = False
     postfetch_lastrowid = False
     default_schema_statement: str | None = None
-    """The statement that selects the current schema, if the engine has one."""
+    """SQL that selects the current schema; None if the engine has no such statement."""
 
     colspecs = {sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float, sqltypes.Uuid: types.Uuid}
 
@@ -34,13 +34,13 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
         if self.default_schema_statement is None:
             return None
         name = connection.exec_driver_sql(self.default_schema_statement).scalar_one()
-        return None if name is None else str(name)  # trino has no schema unless its connector names one
+        return None if name is None else str(name)  # on trino, None unless the connector sets a schema
 
 
 class ManyRows(DefaultDialect):
-    """Must precede other base classes. For engines where an INSERT of one row takes as long as one of hundreds.
+    """Mixin for engines on which inserting one row takes as long as hundreds. Must precede other base classes.
 
-    Batches have fewer rows than for other engines, because Trino accepts at most 1 MB of SQL.
+    Batches are smaller than SQLAlchemy's default, because Trino accepts at most 1 MB of SQL.
     """
 
     use_insertmanyvalues = True
@@ -48,18 +48,18 @@ class ManyRows(DefaultDialect):
 
 
 class Backslashes(SQLCompiler):
-    """For engines whose string literals use a backslash as escape character."""
+    """Compiler for engines with backslash escapes in string literals."""
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
         text = super().render_literal_value(value, type_)
         if len(text) < 2 or text[0] != "'" or text[-1] != "'":
             return text
-        inner = text[1:-1].replace("''", "'")  # rendered by its type
+        inner = text[1:-1].replace("''", "'")  # undo the quoting of the string type
         return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class UnconstrainedDDLCompiler(DDLCompiler):
-    """For engines without these constraints. Tables are created without them."""
+    """Omits foreign key, unique and check constraints, for engines that do not support them."""
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> Any:
         return None  # omits this part of the statement
@@ -71,7 +71,7 @@ class UnconstrainedDDLCompiler(DDLCompiler):
 
 
 class Indexless(DDLCompiler):
-    """For engines without indexes. Tables are created without them, and nothing is sent."""
+    """Compiles index statements to nothing, for engines without indexes. Nothing is sent."""
 
     def visit_create_index(self, create: Any, **kw: Any) -> str:
         return ""
@@ -86,9 +86,7 @@ class Keyless(Indexless, UnconstrainedDDLCompiler):
 
 
 class QuotedNames(IdentifierPreparer):
-    """For engines where quoting does not change a name. All names are quoted, so that reserved words are not a
-    problem.
-    """
+    """Quotes all names, so that reserved words need no list. For engines on which quoting does not change a name."""
 
     def _requires_quotes(self, value: str) -> bool:
         return True
@@ -96,7 +94,7 @@ class QuotedNames(IdentifierPreparer):
 
 class TrinoCompiler(SQLCompiler):
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """Render OFFSET before LIMIT."""
+        """Render OFFSET before LIMIT, as Trino requires."""
         text = ""
         if select._offset_clause is not None:
             text += f"\nOFFSET {self.process(select._offset_clause, **kw)}"
@@ -106,13 +104,13 @@ class TrinoCompiler(SQLCompiler):
 
 
 class PlainTypes(GenericTypeCompiler):
-    """For engines that have few type names, each in one form. UUIDs are texts."""
+    """Type names for engines with few types. UUIDs are stored as strings."""
 
     text = "VARCHAR"
     single = "FLOAT"
     bytes = "VARBINARY"
     decimal = "DECIMAL(38, 10)"
-    """Used if no precision is given, because DECIMAL alone has no fraction."""
+    """Type if no precision is given. Plain DECIMAL would have no decimal places."""
 
     def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
         return self.visit_DECIMAL(type_, **kw)
@@ -152,7 +150,7 @@ class TrinoTypes(PlainTypes):
     single = "REAL"
 
     def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
-        """Render the type with Python's microseconds. TIMESTAMP alone has milliseconds."""
+        """Render the type with microseconds, as in Python. Plain TIMESTAMP has only milliseconds."""
         return "TIMESTAMP(6) WITH TIME ZONE" if type_.timezone else "TIMESTAMP(6)"
 
     def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
@@ -175,7 +173,7 @@ class TrinoDialect(ManyRows, OtherDialect):
     ddl_compiler = Keyless
     type_compiler_cls = TrinoTypes
     preparer = TrinoNames
-    supports_alter = False  # ALTER would only add constraints, which are not supported
+    supports_alter = False  # SQLAlchemy uses ALTER only to add constraints, which Trino does not support
     default_schema_statement = "SELECT current_schema"
     div_is_floordiv = True
 

@@ -1,4 +1,4 @@
-"""Phoenix via a server: rows are written with UPSERT and reflected with the metadata calls."""
+"""The Phoenix dialect: writes with UPSERT, and reflection with the server's metadata calls."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -14,7 +14,7 @@ from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, Plain
 
 class PhoenixCompiler(Backslashes):
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
-        """Render UPSERT, Phoenix's only writing statement. A row with the same key is replaced."""
+        """Render UPSERT, Phoenix's only statement that writes rows. It replaces a row with the same key."""
         text = super().visit_insert(insert_stmt, *args, **kw)
         return text.replace("INSERT", "UPSERT", 1)
 
@@ -24,7 +24,7 @@ class PhoenixCompiler(Backslashes):
 
 class PhoenixTables(UnconstrainedDDLCompiler):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Render a column. Only key columns can be NOT NULL."""
+        """Render a column. Phoenix permits NOT NULL only for key columns."""
         name, kind = self.preparer.format_column(column), self.dialect.type_compiler_instance.process(column.type)
         default = self.get_column_default_string(column)
         text = f"{name} {kind} NOT NULL" if column.primary_key else f"{name} {kind}"
@@ -36,15 +36,16 @@ class PhoenixTables(UnconstrainedDDLCompiler):
         return super().create_table_constraints(table, *args, **kw)
 
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Render the primary key, which must have a name."""
+        """Render the primary key, which in Phoenix must have a name."""
         columns = ", ".join(self.preparer.quote(column.name) for column in constraint.columns)
         name = self.preparer.format_constraint(constraint) if constraint.name is not None else "pk"
         return f"CONSTRAINT {name} PRIMARY KEY ({columns})"
 
 
 class PhoenixNames(IdentifierPreparer):
-    """Unquoted names are in upper case. Names are therefore quoted in upper case, so that reserved words are not a
-    problem.
+    """Quotes all names, so that reserved words need no list.
+
+    Case-insensitive names are quoted in upper case, because Phoenix converts unquoted names to upper case.
     """
 
     reserved_words = frozenset[str]()
@@ -57,7 +58,7 @@ class PhoenixNames(IdentifierPreparer):
 
 
 class PhoenixTypes(PlainTypes):
-    decimal = "DECIMAL"  # with any number of digits
+    decimal = "DECIMAL"  # stores any number of digits
 
 
 class PhoenixDialect(OtherDialect):
@@ -73,5 +74,5 @@ class PhoenixDialect(OtherDialect):
     supports_multivalues_insert = False
 
     def _get_default_schema_name(self, connection: Connection) -> str:
-        """Return the schema without a name."""
+        """Return "", the name of Phoenix's default schema."""
         return ""

@@ -1,4 +1,4 @@
-"""PostgreSQL via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
+"""The PostgreSQL dialect: SQLAlchemy's own, including its reflection, with the DB-API of this package."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -19,13 +19,13 @@ _LEVELS = ("READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABL
 
 
 def cast(kind: Kind) -> Kind:
-    """Return the type, whose values are sent with a cast: `?::INTEGER`."""
+    """Return a subclass of a type whose parameters are rendered with a cast: `?::INTEGER`."""
     made: Any = type(f"Cast{kind.__name__}", (kind,), {"render_bind_cast": True})
     return made
 
 
 class QuestionMarks(PGCompiler):
-    """Doubles jsonb operators such as `?` and `?|`, because a single `?` is a placeholder."""
+    """Doubles the `?` in jsonb operators such as `?|`, because a single `?` is a placeholder."""
 
     def visit_custom_op_binary(self, element: Any, operator: Any, **kw: Any) -> str:
         text = f" {operator.opstring.replace('?', '??')} "
@@ -50,21 +50,21 @@ class Interval(pg.INTERVAL):
 
 
 class IntIndex(sqltypes.JSON.JSONIntIndexType):
-    """The index in a JSON array."""
+    """An index into a JSON array."""
 
     __visit_name__ = "json_int_index"
     render_bind_cast = True
 
 
 class StrIndex(sqltypes.JSON.JSONStrIndexType):
-    """The key in a JSON object."""
+    """A key of a JSON object."""
 
     __visit_name__ = "json_str_index"
     render_bind_cast = True
 
 
 class _Vector:
-    """Space-separated numbers, as in the catalog."""
+    """Converts the space-separated numbers of catalog columns to a list."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
         return lambda value: [int(one) for one in value.split()] if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Reflection with the server's metadata calls (Contract editor 10), for engines without a SQLAlchemy dialect.
+"""Reflection with the server's metadata calls, for engines for which SQLAlchemy has no dialect (Contract editor 10).
 
-The calls bypass the cache, so that recently created objects are visible. They return columns, primary and foreign keys
-and comments. Indexes and constraints are empty, because these engines have none or the calls do not return them.
+The calls bypass the server's cache, so that new objects are visible. They return columns, primary keys, foreign keys
+and comments. Indexes and other constraints are always empty: the engines have none, or the calls do not return them.
 """
 
 # SQLAlchemy's dialects narrow the types of overridden members.
@@ -21,10 +21,10 @@ from queryserver_client.transport import segment
 
 
 class MetadataCalls(DefaultDialect):
-    """Must precede DefaultDialect in the base classes."""
+    """Mixin with the reflection methods. Must precede DefaultDialect in the base classes."""
 
     def type_of_text(self, text: str) -> Any:
-        """Return the type for an engine's type text."""
+        """Return the SQLAlchemy type for a type name of the engine."""
         return type_of(text)
 
     @reflection.cache
@@ -44,7 +44,7 @@ class MetadataCalls(DefaultDialect):
         return self._named("Materialized_view", connection, schema)
 
     def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        """Return an empty list, because the calls use a separate session, which does not see temporary tables."""
+        """Return an empty list: metadata calls run in a separate session, which does not see temporary tables."""
         return []
 
     def get_temp_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
@@ -132,19 +132,19 @@ class MetadataCalls(DefaultDialect):
         return [self._shown(one["name"]) for one in self._listed(connection, schema) if one["type"] == kind]
 
     def _shown(self, name: str) -> str:
-        """Return the name in lower case if it is case-insensitive, which the engine stores in upper case."""
+        """Return the name as SQLAlchemy expects it: a case-insensitive name, stored in upper case, in lower case."""
         return cast("str", self.normalize_name(name)) if name and self.requires_name_normalize else name
 
     def _denormalized(self, name: str) -> str:
         return cast("str", self.denormalize_name(name)) if name and self.requires_name_normalize else name
 
     def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
-        """Combine consecutive columns that reference different columns of the same table into one key."""
+        """Build foreign keys. Consecutive columns that reference different columns of one table form one key."""
         keys: list[dict[str, Any]] = []
         for one in given:
             *path, table, column = one["to"].split(".")
             database = ".".join(path)
-            # In the default schema, the schema is only named if the table itself was requested with a schema.
+            # A reference to the default schema names the schema only if the table was requested with a schema.
             other = None if schema is None and database in {self.default_schema_name, ""} else database or None
             last = keys[-1] if keys else None
             if (
@@ -169,11 +169,11 @@ class MetadataCalls(DefaultDialect):
 
 
 def _call(connection: Connection, *names: str) -> dict[str, Any]:
-    """Call autocomplete for the connector, a database or a table."""
+    """Call `autocomplete` for the connector, a database or a table. Raises DBAPIError."""
     raw: Any = connection.connection.dbapi_connection
     path = "/".join(["editor/autocomplete", *map(segment, names)])
     if names and not names[-1]:
-        path += "/"  # a nameless schema has an empty segment, but a trailing slash does not create one
+        path += "/"  # an unnamed schema is an empty path segment; one trailing slash alone would be ignored
     fields = {"snippet": {"type": raw.connector}, "refresh": True}
     try:
         answer: dict[str, Any] = raw.run(partial(raw.client.transport.call, "POST", path, fields, is_repeatable=True))

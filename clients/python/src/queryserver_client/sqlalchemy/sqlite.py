@@ -1,4 +1,4 @@
-"""SQLite via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
+"""The SQLite dialect: SQLAlchemy's own, including its reflection, with the DB-API of this package."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -16,7 +16,7 @@ from queryserver_client.sqlalchemy.connector import QueryserverDialect
 
 
 class _Native:
-    """SQLite stores texts. The server converts the texts in date columns to dates."""
+    """Converts only strings: SQLite stores dates as text, but the server already converts those in date columns."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
         read: types.Process = super().result_processor(dialect, coltype)  # pyright: ignore[reportAttributeAccessIssue]
@@ -55,9 +55,7 @@ class SqliteDialect(QueryserverDialect, SQLiteDialect):
     }
 
     def __init__(self, *, dbapi: Any = None, paramstyle: Any = None, **options: Any) -> None:
-        """Initialize without SQLite's module, whose version SQLAlchemy's dialect would check, because SQLite runs at
-        the server.
-        """
+        """Initialize without the module `sqlite3`, whose version is irrelevant because SQLite runs on the server."""
         SQLiteDialect.__init__(self, paramstyle=paramstyle or self.default_paramstyle, **options)
         self.dbapi = dbapi
 
@@ -67,5 +65,5 @@ class SqliteDialect(QueryserverDialect, SQLiteDialect):
 
     @reflection.cache
     def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
-        """Return only `main`, because statements cannot attach other files."""
+        """Return only `main`, because other database files cannot be attached."""
         return ["main"]

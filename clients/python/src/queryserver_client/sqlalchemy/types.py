@@ -1,4 +1,4 @@
-"""SQLAlchemy types for DB-API values, and for the engines' type texts."""
+"""SQLAlchemy types for the values of this DB-API, and the conversion of engine type names to SQLAlchemy types."""
 
 # SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
@@ -16,7 +16,7 @@ Process = Callable[[Any], Any]
 
 
 class Numeric(sqltypes.Numeric[Any]):
-    """Decimals arrive as Decimal, floats as float. The type determines which one is returned."""
+    """Converts values to Decimal or float, as `asdecimal` requires; the DB-API may return either."""
 
     def bind_processor(self, dialect: Any) -> None:
         return None
@@ -26,7 +26,7 @@ class Numeric(sqltypes.Numeric[Any]):
 
 
 class Float(sqltypes.Float[Any]):
-    """Like Numeric. A float returned as a decimal has `decimal_return_scale` digits."""
+    """Like Numeric, but a float that is converted to Decimal is rounded to `decimal_return_scale` places."""
 
     def bind_processor(self, dialect: Any) -> None:
         return None
@@ -39,11 +39,11 @@ class Float(sqltypes.Float[Any]):
 
 
 class Uuid(sqltypes.Uuid[Any]):
-    """UUIDs are sent and received as text. With `native_uuid=False` the engine stores their 32 digits."""
+    """Sends and receives UUIDs as strings. If `native_uuid` is False, the engine stores their 32 digits."""
 
     @property
     def render_bind_cast(self) -> bool:
-        """Return whether to cast, for dialects with casts. A cast to CHAR would keep only one digit."""
+        """Whether to render a cast in dialects with casts. If digits are stored, a cast to CHAR would keep only one."""
         return self.native_uuid
 
     def bind_processor(self, dialect: Any) -> Process | None:
@@ -60,7 +60,7 @@ class Uuid(sqltypes.Uuid[Any]):
 
 
 class Interval(sqltypes.Interval):
-    """A timedelta, sent as an interval text if the engine has interval types."""
+    """A timedelta, sent and received as text in the interval format of PostgreSQL and DuckDB."""
 
     def bind_processor(self, dialect: Any) -> Process:
         return interval_text
@@ -83,7 +83,7 @@ def _to_float(value: Any) -> Any:
 
 
 def interval_text(value: dt.timedelta | str | None) -> str | None:
-    """Return the text that PostgreSQL and DuckDB read: days, seconds and microseconds."""
+    """Return a timedelta as an interval literal of PostgreSQL and DuckDB. Other values are returned unchanged."""
     if not isinstance(value, dt.timedelta):
         return value
     return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
@@ -96,8 +96,9 @@ _INTERVAL = re.compile(
 
 
 def interval_value(value: Any) -> Any:
-    """Return the timedelta for `1 day 02:03:04`. Text with years or months stays text, because a timedelta cannot
-    represent them.
+    """Return the timedelta for text such as `1 day 02:03:04`.
+
+    Text with years or months is returned unchanged, because a timedelta cannot represent these.
     """
     found = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) and value.strip() else None
     if found is None or found[1] or found[2]:
@@ -113,7 +114,10 @@ def interval_value(value: Any) -> Any:
 
 
 def type_of(text: str) -> sqltypes.TypeEngine[Any]:
-    """Return the type for an engine's DESCRIBE text, such as `decimal(10,2)`, `array<int>` or `INTEGER[]`."""
+    """Return the SQLAlchemy type for a type name such as `decimal(10,2)`, `array<int>` or `INTEGER[]`.
+
+    Returns NullType for unknown types.
+    """
     text = text.strip()
     if text.endswith("]") and "[" in text:
         return sqltypes.ARRAY(_element(text[: text.rindex("[")]))
@@ -135,13 +139,13 @@ def type_of(text: str) -> sqltypes.TypeEngine[Any]:
 
 
 def _element(text: str) -> sqltypes.TypeEngine[Any]:
-    """Return the type of an array's elements. For nested arrays, return the inner array's element type."""
+    """Return the element type of an array; for nested arrays, that of the innermost array, as SQLAlchemy expects."""
     kind = type_of(text)
     return kind.item_type if isinstance(kind, sqltypes.ARRAY) else kind
 
 
 def _split(text: str) -> tuple[str, Sequence[str]]:
-    """Return the word before the bracket in upper case, and the comma-separated items between the brackets."""
+    """Split `name(a, b)` or `name<a, b>` into the name in upper case and the comma-separated arguments."""
     found = re.match(r"[A-Za-z_][A-Za-z_0-9]*(?: precision)?", text, re.IGNORECASE)
     if found is None:
         return "", ()
