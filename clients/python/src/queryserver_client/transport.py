@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Answer = TypeVar("Answer", bound=Mapping[str, Any], default=dict[str, Any])
-    """The response type that the caller declares: `body: StatResponse = await transport.call(…)`."""
+    """The generated model that declares what the caller reads: `body: StatResponse = await …call(…)`."""
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
