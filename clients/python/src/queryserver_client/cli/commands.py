@@ -70,7 +70,7 @@ def login(
 
 @app.command()
 def logout() -> None:
-    """Revoke the stored login at the server and delete it."""
+    """Revoke the stored login on the server and delete it."""
     from queryserver_client.cli import sessions  # noqa: PLC0415
 
     _run(sessions.log_out)
@@ -126,7 +126,7 @@ def ps(
 def kill(
     ids: Annotated[list[str], typer.Argument(help="Ids, or their first characters, as qs ps shows them.")],
 ) -> None:
-    """Cancel statements, also in the engine. Administrators can cancel any user's statements."""
+    """Cancel statements on the engine. Administrators can cancel any user's statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     _connected(lambda db: operations.cancel(db, ids))

@@ -473,7 +473,7 @@ def _as_int64(value: Any) -> Any:
 
 
 class HistoryParameters(Fields):
-    """Query of get_history (Contract editor 11). Without `doc_type`, statements of all dialects are listed."""
+    """Query of get_history (Contract editor 11). If `doc_type` is absent, statements of all dialects are listed."""
 
     doc_type: OptionalText = None
     doc_text: OptionalText = None

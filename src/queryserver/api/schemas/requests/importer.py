@@ -74,7 +74,7 @@ def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 class ImportFields(Fields):
-    """Fields of an importer call. In all of them, empty text means absent (Contract importer 2.3)."""
+    """Fields of an importer call, in which an empty string means absent (Contract importer 2.3)."""
 
 
 class MetadataParameters(ImportFields):

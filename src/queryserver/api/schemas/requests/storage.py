@@ -448,7 +448,7 @@ class WindowParameters(StorageFields):
 
 
 class FileViewParameters(WindowParameters):
-    """Fields of view= of a file. `mode` None: as text if it is text."""
+    """Fields of view= for a file. If `mode` is absent, text is returned as text, and other content as a dump."""
 
     mode: Literal["text", "binary"] | None = None
     is_embeddable: Flag = False
@@ -474,4 +474,4 @@ class DownloadFileParameters(DispositionParameters):
 
 
 class ViewPathParameters(ViewParameters, FileViewParameters):
-    """Fields of view=: those that apply to the kind of the entry are used."""
+    """Fields of view=. Only those that apply to the kind of entry (directory or file) have an effect."""
