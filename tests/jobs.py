@@ -1,4 +1,4 @@
-"""Programs in other environments that the tests run; each prints its findings as JSON in its last line."""
+"""Programs that tests run in other environments. Each prints its findings as JSON on its last line of output."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ JOB_WITHIN_S = 180
 
 
 async def found_by(*command: str | Path, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a program in `folder`, which is also its home, and return the value in its last line."""
+    """Run a program in `folder`, which is also its home directory; return the value on its last line."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,

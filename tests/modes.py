@@ -1,4 +1,4 @@
-"""How a test run differs from the usual one."""
+"""Ways in which a test run can differ from the usual one."""
 
 TASK_SERVER = "TESTS_WITH_TASK_SERVER"
-"""A variable that `--task-server` sets: the statements of tests/api run in workers."""
+"""Environment variable set by `--task-server`, with which workers run the statements of tests/api."""

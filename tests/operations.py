@@ -1,4 +1,4 @@
-"""The service's calls: the rows of operations.yaml, combined with their routes."""
+"""The operations of the service: the rows of operations.yaml, combined with their routes."""
 
 import re
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ NO_SCOPE = "none"
 class Operation:
     method: str
     path: str
-    """The path without its parameters' types."""
+    """The path, in which parameters have no types."""
     also: Sequence[str]
     rights: str
     scope: str
     group: str
     request: type[Fields] | None
     response: frozenset[str]
-    """The models of its successful responses."""
+    """Names of the models of successful responses."""
     http: int
-    """Its usual status."""
+    """The status of a successful response."""
     other_statuses: frozenset[int]
-    """The statuses of its other successful responses."""
+    """The statuses of other successful responses."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,13 +41,13 @@ class Operation:
 
 
 def shape(path: str) -> str:
-    """Return a path template without parameter names and trailing slash."""
+    """Return a path template without the names of parameters and without a trailing slash."""
     return re.sub(r"\{[^}]*\}", "{}", path).rstrip("/")
 
 
 @cache
 def read_operations() -> tuple[Operation, ...]:
-    """Return the operations in table order."""
+    """Return the operations in the order of operations.yaml."""
     routes = {(route.name, route.path): route for route in routes_of(create_application())}
     return tuple(_operation(row, routes[name, row.path]) for name, row in rows().items())
 

@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts."""
+"""Ports for servers that tests start."""
 
 import socket
 from pathlib import Path
@@ -6,12 +6,13 @@ from random import SystemRandom
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 20_000
-_random = SystemRandom()  # the module's own functions return the same numbers in every test process
+_random = SystemRandom()  # the random module's own functions would return the same numbers in every test process
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago, outside the range from which the system picks ports for
-    connections."""
+    """Return a loopback port that was free just now. It is outside the range from which the system picks ports for
+    outgoing connections.
+    """
     behind = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
     while True:
         port = _random.randrange(_FIRST, max(behind, _FIRST + 5_000))

@@ -1,4 +1,4 @@
-"""What tests expect of errors that only their code distinguishes."""
+"""Expected errors that only their code distinguishes."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from queryserver.errors.base import QueryServerError
 
 
 def raises_code(code: str, *, match: str | None = None) -> pytest.RaisesExc[QueryServerError]:
-    """Like `pytest.raises`, for an error of this service with the given code."""
+    """Like `pytest.raises`, but for an error of this service that has the given code."""
     return pytest.raises(QueryServerError, match=match, check=lambda error: error.code == code)

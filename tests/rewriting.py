@@ -9,7 +9,7 @@ from _pytest.assertion import rewrite
 
 
 def rewrite_assertions(folder: Path) -> None:
-    """Write pytest's bytecode of test files where it is missing or outdated, using all processors."""
+    """Write pytest's bytecode for those test files where it is missing or outdated, on all cores."""
     if sys.dont_write_bytecode:
         return
     files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py"), *folder.glob("contract/*_*.py")]

@@ -1,11 +1,12 @@
-"""Install the lock files' packages with every Python on this machine, and use the server with each as a newcomer would.
+"""Install the packages of the lock files with every Python on this machine, and use the server with each as a newcomer
+would.
 
-The system's own Python gets `make run` in a copy of the project, with only the system's programs on PATH: pip installs,
-and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of server and
-client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read, also by the
-client, by SQLAlchemy and by `qs`, and the server stops with exit code 0. A Python that only the client supports, or
-else the oldest one, has the oldest packages that the client and its extras accept, and uses a server of this
-environment.
+For the system's own Python, `make run` is called in a copy of the project, with only the system's programs on PATH: pip
+installs the packages and checks their hashes. For every other Python, uv creates an environment with the wheels of
+server and client, quickly because of its cache. Then a server starts on a free port, a user logs in, a statement runs
+on DuckDB, its rows are read, also with the client, SQLAlchemy and `qs`, and the server stops with exit code 0. A Python
+that only the client supports, or otherwise the oldest one, gets the oldest packages that the client and its extras
+accept, and uses a server of this script's environment.
 """
 
 import json
@@ -35,10 +36,10 @@ LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "servic
 UV = find_uv_bin()
 WHEELS = "dist/*.whl"
 EXTRAS = ("arrow", "cli", "sqlalchemy")
-"""The client's extras; pandas and polars are omitted because they are large, and only their own modules import them."""
+"""The client's extras. pandas and polars are omitted because they are large, and only their own modules import them."""
 PASSWORD = "a password for a minute"
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
-LISTENS_WITHIN_S = 360  # `make run` installs within this time, even on a busy machine
+LISTENS_WITHIN_S = 360  # `make run` installs all packages within this time, even on a busy machine
 ENDS_WITHIN_S = 120
 TERMINATED = 143
 STATEMENT_ENDS_WITHIN_S = 120
@@ -69,7 +70,7 @@ assert qs(*statement) == "answer\\n42\\n"
 assert qs(*statement, "-o", "table").split() == ["answer", "──────", "42", "(1", "row)"]
 assert "duckdb" in qs("history", "-o", "json")
 """
-# Pre-releases and builds without the global lock have no wheels.
+# Pre-releases and free-threaded builds have no wheels.
 _DESCRIBE = """
 import ensurepip, sys, sysconfig
 if sys.version_info.releaselevel != "final" or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -79,27 +80,27 @@ print("%d.%d.%d" % sys.version_info[:3], sys.base_prefix)
 
 
 class SmokeError(Exception):
-    """A failure; the text contains the server's output."""
+    """A failure. The message contains the server's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An installation that can create environments."""
+    """A Python installation that can create virtual environments."""
 
     version: str
     prefix: str
     program: str
     is_for_client: bool = False
-    """Whether only the client is tested although the server supports it."""
+    """Whether only the client is tested with it, although the server supports it."""
 
     @property
     def is_system(self) -> bool:
-        """Whether it is the operating system's python3."""
+        """Whether this is the operating system's python3."""
         return self.has_server and self.program == "/usr/bin/python3"
 
     @property
     def has_server(self) -> bool:
-        """Whether the server supports it and is tested with it."""
+        """Whether the server supports this Python and is tested with it."""
         return self.minor >= FIRST and not self.is_for_client
 
     @property
@@ -109,12 +110,13 @@ class Python:
 
 
 def pythons() -> list[Python]:
-    """Return every installation that server or client supports, the system's first; at least one for the client
-    only."""
+    """Return every installation that the server or the client supports, the system's first. At least one is for the
+    client only.
+    """
     found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
     for program in candidates():
         described = subprocess.run([program, "-c", _DESCRIBE], capture_output=True, text=True, check=False)
-        # otherwise a shim of a version that is not selected, or a Python without ensurepip
+        # otherwise this is a pyenv shim of a version that is not selected, or a Python without ensurepip
         if described.returncode == 0:
             version, prefix = described.stdout.strip().split(" ", 1)
             python = Python(version, prefix, program)
@@ -127,7 +129,7 @@ def pythons() -> list[Python]:
 
 
 def candidates() -> Iterator[str]:
-    """Yield programs that may be a Python: the system's, those on PATH, those that pyenv manages."""
+    """Yield programs that may be a Python: the system's, those on PATH, and those that pyenv manages."""
     names = ["python3", *(f"python3.{minor}" for minor in range(FIRST_OF_CLIENT[1], BEYOND[1]))]
     directories = [*SYSTEM_PATH.split(":"), *os.get_exec_path()]
     if pyenv := shutil.which("pyenv"):
@@ -136,13 +138,13 @@ def candidates() -> Iterator[str]:
     for directory in directories:
         for name in names:
             program = Path(directory, name)
-            # This script's own environment is not a separate installation.
+            # The environment of this script is not a separate installation.
             if program.exists() and not program.is_relative_to(sys.prefix):
                 yield str(program)
 
 
 def copy_project(target: Path) -> None:
-    """Copy the files that git tracks or would add, like a fresh clone."""
+    """Copy the files that git tracks or would add, as a fresh clone has them."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -152,7 +154,7 @@ def copy_project(target: Path) -> None:
 
 
 def environment_of(python: Python, clone: Path) -> Path:
-    """Create an environment with both wheels, or only the client's; the client has all its extras."""
+    """Create an environment with both wheels, or with only the client's. The client has all its extras."""
     place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
     run_uv(clone, "venv", f"--python={python.program}", str(place))
     install = ("pip", "install", "--only-binary=:all:", f"--python={place}")
@@ -161,9 +163,9 @@ def environment_of(python: Python, clone: Path) -> Path:
     if python.has_server:
         run_uv(clone, *install, "--require-hashes", *LOCKS)
         run_uv(clone, *install, "--no-deps", "--no-index", *wheels)
-        run_uv(clone, *install, f"{client}[{','.join(EXTRAS)}]")  # client packages that the server's lock files lack
+        run_uv(clone, *install, f"{client}[{','.join(EXTRAS)}]")  # client packages that are not in the lock files
     else:
-        # With a wheel, "direct" would mean the wheel itself, and its packages would be the newest ones.
+        # For a wheel, "direct" would refer to the wheel itself, so the newest of its dependencies would be installed.
         extras = [f"--extra={extra}" for extra in EXTRAS]
         oldest = ("--resolution=lowest-direct", "--requirement=clients/python/pyproject.toml", *extras)
         run_uv(clone, *install, *oldest)
@@ -172,14 +174,14 @@ def environment_of(python: Python, clone: Path) -> Path:
 
 
 def build_wheels(clone: Path) -> None:
-    """Build the wheels of the server and its client as they would be published. Raises SmokeError."""
+    """Build the wheels of server and client as they would be published. Raises SmokeError."""
     with_our_tools = (f"--python={sys.executable}", "--no-build-isolation", "--no-index")
     for project in (".", "clients/python"):
         run_uv(clone, "build", "--wheel", *with_our_tools, "--out-dir=dist", project)
 
 
 def run_uv(clone: Path, *arguments: str) -> None:
-    """Run uv. Raises SmokeError."""
+    """Run uv. Raises SmokeError if it fails."""
     command = [UV, "--quiet", "--system-certs", *arguments]
     ended = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
@@ -188,7 +190,7 @@ def run_uv(clone: Path, *arguments: str) -> None:
 
 
 def smoke(python: Python, clone: Path) -> str:
-    """Install, serve, use and stop; return a line about it. Raises SmokeError."""
+    """Install, start and use a server, and stop it; return a line for the report. Raises SmokeError."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         port, data_dir = free_port(), Path(directory, "data")
@@ -211,7 +213,9 @@ def smoke(python: Python, clone: Path) -> str:
 def use_server(
     command: list[str], client: tuple[str, ...], environment: Mapping[str, str], clone: Path, output: Path
 ) -> None:
-    """Start the server, run a statement, also through `client` if set, and stop it. Raises SmokeError."""
+    """Start the server, run a statement, also through `client` if it is not empty, and stop the server. Raises
+    SmokeError.
+    """
     with output.open("wb") as file:
         server = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
@@ -238,7 +242,7 @@ def use_server(
 
 
 def use_client(client: tuple[str, ...], url: str) -> None:
-    """Run a program with the client in its environment. Raises SmokeError."""
+    """Run a program that uses the client in its environment. Raises SmokeError if it fails."""
     environment = {
         "QUERYSERVER_URL": url,
         "QUERYSERVER_USER": "admin",
@@ -254,7 +258,7 @@ def use_client(client: tuple[str, ...], url: str) -> None:
 
 
 def address(server: subprocess.Popen[bytes], output: Path) -> str:
-    """Return the server's address from its log. Raises SmokeError."""
+    """Wait until the log contains the server's address; return it. Raises SmokeError."""
     until = time.monotonic() + LISTENS_WITHIN_S
     while time.monotonic() < until and server.poll() is None:
         if found := LISTENS.search(output.read_text(errors="replace")):
@@ -265,7 +269,7 @@ def address(server: subprocess.Popen[bytes], output: Path) -> str:
 
 
 def rows_of(url: str, statement: str) -> list[list[Any]]:
-    """Return the result of a statement on DuckDB, using the README's calls."""
+    """Run a statement on DuckDB with the calls shown in the README; return its rows."""
     login = called(f"{url}api/v1/token/auth", {"username": "admin", "password": PASSWORD})
     token = login["access"]
     started = called(f"{url}api/v1/editor/execute/duckdb", {"statement": statement}, token)
@@ -279,7 +283,7 @@ def rows_of(url: str, statement: str) -> list[list[Any]]:
 
 
 def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """Make a call and return its response."""
+    """Send a JSON body; return the parsed response."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 our own server
     with urlopen(request, timeout=60) as answer:  # noqa: S310 as above
@@ -287,16 +291,16 @@ def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
+    """Return a loopback port that was free just now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def main() -> int:
-    """Test all installations; exit with code 1 if one fails."""
+    """Test all installations; return 1 if any test fails."""
     failed = 0
-    # By default, SIGTERM ends a process without removing its temporary files, which are several gigabytes here.
+    # By default, SIGTERM ends a process without deleting its temporary files, which are several gigabytes here.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as threads:
         clone = Path(directory)

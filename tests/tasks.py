@@ -1,4 +1,4 @@
-"""Tracks the tasks that a test starts, in a loop shared with other tests' servers."""
+"""Tracks the asyncio tasks that a test starts in an event loop that it shares with other tests' servers."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -8,19 +8,19 @@ from typing import Any
 
 
 class TasksBegun:
-    """The tasks started since, except those started by earlier tasks, which do not concern this test."""
+    """The tasks started during a test, except for those that earlier tasks start, such as other tests' servers."""
 
     def __init__(self, earlier: set[asyncio.Task[Any]]) -> None:
         self._earlier = earlier
         self._begun: set[asyncio.Task[Any]] = set()
 
     def add(self, task: asyncio.Task[Any]) -> None:
-        """Record a task that the current one is creating."""
+        """Record a task that the current task is creating."""
         maker = asyncio.current_task(task.get_loop())
         (self._earlier if maker in self._earlier else self._begun).add(task)
 
     def left(self, *names: str) -> list[asyncio.Task[Any]]:
-        """Return the unfinished tasks except the current one, optionally only those with the given names."""
+        """Return the unfinished tasks except for the current one; if names are given, only those with such a name."""
         return [
             task
             for task in self._begun
@@ -30,7 +30,7 @@ class TasksBegun:
 
 @contextmanager
 def tasks_begun() -> Iterator[TasksBegun]:
-    """Track the tasks that start inside the context. Servers shared with other tests continue in the same loop."""
+    """Track the tasks that start until the context exits. Tasks of servers that other tests share are not tracked."""
     loop, current = asyncio.get_running_loop(), asyncio.current_task()
     begun = TasksBegun({task for task in asyncio.all_tasks() if task is not current})
     former = loop.get_task_factory()

@@ -1,6 +1,6 @@
-"""Time limits that a busy machine does not exceed.
+"""Time limits that hold on a busy machine.
 
-Slow code is slow every time; other work rarely delays it three times in a row.
+Slow code is slow every time, whereas other load on the machine rarely delays it three times in a row.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ async def settle() -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until the condition, awaited if necessary, is true; fail after a minute, which not even a busy machine
-    takes."""
+    """Wait until the condition is true, awaiting it if necessary. Fails after a minute, which is enough even on a busy
+    machine.
+    """
     async with asyncio.timeout(60):
         while True:
             held = holds()
@@ -34,7 +35,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
-    """Return the call's result; fail unless one of three attempts takes less than `within_s`."""
+    """Return the result of the first of up to three calls that takes less than `within_s`; fail if none does."""
 
     async def took() -> tuple[float, T]:
         began = time.monotonic()
@@ -45,7 +46,7 @@ async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
 
 
 async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s: float) -> T:
-    """Return the result of the first measurement below `below_s` seconds; fail if none of three is."""
+    """Return the result of the first of three measurements that is below `below_s` seconds; fail if none is."""
     measures: list[float] = []
     for _ in range(TRIES):
         seconds, given = await measure()
@@ -57,8 +58,7 @@ async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s:
 
 
 def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
-    """Return the longest time, in seconds, for which another thread was blocked during the work, and the work's
-    result."""
+    """Return the longest time in seconds for which `work` blocked another thread, and the result of `work`."""
     ticks, done = [time.monotonic()], threading.Event()
 
     def tick() -> None:
@@ -76,7 +76,7 @@ def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def processor_s(work: Callable[[], object]) -> float:
-    """Return the processor seconds that this thread spent, excluding other threads' work."""
+    """Return the CPU seconds that this thread used, excluding other threads."""
     began = time.thread_time()
     work()
     return time.thread_time() - began

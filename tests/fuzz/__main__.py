@@ -1,8 +1,8 @@
-"""Calls every operation in the document with valid and invalid input, against a separate server.
+"""Calls every operation in the OpenAPI document with valid and invalid input, against a separate server.
 
-`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Each run has a random seed, which it prints; `make fuzz ARGS="60
-SEED"` uses a given one. The exit code is 1 if a response is a fault, has an undocumented status, or has a body of
-another shape.
+`make fuzz` takes ten minutes, `make fuzz ARGS=60` one minute. Each run prints its random seed; `make fuzz ARGS="60
+SEED"` reuses a seed. The exit code is 1 if a response is a fault, has an undocumented status, or has a body that does
+not match its schema.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run's outcome. `answers`: how often each operation returned each status."""
+    """The outcome of a run. `answers` maps operation and status to the number of such responses."""
 
     code: int
     report: str
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def findings(self) -> str:
-        """The report without its warnings, from the first failure on."""
+        """The report from the first failure on, without warnings."""
         _, _, failures = self.report.partition("= FAILURES =")
         found, _, rest = failures.partition("= WARNINGS =")
         return (
@@ -60,7 +60,7 @@ class Run:
 
 
 async def fuzz(seconds: int | None, *options: str, seed: int) -> Run:
-    """Run as an administrator, for the given time, or for as many calls as the options say."""
+    """Run as an administrator, either for this many seconds, or for as many calls as `options` specify."""
     with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
         state = Path(directory) / "data"
         async with (
@@ -96,7 +96,7 @@ async def _log_in(http: httpx.AsyncClient) -> str:
 
 
 async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
-    """Return existing values of each kind that calls refer to."""
+    """Return existing values for each field that refers to something that exists."""
     statement = {"statement": "SELECT 1 AS id, 'blue pen' AS name", "wait": 30}
     operations = [
         (await http.post(f"/api/v1/editor/execute/{dialect}", json=statement)).json()["history_uuid"]
@@ -165,7 +165,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], directory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the seed and the report."""
+    """Run with the given duration and seed; print the seed and the report; return the exit code."""
     seconds = int(arguments[0]) if arguments else _SECONDS
     seed = int(arguments[1]) if len(arguments) > 1 else random.getrandbits(_SEED_BITS)
     print(f"Seed: {seed}", flush=True)

@@ -1,8 +1,9 @@
-"""Checks whether a form's fields, as sent, are allowed by the document.
+"""Checks whether the OpenAPI document allows a form's fields as they are sent.
 
-A form contains only text: what a generator intends as a wrong type may be sent as exactly the bytes of a valid one. One
-field `path=a` is an array of one path, and not a text. In a JSON object, too, a text is accepted as an array of one
-text. The document does not say so, because client generators create a class for each choice of `anyOf`.
+A form contains only strings, so a value that the generator intends to have a wrong type may be sent with exactly the
+bytes of a valid value. A single field `path=a` is an array of one path, not a string. In a JSON object, too, the server
+accepts a string as an array of one string. The document does not state this, because client generators would create a
+class for each alternative of `anyOf`.
 """
 
 import json
@@ -22,10 +23,10 @@ _FORM, _PARTS, _JSON = "application/x-www-form-urlencoded", "multipart/form-data
 
 
 def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any], components: Any) -> bool:
-    """Return whether the body is allowed. `schema`: the body's schema, an object, which may refer to the document's
+    """Return whether the document allows the body. `schema` describes an object and may refer to the document's
     `components`.
 
-    False for anything except a form or JSON, for text that is not UTF-8, and for files.
+    Returns False for files, for text that is not valid UTF-8, and for bodies that are neither a form nor JSON.
     """
     properties = _target(schema, components).get("properties", {})
     try:
@@ -41,7 +42,7 @@ def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any]
 
 
 def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> Any:
-    """Return the object with texts wrapped where an array is expected."""
+    """Return the object with each string wrapped in an array where the schema requires an array."""
     if not isinstance(value, dict):
         return value
     arrays = {name for name, one in properties.items() if _target(one, components).get("type") == "array"}
@@ -49,7 +50,7 @@ def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> 
 
 
 def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
-    """Return each field's texts in order."""
+    """Return the values of each field, in order, as strings; None if the body cannot be parsed."""
     texts: defaultdict[str, list[str]] = defaultdict(list)
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _FORM:
@@ -69,7 +70,7 @@ def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
 
 
 def _meant(texts: list[str], schema: Mapping[str, Any], components: Any) -> Any:
-    """Return a field's value: all texts of an array field, otherwise the last one."""
+    """Return the value of a field: all strings of an array field, and otherwise the last string."""
     if _target(schema, components).get("type") == "array":
         return texts
     return next((value for value in _readings(texts[-1]) if _fits(schema, components, value)), texts[-1])

@@ -1,4 +1,4 @@
-"""Configures schemathesis for this service; it loads this file through SCHEMATHESIS_HOOKS."""
+"""Configures schemathesis for this service. Schemathesis loads this file because of SCHEMATHESIS_HOOKS."""
 
 import json
 import os
@@ -13,27 +13,26 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from tests.fuzz.forms import is_allowed_as_sent
 
 TOKEN = "QUERYSERVER_FUZZ_TOKEN"
-"""Environment variable with the administrator's access token."""
+"""Environment variable that contains the administrator's access token."""
 KNOWN = "QUERYSERVER_FUZZ_KNOWN"
-"""Environment variable with existing values as JSON, by the name of the field that accepts them."""
+"""Environment variable that contains existing values as JSON, keyed by the names of the fields that accept them."""
 ANSWERED = "QUERYSERVER_FUZZ_ANSWERED"
-"""Environment variable with the file that gets a line for each response: operation and status."""
+"""Environment variable with the path of a file that receives a line with operation and status for each response."""
 
 _choices = random.Random(7)
-# Responses with 5xx that are not faults: what this server cannot do, or has no address for. Cases with this server's
-# values: these may have a different type from the document's.
+# Cases into which existing values of this server were inserted; their types may differ from the document's.
 _known_were_put = deque[Case](maxlen=1000)
-# The required fields depend on the call's bearer token, and this run sends none there.
+# The required fields of this call depend on its bearer token, and this run sends no token with it.
 _WITH_THE_BEARER = {"POST /api/v1/token/revoke"}
 _GONE = 410
 _FINE = {"catalog_unavailable", "engine_unavailable", "key_server_unavailable"}
 
 
-# A revoke without a body would revoke the call's bearer token, leaving the run without credentials; so this call has
-# none.
+# A revoke call without a body would revoke its own bearer token and leave the run without credentials, so no token is
+# sent with this call.
 @schemathesis.auth().skip_for(path="/api/v1/token/revoke")
 class Bearer:
-    """Adds the administrator's token to every call but one."""
+    """Adds the administrator's token to every call except revoke."""
 
     def get(self, case: Case, context: AuthContext) -> str:
         del case, context
@@ -46,11 +45,12 @@ class Bearer:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Replace every other invented name in valid calls with an existing one; otherwise nearly all would end with
-    404."""
+    """In every other valid call, replace invented names with existing ones; otherwise nearly all calls would return
+    404.
+    """
     del context, kwargs
     if case.meta is not None and case.meta.generation.mode.is_negative:
-        return  # the inserted values may match the document, and the call would no longer be invalid
+        return  # inserting values that match the document could make the call valid
     known = json.loads(os.environ[KNOWN])
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
@@ -62,14 +62,14 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Record the response: a run with only refusals would find nothing."""
+    """Record operation and status of the response, because a run whose calls are all refused would find nothing."""
     del context
     with Path(os.environ[ANSWERED]).open("a") as answered:
         answered.write(f"{case.operation.label}\t{response.status_code}\n")
 
 
-# What no request schema can express. A valid call may be refused with these codes and still be valid; the descriptions
-# say why.
+# Reasons for refusal that request schemas cannot express. A call refused for one of them may still be valid; the
+# operations' descriptions state the reasons.
 _ABOUT_WHAT_EXISTS = {
     "ambiguous_name", "connector_not_found", "decompression_failed", "encoding_error", "file_empty", "file_not_found",
     "format_mismatch", "immutable_field", "no_table", "not_a_directory", "not_a_file", "not_in_trash", "not_text",
@@ -78,54 +78,55 @@ _ABOUT_WHAT_EXISTS = {
     "unknown_setting", "unsupported_format", "validation_failed",
 }  # fmt: skip
 _ABOUT_TWO_FIELDS = {
-    "conflicting_parameters",  # two forms of the same parameter
-    "idempotency_conflict",  # the key of another call
-    "invalid_columns",  # the chosen dialect's types
-    "invalid_name",  # UTF-8 bytes, and the last name of a path
-    "invalid_path",  # UTF-8 bytes, and nested encodings
-    "invalid_username",  # letters of all scripts
+    "conflicting_parameters",  # two forms of the same parameter in one call
+    "idempotency_conflict",  # the key was used for a different call
+    "invalid_columns",  # depends on the types of the chosen dialect
+    "invalid_name",  # limits count UTF-8 bytes and apply only to the last name of a path
+    "invalid_path",  # limits count UTF-8 bytes; encodings may be nested
+    "invalid_username",  # letters of all scripts are allowed
 }
 _BEYOND_SCHEMAS = (
-    # One rule for all texts (guide): a pattern in each of 600 fields would add nothing.
+    # A rule for all strings, stated in the guide; a pattern in each of 600 fields would add no information.
     "U+0000", "a character that needs one at", "is not valid UTF-8",
-    # `contentMediaType` and `contentSchema` are annotations: they do not assert the content of JSON text in a form.
+    # `contentMediaType` and `contentSchema` are annotations; they do not validate the JSON text in a form field.
     "is not valid: The JSON text does not parse", "must be a JSON",
     # OpenAPI cannot express that one query parameter requires another.
     "has_header is required", "sql_dialect is required", "compression is only supported for the format arrow",
     "begin must not be above end", "begin and end must enclose",
-    # A schedule's kind, and whether it is new, determines its required fields; addresses and connectors must exist.
+    # A schedule's kind, and whether it is new, determines which fields are required; addresses and connectors must
+    # exist.
     "schedule", "notify", "connectors: there is no connector", "connectors: a token with the scope",
     "sources: there is no source", "offset must be below",
-    # An operation has only the script statements that were started.
+    # An operation has only those statements of the script that were started.
     "statement_id: this operation has",
-    # The characters of an encoding.
+    # Schemas cannot express which characters an encoding can represent.
     "contents cannot be written as",
-    # The statement determines its required values, the connector its accepted settings.
+    # The statement determines which values are required; the connector determines which settings it accepts.
     "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
-    # Separate grammars: date formats, escaped characters, printable text of all scripts, modes.
+    # Schemas cannot express these grammars: date formats, escape sequences, printable text in all scripts, modes.
     "date_format must", "must have 1 to 8 characters", "must be one character", "must hold whole characters",
     "must not hold U+0000 or line ends", "must differ and not hold each other", "printable characters",
     "field_facets must contain no blank names",
     "sources must contain no blank names", "columns", "null_words",
-    # The path's level determines the available operations.
+    # The level of the path determines which operations are available.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
-    # The body of an upload is a stream with one file, preceded by other fields.
+    # The body of an upload is a stream that contains other fields followed by one file.
     "An upload is multipart/form-data", "A file is required",
 )  # fmt: skip
 
 
 @schemathesis.check
 def invalid_is_refused(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that a call that the document forbids is refused."""
+    """Check that the server refuses a call that the document forbids."""
     if not (_is_special(case) or _is_allowed_as_sent(response, case)):
         negative_data_rejection(context, response, case)
 
 
 @schemathesis.check
 def valid_is_accepted(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that a call that the document allows succeeds, or is refused for a reason that no schema can express."""
-    # A body with a choice of types is not marked as required, because a client generator produces broken code for it.
+    """Check that a call that the document allows succeeds, or is refused for a reason that schemas cannot express."""
+    # A body with alternative types is not marked as required, because a client generator produces broken code for it.
     has_none = case.method == "POST" and not response.request.body
     if not (has_none or _is_special(case) or _is_beyond_schemas(response)):
         positive_data_acceptance(context, response, case)
@@ -136,7 +137,7 @@ def _is_special(case: Case) -> bool:
 
 
 def _is_allowed_as_sent(response: Response, case: Case) -> bool:
-    """Return whether only a form was made invalid, but its bytes are those of an allowed one."""
+    """Return whether only a form is invalid as generated, although its bytes are those of an allowed form."""
     places = case.meta.components if case.meta is not None else {}
     body, media = response.request.body, case.media_type
     if (
@@ -163,7 +164,7 @@ def _is_beyond_schemas(response: Response) -> bool:
 
 @schemathesis.check
 def no_fault(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that there is no 5xx except a declared 501, or a 503 about an external system."""
+    """Check that the response is not a 5xx, except for a declared 501, or a 503 that an external system causes."""
     del context
     status = response.status_code
     if status < 500:

@@ -1,4 +1,4 @@
-"""A form is judged by its bytes: one field is an array of one, and no other deviation is allowed."""
+"""Forms are judged by their bytes: one field counts as an array of one; all other deviations are forbidden."""
 
 import json
 from typing import Any

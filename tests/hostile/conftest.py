@@ -1,4 +1,4 @@
-"""Tests with hostile users. Those in the files below take seconds; the others take minutes and are marked slow."""
+"""Tests with hostile users. The files listed below take seconds; all others take minutes and are marked slow."""
 
 from pathlib import Path
 

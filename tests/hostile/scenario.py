@@ -1,4 +1,4 @@
-"""Ten ordinary users work while one hostile user runs all attacks in `attacks.py` in parallel."""
+"""Ten ordinary users at work while one hostile user runs all attacks in `attacks.py` in parallel."""
 
 import asyncio
 import json
@@ -49,22 +49,22 @@ _STATEMENTS = {
 
 @dataclass
 class Report:
-    """The latencies and failures of the users' calls, and the server's use of resources."""
+    """The latencies and failures of the ordinary users' calls, and the server's resource usage."""
 
     errors: list[str] = field(default_factory=list)
-    """Descriptions of what went wrong for an ordinary user."""
+    """Descriptions of the failures that an ordinary user saw."""
     lost: int = 0
-    """Responses lost with the duckdb file's process, which the hostile user shares, fills and crashes."""
+    """Responses lost with the process of the DuckDB file, which the hostile user shares, fills and crashes."""
     calls: int = 0
     check_status_ms: list[float] = field(default_factory=list)
     pages_ms: list[float] = field(default_factory=list)
     idle_mib: float = 0.0
     peak_mib: float = 0.0
     peak_with_helpers_mib: float = 0.0
-    """Includes the processes that the server has started, except PostgreSQL's."""
+    """Includes the child processes of the server, except for PostgreSQL's."""
     afterwards_mib: float = 0.0
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Counts by attack and response."""
+    """Number of responses by attack and outcome."""
     log: str = ""
 
     def quantile_ms(self, share: float, *, of: str) -> float:
@@ -74,11 +74,11 @@ class Report:
 
 
 async def run(folder: Path, *, attacked_s: float, afterwards_s: float, only: Sequence[str] = ()) -> Report:
-    """Run the whole scenario on a separate embedded server; `only` selects attacks, to measure each one's cost."""
+    """Run the whole scenario on a separate embedded server. `only` selects attacks, for measuring the cost of each."""
     settings = {
         "QUERYSERVER__DESKTOP__SECRET_KEY": _SECRET_KEY,
         "QUERYSERVER_ADMIN_PASSWORD": _PASSWORD,
-        # A tenth of the defaults, so that two minutes have the effect of a day.
+        # A tenth of the default, so that two minutes have the effect of a longer period.
         "QUERYSERVER__DESKTOP__REQUEST_HEAD_TIMEOUT_S": "5",
         "QUERYSERVER__DESKTOP__RESPONSE_STALL_TIMEOUT_S": "30",
     }
@@ -118,7 +118,7 @@ async def _attacked(
 
 
 class _Ordinary:
-    """A user who submits small statements, follows them, pages, browses files and reads metadata."""
+    """A user who submits small statements, waits for them, reads pages, browses files and reads metadata."""
 
     def __init__(self, number: int, server: ServerProcess, token: str, ends_at: float, report: Report) -> None:
         self._number = number
@@ -128,11 +128,11 @@ class _Ordinary:
         self._report = report
 
     async def work(self) -> None:
-        """Work until the time is over."""
+        """Work until the time is up."""
         turn = self._number
         await asyncio.sleep(self._number * _PAUSE_S / USERS)
         while time.monotonic() < self._ends_at:
-            # A broken connection counts as an error, and the user continues with a new one.
+            # A broken connection counts as an error; the user then continues on a new connection.
             try:
                 async with Client(self._server.base_url, self._token, local_address=_ADDRESS) as client:
                     while time.monotonic() < self._ends_at:
@@ -190,7 +190,7 @@ class _Ordinary:
 
 
 async def _log_in(server: ServerProcess, ends_at: float, report: Report) -> None:
-    """Log in occasionally as the user whose password is guessed, from a known address."""
+    """From time to time, log in from a known address as the user whose password is being guessed."""
     fields = {"username": "user0", "password": _PASSWORD}
     while time.monotonic() < ends_at:
         async with Client(server.base_url, local_address=_ADDRESS) as client:

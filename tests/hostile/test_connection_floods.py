@@ -1,4 +1,4 @@
-"""Thousands of connections to a server process: other clients' calls still work, and the connections are closed."""
+"""Thousands of connections to a server process: the server closes them, and other clients' calls still work."""
 
 import asyncio
 import resource
@@ -20,7 +20,7 @@ _MIB = 1024 * 1024
 
 
 class Silent(asyncio.Protocol):
-    """A connection that sends only on request, and records when it was closed."""
+    """A connection that sends only what the test writes, and records that it was closed."""
 
     def __init__(self, ended: set[asyncio.Protocol]) -> None:
         self.received = b""
@@ -36,7 +36,7 @@ class Silent(asyncio.Protocol):
 
 @pytest.fixture
 def many() -> Iterator[int]:
-    """Raise this process's limit of open connections and yield it."""
+    """Raise this process's limit on open files; yield the number of connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = MANY + _OTHER_DESCRIPTORS
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -49,8 +49,9 @@ def many() -> Iterator[int]:
 
 @asynccontextmanager
 async def flooded(server: ServerProcess, number: int) -> AsyncIterator[tuple[list[Silent], set[asyncio.Protocol]]]:
-    """Open the given number of connections and yield them with the set of closed ones. Every second one drips a
-    header."""
+    """Open this many connections; yield them, and the set of those that have been closed. Every second connection sends
+    a header a few bytes at a time.
+    """
     host, _, port = server.base_url.removeprefix("http://").partition(":")
     ended: set[asyncio.Protocol] = set()
     loop = asyncio.get_running_loop()
@@ -105,7 +106,7 @@ async def test_thousands_of_connections_from_one_address_leave_room_for_others(
                 while len(ended) < len(connections):
                     assert await is_served(server, "127.0.0.2")
                     await asyncio.sleep(0.2)
-            # Connections above the limit were refused; the dripping ones below it also got a response.
+            # Connections above the limit were refused; those below it that sent slowly received a 408 response.
             received = b"".join(one.received for one in connections)
             assert b"HTTP/1.1 408" in received
             assert b"HTTP/1.1 429" in received

@@ -1,4 +1,4 @@
-"""Clients that misuse connections; none of this requires a login."""
+"""Clients that misuse connections, for which no login is required."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ from queryserver.platform.networks import LOOPBACK
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"
 REQUEST = HEAD + b"\r\n"
-# Much longer than every deadline in this file, so that a hanging test fails.
+# Much longer than every deadline in this file, so that a test that hangs fails.
 ENDS_WITHIN_S = 60
 SHORT_S = 0.6
 LONG_S = 600.0
@@ -39,7 +39,7 @@ LONG_S = 600.0
 
 @dataclass
 class Application:
-    """Responds immediately, or as a test wants; counts the calls."""
+    """An application that responds immediately or when the test decides, and that counts calls."""
 
     calls: int = 0
     heads: list[Any] = field(default_factory=list)
@@ -87,13 +87,13 @@ class LocalServer:
                 await writer.wait_closed()
 
     def count(self, name: str, **labels: str) -> float:
-        """Return a metric's value."""
+        """Return the value of a connection metric."""
         return self.registry.get_sample_value(f"queryserver_http_connections{name}", labels) or 0
 
 
 @asynccontextmanager
 async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> AsyncIterator[LocalServer]:
-    """Start a server whose limits are generous except for `changes`."""
+    """Start a server whose limits are generous, except for those in `changes`."""
     bounds: dict[str, Any] = {
         "request_head_s": LONG_S,
         "response_stall_s": LONG_S,
@@ -128,7 +128,7 @@ async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> Async
 
 
 async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
-    """Return everything the server sends until it closes or resets the connection."""
+    """Read until the server closes or resets the connection; return all bytes."""
     received = bytearray()
     async with asyncio.timeout(ENDS_WITHIN_S):
         try:
@@ -140,7 +140,7 @@ async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
 
 
 async def drip(writer: asyncio.StreamWriter, piece: bytes) -> None:
-    """Send `piece` repeatedly until the server no longer accepts it."""
+    """Send `piece` repeatedly until the server closes the connection."""
     with suppress(ConnectionError):
         while not writer.transport.is_closing():
             writer.write(piece)
@@ -149,7 +149,7 @@ async def drip(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 @asynccontextmanager
 async def dripping(writer: asyncio.StreamWriter, piece: bytes) -> AsyncIterator[None]:
-    """Drip inside the context."""
+    """Send `piece` repeatedly until the context exits."""
     task = asyncio.create_task(drip(writer, piece))
     try:
         yield
@@ -159,7 +159,7 @@ async def dripping(writer: asyncio.StreamWriter, piece: bytes) -> AsyncIterator[
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
-    """Read one response to REQUEST."""
+    """Read one complete response to REQUEST."""
     async with asyncio.timeout(ENDS_WITHIN_S):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -167,7 +167,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 def refusal(received: bytes) -> tuple[int, str]:
-    """Return the status and code of a response from the guard."""
+    """Return the status and code of a response that the connection guard sent."""
     head, _, body = received.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
     return int(head[9:12]), json.loads(body)["code"]
@@ -184,7 +184,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 async def until_open(server: LocalServer, number: int) -> None:
-    """Wait until the server has exactly this many connections."""
+    """Wait until the server has exactly this many open connections."""
     await eventually(lambda: server.count("") == number)
 
 
@@ -346,7 +346,7 @@ class TestNumbers:
             await until_open(server, 1)
             refused = [await stack.enter_async_context(server.connection()) for _ in range(200)]
             received = await asyncio.gather(*(run_to_completion(reader) for reader, _ in refused))
-            # A flood of refusals is not answered individually.
+            # In a flood, some connections are closed without a response.
             assert b"" in received
             assert server.count("") == 1
 
@@ -380,7 +380,7 @@ class TestNumbers:
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_connections")
             assert "retry-after" in refused.headers
             assert (await http.get("/", headers={"x-forwarded-for": "192.0.2.8"})).status_code == 200
-            # The proxy itself checks whether the server is alive.
+            # Without a forwarded address, the call is the proxy's own health check.
             assert (await http.get("/")).status_code == 200
             app.go_on.set()
             assert {one.status_code for one in await asyncio.gather(*waiting)} == {200}
@@ -390,7 +390,7 @@ class TestNumbers:
 class TestSlowReaders:
     async def test_client_that_reads_nothing_is_disconnected(self):
         async with served(response_stall_s=SHORT_S) as server, server.connection() as (_, writer):
-            # A client's stream reads ahead; this one must not.
+            # A stream reader would read ahead; this client must not read at all.
             writer.transport.pause_reading()
             writer.write(REQUEST.replace(b"/ ", b"/large ", 1))
             await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
@@ -403,7 +403,7 @@ class TestSlowReaders:
 
     async def test_total_unread_responses_are_limited(self):
         async with served(unsent_bytes=20 * MIB) as server, AsyncExitStack() as stack:
-            # 400 MiB of responses; without the limit all of them would wait in memory.
+            # 400 MiB of responses, all of which would wait in memory if there were no limit.
             for _ in range(50):
                 _, writer = await stack.enter_async_context(server.connection())
                 writer.transport.pause_reading()
@@ -415,7 +415,7 @@ class TestSlowReaders:
 
 
 class Unsent:
-    """A connection whose client has not read `unsent` of the written bytes."""
+    """A connection to which `written` bytes were written, of which the client has not read `unsent`."""
 
     def __init__(self, written: int, unsent: int) -> None:
         self.cuts: list[DisconnectReason] = []
@@ -454,16 +454,16 @@ async def test_reset_connection_leaves_nothing_behind():
             remaining = weakref.WeakSet(found)
             assert remaining
             del found
-            option = struct.pack("ii", 1, 0)  # closing this socket sends a reset
+            option = struct.pack("ii", 1, 0)  # makes closing this socket send a reset
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
         await until_open(server, 0)
-        await asyncio.sleep(0)  # the count decreases before the end of the same step
+        await asyncio.sleep(0)  # the count decreases before the current loop iteration ends
         gc.collect()
         assert not remaining
 
 
 def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocket:
-    """Connect a client that requests a large response and reads nothing. Streams would read ahead below TLS."""
+    """Connect a client that requests a large response and reads nothing. A stream reader would read ahead below TLS."""
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     plain.settimeout(ENDS_WITHIN_S)
@@ -474,7 +474,7 @@ def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocke
 
 
 def taken(client: ssl.SSLSocket) -> int:
-    """Return how many bytes arrive until the end."""
+    """Read until the connection ends; return the number of bytes."""
     size = 0
     with suppress(OSError):
         while piece := client.recv(65536):
@@ -484,19 +484,19 @@ def taken(client: ssl.SSLSocket) -> int:
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    """Sign the server's certificate."""
+    """The authority that signs the server's certificate."""
     return Authority()
 
 
 @pytest.fixture
 def certificate(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
-    """Write certificate and key files."""
+    """The files of the server's certificate and key."""
     return authority.certify("localhost").write(tmp_path)
 
 
 @pytest.fixture
 def trusting(authority: Authority) -> ssl.SSLContext:
-    """Return a context for clients that trust the authority."""
+    """A TLS context for clients that trust the authority."""
     return ssl.create_default_context(cadata=authority.certificate)
 
 

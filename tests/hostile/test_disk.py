@@ -1,4 +1,4 @@
-"""Attacks on the server's disks: endless statement texts, and files on an almost full disk."""
+"""Attacks on the server's disks: an endless stream of long statements, and files on an almost full disk."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ FULL = (429, -1, "quota_exceeded")
 
 
 class Usage(NamedTuple):
-    """A disk, as `shutil.disk_usage` shows it."""
+    """Total and free bytes of a disk, like the result of `shutil.disk_usage`."""
 
     total: int
     free: int
@@ -47,7 +47,7 @@ class Usage(NamedTuple):
 
 @pytest.fixture
 async def api(tmp_path: Path, database_dsn: str) -> AsyncIterator[Api]:
-    """An application with small text quotas."""
+    """An application with small quotas for the text of statements."""
     async with opened(tmp_path, database_dsn, statement_text_max_bytes_per_user=MIB) as api:
         yield api
 
@@ -61,19 +61,19 @@ async def opened(
 
 
 def comment(size_bytes: int) -> str:
-    """Return a comment that no database compresses much."""
+    """Return a comment that no database can compress much."""
     return f"/* {secrets.token_hex(size_bytes // 2)} */"
 
 
 async def stored_bytes(api: Api) -> int:
-    """Return the size of the text tables, including everything ever written to them."""
+    """Return the size of the tables that store statement text, including space that deleted rows still occupy."""
     await api.database.execute("vacuum statements")
     size = "select pg_total_relation_size('statements') + pg_total_relation_size('scripts')"
     return await api.database.value(size)
 
 
 async def a_day_passes(api: Api) -> None:
-    """Move statement ends and result expiry back by 25 hours; then let the server clean up."""
+    """Simulate that 25 hours pass: backdate the ends of statements and the expiry of results, then clean up."""
     await api.database.execute(
         "update statements set ended_at = ended_at - interval '25 h', expires_at = expires_at - interval '25 h'"
     )
@@ -101,10 +101,10 @@ class TestTexts:
     async def test_statement_text_is_written_once_whatever_its_outcome(self, api: Api):
         ana = await api.user()
         before = await stored_bytes(api)
-        # SQLite names the column after the expression's text, including the comment.
+        # SQLite names the column after the text of the expression, including the comment.
         body = await ana.run("sqlite", f"select 1 {comment(800 * KIB)}")
         assert body["status"] == 0
-        # With each index's first pages; a second copy would make it 1.6 MiB.
+        # Includes the first pages of each index; a second copy of the text would make it 1.6 MiB.
         assert await stored_bytes(api) < before + MIB + MIB // 4
         (column,) = (await ana.page(body["history_uuid"]))["meta"]
         assert column["name"].startswith("1 /* ")
@@ -189,7 +189,7 @@ class TestTexts:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """An application, and its local root's directory."""
+    """The application, and the directory that serves as its local root."""
 
     api: Api
     root: Path
@@ -201,7 +201,7 @@ class Files:
 
 @asynccontextmanager
 async def files_on(directory: Path, database_dsn: str, *, is_full: bool = False, **filebrowser: Any):
-    """Open an application with a local root; `is_full`: its disk is below the reserved free space."""
+    """Open an application with a local root. If `is_full` is set, the free space on its disk is below the reserve."""
     desktop = {"min_free_bytes": 2**60} if is_full else {"min_free_bytes": 0, "min_free_percent": 0}
     settings = storage_settings(directory, database_dsn, desktop=desktop, **filebrowser)
     async with open_api(settings) as api:
@@ -317,7 +317,7 @@ class TestFloor:
             taken = sum(file.stat().st_size for file in (tmp_path / "shared").iterdir())
             return Usage(100 * MIB, 10 * MIB - taken)
 
-        # The clock stands still, so disk usage is not measured again automatically.
+        # The clock is stopped, so disk usage is not measured again automatically.
         floor = DiskFloor(min_bytes=5 * MIB, usage=usage, clock=lambda: 0.0)
         file_system = LocalFileSystem(tmp_path, floor=floor)
         storage = file_system.as_user(StorageUser("ana"))
@@ -383,7 +383,7 @@ class TestShareOfTheLocalRoot:
         await ana.set_permissions("shared/mine/file", 0)
         await ana.set_permissions("shared/mine", 0)
         await ana.mkdir("shared/closed", permissions=0)
-        # The service may be root here, which reads everything, so the test checks the modes.
+        # The service may run as root here, which can read every file, so the test checks the modes.
         modes = [(tmp_path / path).stat().st_mode & 0o777 for path in ("shared/mine/file", "shared/mine")]
         assert modes == [0o400, 0o500]
         assert (tmp_path / "shared/closed").stat().st_mode & 0o777 == 0o500
@@ -422,7 +422,7 @@ class TestShareOfTheLocalRoot:
         with ThreadPoolExecutor(1) as threads:
             measuring = threads.submit(quotas.remaining, ana)
             assert entered.wait(60)
-            # Data written during a measurement needs no new one, and counts after it.
+            # Data written during a measurement is added to its outcome, so that it needs no new measurement.
             quotas.take(ana, 200)
             may_go_on.set()
             assert measuring.result(60) == 500

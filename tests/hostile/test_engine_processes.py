@@ -1,4 +1,4 @@
-"""Crashes of a database's process, which must not affect the rest of the server (Contract editor 3.5)."""
+"""Crashes of an engine process, which must not affect the rest of the server (Contract editor 3.5)."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ CRASH = "SELECT \"=\"({'a': 1}, 5)"
 STABLE = {"engine_error", "engine_memory_exceeded", "engine_process_lost", "cell_too_large", "row_too_large"}
 _KILLS = 50
 _BEFORE_A_CANCEL_S = 5
-"""Statements that plan for minutes are canceled after this time."""
+"""Seconds after which statements that would be planned for minutes are canceled."""
 
 
 def _doubled(times: int) -> str:
@@ -82,7 +82,7 @@ ATTACKS: dict[str, str | list[str]] = {
 
 @pytest.fixture
 async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
-    """The attacked engine, and one on another file of the same server."""
+    """The attacked engine, and an engine for another file of the same server."""
     processes = duckdb_processes()
     pair = tuple(DuckdbEngine(path=f"{name}.duckdb", root=tmp_path, processes=processes) for name in ("one", "two"))
     yield pair[0], pair[1]
@@ -92,7 +92,7 @@ async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEn
 
 
 def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
-    """Return the engine processes that this process has started."""
+    """Return the engine processes that are children of this process."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -102,7 +102,7 @@ def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether the process is neither gone nor a zombie, which its parent's wait will remove."""
+    """Return whether the process exists and is not a zombie that its parent has not reaped yet."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -110,7 +110,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 async def outcome(session: EngineSession, sql: str) -> str:
-    """Return a statement's error code, `available`, or `canceled` if it had to be."""
+    """Run a statement; return its error code, `available`, or `canceled` if it had to be canceled."""
     async with operation(session, sql) as handle:
         for _ in range(_BEFORE_A_CANCEL_S):
             status = await session.poll(handle, wait_s=1)
@@ -153,7 +153,7 @@ async def test_attack_affects_only_its_own_statement(
         assert (await run(other_session, "SELECT n FROM open_before")).cell == 7
         async with engine.session(BEN, NO_OPTIONS) as ben:
             assert (await run(ben, "SELECT n FROM kept")).cell == 42
-            # There is memory for others' work, in the same process or a new one.
+            # Other users' statements still get memory, either in the same process or in a new one.
             work = "SELECT count(*) FROM (SELECT DISTINCT md5(range::VARCHAR) FROM range(500000))"
             assert (await run(ben, work)).cell == 500_000
     assert psutil.Process().memory_info().rss - before < 200 * MIB
@@ -167,7 +167,7 @@ async def test_idle_session_is_lost_with_its_process_without_delaying_its_user(
     for _ in range(4):
         async with engine.session(BEN, NO_OPTIONS) as idle:
             await run(idle, "CREATE TEMPORARY TABLE gone AS SELECT 1")
-            with suppress(QueryServerError):  # after three losses ana is not admitted
+            with suppress(QueryServerError):  # after three crashes ana may open no session
                 async with engine.session(ANA, NO_OPTIONS) as ana:
                     await outcome(ana, CRASH)
             if await idle.is_alive():
@@ -187,7 +187,7 @@ async def test_cancel_never_reaches_next_statement(engines: tuple[DuckdbEngine, 
             await session.cancel(handle)
             await session.close(handle)
             assert (await run(session, f"SELECT {number}")).cell == number
-        assert len(engine_processes()) == 1  # no cancel has ended it
+        assert len(engine_processes()) == 1  # no cancel has killed the process
 
 
 async def test_abandoned_result_leaves_nothing(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
@@ -257,7 +257,7 @@ async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch
     processes = duckdb_processes()
     processes._max_users = 2
     engine = DuckdbEngine(processes=processes)
-    for number in range(1, 5):  # idle ones are evicted
+    for number in range(1, 5):  # idle processes are evicted
         async with engine.session(User(number, "x"), NO_OPTIONS) as session:
             assert (await run(session, "SELECT 1")).cell == 1
     async with engine.session(User(1, "x"), NO_OPTIONS), engine.session(User(2, "x"), NO_OPTIONS):
@@ -337,7 +337,7 @@ async def test_third_crash_gets_429_for_its_user_only(api: Api) -> None:
 
 
 class _Load:
-    """Users at work until the process has been killed often enough."""
+    """Users who run statements until enough processes have been killed."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -347,7 +347,7 @@ class _Load:
         self.outcomes = Counter[str]()
 
     async def write(self, caller: Caller) -> None:
-        """Insert rows of one number each, and record what each statement reported."""
+        """Insert one row per statement, and record the outcome that each statement reported."""
         while not self.is_over:
             number = next(self.numbers)
             code = await self._done(caller, "duckdb", f"INSERT INTO log VALUES ({number})")
@@ -357,7 +357,7 @@ class _Load:
                 self.never_sent.add(number)
 
     async def read(self, caller: Caller, dialect: str) -> None:
-        """Keep one statement running, whose cancel also meets stopped processes."""
+        """Keep one statement running; each is canceled after 1 s, possibly while its process is stopped."""
         while not self.is_over:
             rows = random.choice((50_000_000, 40_000_000_000))
             await self._done(caller, dialect, f"SELECT sum(range % 11) FROM range({rows})", timeout="1")
@@ -381,7 +381,7 @@ def _open_files() -> int:
 
 
 async def _end_one(number: int, api: Api) -> None:
-    """Kill or stop an engine process; the server ends a stopped one when its statement is canceled."""
+    """Kill or stop an engine process. The server kills a stopped process when its statement is canceled."""
     kind = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)[number % 5]
     while not (victims := _at_work(api) if kind == signal.SIGSTOP else _all_pids()):  # noqa: ASYNC110 of the system
         await asyncio.sleep(0.02)
@@ -397,7 +397,7 @@ def _all_pids() -> list[int]:
 
 
 def _held(api: Api) -> list[EngineProcess]:
-    """Return the processes that have a database."""
+    """Return the engine processes that have a database open."""
     engine = api.services.connectors.engine(api._connector("duckdb"))
     assert isinstance(engine, DuckdbEngine)
     pool = engine._connections._processes
@@ -406,14 +406,14 @@ def _held(api: Api) -> list[EngineProcess]:
 
 
 def _at_work(api: Api) -> list[int]:
-    """Return the ids of the processes that run a statement."""
+    """Return the PIDs of the engine processes that are running a statement."""
     return [process.pid for process in _held(api) if process.running]
 
 
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
 async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Users must not be blocked for crashes here.
+    # Users must not be blocked because of crashes in this test.
     monkeypatch.setattr("queryserver.engines.process.pool._FREE_LOSSES", 1e9)
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
     assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0
@@ -451,7 +451,7 @@ async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, mo
     async with asyncio.timeout(60):
         while len(asyncio.all_tasks()) > tasks_before + 2 or _open_files() > files_before + 16:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-    assert len(engine_processes()) <= 1 + 3 + 1  # one of the file, three of users, and one kept ready
+    assert len(engine_processes()) <= 1 + 3 + 1  # one for the file, three for users, and one kept ready
     assert not [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
 
 

@@ -1,4 +1,4 @@
-"""The effects of an engine's users on each other, and on the server's processor, memory and disk."""
+"""Effects of an engine's users on each other, and on the server's CPU, memory and disk."""
 
 import asyncio
 import threading
@@ -128,7 +128,7 @@ BEYOND_THE_TYPES = {
 
 
 def opened(directory: Path, *, temporary_max_bytes: int = 1024 * MIB, floor: DiskFloor = NO_FLOOR) -> DuckdbDatabase:
-    """Open a database in this process, whose disk and settings a test can change."""
+    """Open a database in this process, with a disk and settings that the test can change."""
     return DuckdbDatabase(
         directory, directory / "own.duckdb", {"memory_limit": "60MB", "threads": 1}, read_only=False,
         cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, quota_bytes=1024 * MIB, floor=floor,
@@ -303,7 +303,7 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
-    """Build the sample's engine as the server does."""
+    """Build the sample database's engine as the server does."""
     logins = UserLogins(
         server.service_dsn(),
         group=SAMPLE_OWNER,
@@ -315,7 +315,7 @@ def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
 
 
 async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:
-    """Run a statement in its own session and return its rows."""
+    """Run a statement in a separate session; return its rows."""
     async with engine.session(user, NO_OPTIONS) as session:
         return (await run(session, sql)).rows
 

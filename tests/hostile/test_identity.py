@@ -1,4 +1,4 @@
-"""Attacks on callers' identity: other issuers' names, disabled and demoted users, password guesses."""
+"""Attacks on users' identities: names from other issuers, disabled and demoted users, and password guesses."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def _links(api: Api) -> Identities:
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str) -> Opener:
-    """Return an opener of separate applications with other settings of `desktop` and `desktop.auth`."""
+    """Opens separate applications with the given settings in `desktop` and `desktop.auth`."""
 
     def opened(desktop: Mapping[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, _NO_DATABASE, desktop={"auth": auth, **(desktop or {})}))
@@ -53,7 +53,9 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
-    """An application that accepts the issuer's tokens and a class's users, with the local administrator `admin`."""
+    """An application that accepts users of an external issuer and of the class `Sync`, and has the local administrator
+    `admin`.
+    """
     jwt = {"issuer": ISSUER, "audience": AUDIENCE}
     async with (
         issuer.serving() as url,
@@ -65,18 +67,18 @@ async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def quick(opener: Opener) -> AsyncIterator[Api]:
-    """An application that rechecks the users of long-running calls after a second."""
+    """An application that rechecks the users of long-running calls every second."""
     async with opener(recheck_s=1) as api:
         yield api
 
 
 async def named(api: Api, name: str) -> httpx.Response:
-    """Make a call whose user is authenticated by the class `Sync`."""
+    """Make a call that the class `Sync` authenticates as this user."""
     return await Caller(api, "", {"X-Sync": name}).get("editor/get_history")
 
 
 async def administrator(api: Api) -> Caller:
-    """Create two administrators and return one, who may then be disabled."""
+    """Create two administrators; return one of them, whom a test may disable because the other one remains."""
     await api.user(admin=True)
     return await api.user(admin=True)
 
@@ -282,14 +284,16 @@ class TestDisabledUsers:
 
 
 async def state_of(api: Api, operation: str) -> tuple[str, str]:
-    """Return a finished statement's state and message from the record, since its user may no longer query it."""
+    """Wait until a statement ends; return its state and message. They are read from the record, since the user may no
+    longer query them.
+    """
     ended = "select state, message from statements where id = $1::uuid and state not in ('waiting', 'running')"
     row = await found(api, ended, operation)
     return row["state"], row["message"]
 
 
 async def found(api: Api, query: str, *values: object) -> Mapping[str, Any]:
-    """Wait for a query's row and return it."""
+    """Wait until a query returns a row; return it."""
     for _ in range(1200):
         if row := await api.database.row(query, *values):
             return row
@@ -351,7 +355,7 @@ class TestDemotedUsers:
             assert (await ana.post_ok("editor/close_session", session=body))["status"] == 0
             assert (await bob.refused("editor/close_session", session=body))[2] == "dialect_not_found"
         assert (again["message"], again["session"]) == ("Session successfully closed.", None)
-        # Users who never had a session there learn nothing.
+        # Users who never had a session on the connector cannot learn that it exists.
         assert (await bob.refused("editor/close_session", session=every))[2] == "dialect_not_found"
         assert (await ana.refused("editor/create_session", session=every))[2] == "dialect_not_found"
 
@@ -359,7 +363,7 @@ class TestDemotedUsers:
 class TestGuesses:
     @pytest.fixture
     async def behind(self, opener: Opener) -> AsyncIterator[Api]:
-        """An application behind a proxy that passes the client's address, with the user ana."""
+        """An application with the user ana, behind a proxy that forwards the client's address."""
         async with opener({"trusted_proxies": ("127.0.0.1",)}) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             yield api
@@ -402,7 +406,7 @@ class TestGuesses:
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20
-        # Another user, whose guesses count for the same name.
+        # A different user whose guesses count towards the same normalized name.
         for number in range(20):
             await throttle.succeeded("an\u00e1", f"10.2.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 40
@@ -411,7 +415,7 @@ class TestGuesses:
                 assert await attempt(behind, f"10.3.0.{number}") == 401
         assert await attempt(behind, "10.2.0.1", PASSWORD) == 429
         assert await attempt(behind, "10.1.0.29", PASSWORD) == 200
-        # If a proxy does not pass the client's address, nothing is recorded.
+        # Nothing is recorded if the proxy does not forward the client's address.
         await throttle.succeeded("eve", "unknown")
         assert await behind.database.value("select count(*) from login_networks") == 40
 

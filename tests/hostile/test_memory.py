@@ -1,4 +1,4 @@
-"""Attacks on the process's memory: huge cells, rows, pages and log lines."""
+"""Attacks on the memory of the server process: huge cells, rows, pages and log lines."""
 
 import io
 import json
@@ -38,7 +38,7 @@ LIMIT = 1 * MIB
 
 
 async def read(session: EngineSession, sql: str) -> int:
-    """Return the number of a statement's rows. Raises its failure."""
+    """Run a statement and return its number of rows. Raises the statement's error."""
     handle = await session.submit(sql)
     status = await session.poll(handle, wait_s=60)
     if status.error is not None:
@@ -55,7 +55,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str, users_dsn: str) -> ApiOpener:
-    """Return an opener of separate applications with editor settings."""
+    """Opens separate applications with the given editor settings."""
 
     def opener(**editor: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_dsn, **editor))
@@ -64,7 +64,7 @@ def opened(tmp_path: Path, database_dsn: str, users_dsn: str) -> ApiOpener:
 
 
 async def outcome(caller: Caller, dialect: str, sql: str) -> tuple[str, str]:
-    """Return the code and message of a failing statement."""
+    """Run a statement that must fail; return its code and message."""
     operation = (await caller.execute(dialect, sql))["history_uuid"]
     await caller.ended(operation)
     body = (await caller.post("editor/fetch_result_data", operationId=operation)).json()
@@ -72,7 +72,7 @@ async def outcome(caller: Caller, dialect: str, sql: str) -> tuple[str, str]:
 
 
 def grown(text_bytes: int) -> dict[str, Any]:
-    """Return settings with this cell limit, and a page limit of 64 KiB."""
+    """Return editor settings with this limit for cells, and with a limit of 64 KiB for batches."""
     return {"cell_max_bytes": text_bytes, "batch_max_bytes": 64 * 1024}
 
 
@@ -170,7 +170,7 @@ class TestPostgresql:
 
 
 class TestStatements:
-    """Every engine, through the API: oversized data fails the statement with its code, row and column."""
+    """Every engine, through the API: oversized data fails the statement; the error names the code, row and column."""
 
     @pytest.mark.parametrize(
         ("dialect", "sql", "place"),
@@ -212,7 +212,7 @@ class TestStatements:
 
 
 class TestPages:
-    """A page, a sample and a download stay within their byte limits, even for a single row."""
+    """Pages, samples and downloads stay within their byte limits, even for a single row."""
 
     async def test_page_ends_before_exceeding_row_and_reports_it(self, opened: ApiOpener) -> None:
         async with opened(**grown(MIB)) as api:

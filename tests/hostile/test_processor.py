@@ -1,4 +1,4 @@
-"""Users who send input that takes long to compute: no other user waits for it, and it is stopped."""
+"""Users whose input takes a long time to process: other users do not wait for it, and processing stops at a limit."""
 
 import asyncio
 import gzip
@@ -34,14 +34,14 @@ from queryserver.sql.splitter import StatementChooser
 from queryserver.sql.statement_kinds import changes_data, changes_objects
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-# Three statements of the formatter's maximum length: about three seconds of processor time.
+# Three statements of the maximum length for the formatter, which take about three seconds of CPU time.
 SLOW_STATEMENT = ("select " + "a()" * STATEMENT_CHARACTERS)[: STATEMENT_CHARACTERS - 10]
 SLOW_SCRIPT = ";\n".join([SLOW_STATEMENT] * 3)
-# Five million statements: about ten seconds of processor time, and 80 MB of offsets.
+# Five million statements, which take about ten seconds of CPU time, and 80 MB of offsets.
 MANY_STATEMENTS = "a;" * (5 * 1024 * 1024 - 1)
 SMALL_GZIP = gzip.compress(b"small")
 NO_SUCH_PLACE = "postgresql://nobody:nothing@127.0.0.1:1/none"
-# Much longer than every call in this file, so that a hanging test fails.
+# Much longer than every call in this file, so that a test that hangs fails.
 ENDS_WITHIN_S = 100
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
@@ -49,7 +49,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
-    """Return an opener of separate applications with `desktop` settings."""
+    """Opens separate applications with the given `desktop` settings."""
 
     def opener(**desktop: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, NO_SUCH_PLACE, desktop=desktop))
@@ -70,7 +70,7 @@ def computing_of(api: Api) -> ComputationPool:
 
 
 def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Record the results of subsequent computations; killed ones have none."""
+    """The results of subsequent computations; computations that are killed have none."""
     outcomes: list[object] = []
 
     def noted(kind: bytes, answer: Any, task: Task) -> Any:
@@ -92,7 +92,7 @@ def is_alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.Task[Any]"]]:
-    """Start formatting this many slow scripts; cancel them at the end."""
+    """Start this many calls that format a slow script; cancel them when the context exits."""
     tasks = [asyncio.create_task(caller.post("editor/format", statements=SLOW_SCRIPT)) for _ in range(calls)]
     try:
         await until(lambda: computing_of(caller.api).running)
@@ -272,7 +272,8 @@ class TestLeaving:
 
 class TestLimits:
     async def test_script_that_takes_too_long_to_format_is_returned_unchanged(self):
-        # The formatter's largest input takes up to two seconds on a fast machine, so no limit is reliably below that.
+        # The formatter's largest input takes up to two seconds on a fast machine, so no real limit would be exceeded
+        # reliably.
         computations = InlineComputations(fails=TooComplex("too long"))
         formatter = ScriptFormatter(computations, max_bytes=1024)
         assert await formatter.format_script(1, "select 1", None) == "select 1"
@@ -310,7 +311,7 @@ class TestLimits:
 
 
 class TestEventLoop:
-    """Lookups in a statement's text while all other calls wait."""
+    """Searches in a statement's text that run on the event loop, so that all other calls wait meanwhile."""
 
     @pytest.mark.parametrize("unit", ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"])
     @pytest.mark.parametrize("dialect", ["mysql", "postgresql", "hive"])

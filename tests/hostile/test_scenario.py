@@ -1,11 +1,11 @@
-"""All attacks while ten users work, for a few seconds; `make bench ARGS="hostile"` continues for two minutes."""
+"""All attacks while ten users work, for a few seconds; `make bench ARGS="hostile"` does the same for two minutes."""
 
 from pathlib import Path
 
 import pytest
 from tests.hostile import attacks, scenario
 
-# Limits that must never be exceeded, even on a busy machine. The goals that `make bench` compares with are lower.
+# Limits that must not be exceeded even on a busy machine. The goals of `make bench` are lower.
 _PEAK_MIB, _AFTERWARDS_MIB = 700, 500
 
 
@@ -16,6 +16,6 @@ async def test_hostile_user_does_not_affect_others(tmp_path: Path) -> None:
     assert report.calls > 100
     assert report.peak_mib < _PEAK_MIB
     assert report.afterwards_mib < _AFTERWARDS_MIB
-    # Each attack was tried, whatever the response.
+    # Each attack was tried, whatever the response was.
     tried = {outcome.partition(":")[0] for outcome in report.outcomes}
     assert tried == set(attacks.ATTACKS)

@@ -1,4 +1,4 @@
-"""The container image is small, plain and unprivileged, and serves the README's examples with a separate PostgreSQL."""
+"""The container image is small, plain and unprivileged, and runs the README's examples with a separate PostgreSQL."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.engines.postgresql import system_server
 from tests.engines.servers import ServerAddress
 from tests.fixtures.database import execute
 
-# As printed in the README, on this file's `server`.
+# The README's examples as printed, which use the fixture `server` of this file.
 from tests.openapi.test_readme import (
     PASSWORD,
     sample,  # noqa: F401 a fixture
@@ -47,7 +47,7 @@ print(len(files))
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """The image with the extras, which add to the standard contents."""
+    """The image with these extras in addition to the standard contents."""
     with built_image(EXTRAS) as image:
         yield image
 
@@ -60,7 +60,7 @@ def postgresql() -> Iterator[ServerAddress]:
 
 @pytest.fixture(scope="module")
 async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
-    """The container's environment: a separate database, another port, a prefix."""
+    """The container's environment: a separate database, a different port, and a path prefix."""
     admin = f"postgresql://{postgresql.user}:{postgresql.password}@127.0.0.1:{postgresql.port}"
     for name in ("service", "sales"):
         await execute(f"{admin}/postgres", f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
@@ -76,13 +76,13 @@ async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def mounts(image: Image, postgresql: ServerAddress, tmp_path_factory: pytest.TempPathFactory) -> Mapping[Path, str]:
-    """A volume of the image's user with the sample, and a settings file."""
+    """A volume that the image's user owns and that contains the sample data, and a settings file."""
     state, configuration = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("configuration")
     ensure_sample_files(state / "databases", sample_tables)
     ensure_sample_storage(state / "files", sample_tables)
     user, group = image.settings["User"].split(":")
     subprocess.run(["chown", "--recursive", f"{user}:{group}", state], check=True)
-    # As Kubernetes mounts a volume with fsGroup.
+    # Ownership and mode are those of a volume that Kubernetes mounts with fsGroup.
     os.chown(state, 0, int(group))
     state.chmod(0o2775)
     url = f"postgresql://sales:sales@127.0.0.1:{postgresql.port}/sales"
@@ -109,7 +109,7 @@ options = {{ path = "sample.sqlite" }}
 async def server(
     image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ServerProcess]:
-    """Run the commands of an operator: migrate, create an administrator, serve."""
+    """Run an operator's commands: migrate, create an administrator, serve."""
     unmigrated = run(image, "serve", environment=environment, mounts=mounts)
     assert unmigrated.returncode == 3, unmigrated.stderr
     for words, typed in ((["migrate"], ""), (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n")):
@@ -132,13 +132,13 @@ def run(
     typed: str = "",
     entrypoint: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a container of the image to completion."""
+    """Run a command in a container of the image and wait until it exits."""
     command = image.command(*words, environment=environment, mounts=mounts, entrypoint=entrypoint)
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
 
 
 async def fill(dsn: str) -> None:
-    """Load the sample into a PostgreSQL."""
+    """Load the sample data into a PostgreSQL database."""
     connection = await asyncpg.connect(dsn, timeout=10, command_timeout=60)
     try:
         for table in sample_tables():
@@ -173,7 +173,7 @@ def test_build_leaves_nothing_behind(image: Image) -> None:
     assert "pyarrow" in packages
     for place in ("usr/bin/gcc", "usr/bin/strip", "build", "opt/build"):
         assert not (image.root / place).exists(), place
-    # buildah leaves empty mount points.
+    # buildah leaves empty mount points behind.
     left = [image.root / "etc/pip.conf", *(image.root / "root").rglob("*")]
     assert not [file for file in left if file.is_file() and file.stat().st_size and not file.name.startswith(".")]
     assert not any((image.root / "var/lib/apt/lists").glob("*Packages*"))

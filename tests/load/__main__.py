@@ -3,12 +3,12 @@
 `make load` runs 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` runs the same
 load on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was wrong.
 
-A round is six calls: execute, status, page, close, autocomplete, history (`users.py`). "Processor per round" is all
-processor time of the servers and workers, or of PostgreSQL, in the measured time, divided by the number of rounds. It
-includes a directory listing in every fifth round, and the trivial call `is_alive` four times a second. PostgreSQL is
-both the service database and the statements' data source. Percentiles cover the time from the first byte sent to the
-last byte received, in the users' process; `status` waits for its statement's completion. The servers' memory excludes
-PostgreSQL and the broker; a page that processes share counts proportionally for each.
+A round consists of six calls: execute, status, page, close, autocomplete, history (`users.py`). "Processor per round"
+is the CPU time that the servers and workers, or PostgreSQL, used in the measured period, divided by the number of
+rounds. It includes a directory listing in every fifth round, and four `is_alive` calls per second. PostgreSQL is both
+the service database and the statements' data source. Percentiles are measured in the users' process, from the first
+byte sent to the last byte received; `status` waits for the completion of its statement. The servers' memory excludes
+PostgreSQL and the broker; a page that processes share counts proportionally for each of them.
 """
 
 import argparse
@@ -39,7 +39,7 @@ ROUND = ("execute", "status", "page", "close", "autocomplete", "history")
 
 @dataclass(frozen=True)
 class Usage:
-    """Processor seconds at one moment."""
+    """CPU seconds used until the time `at`."""
 
     at: float
     servers_s: float
@@ -52,7 +52,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the servers and workers, counted individually, in MiB."""
+    """Memory of each server and worker in MiB at one time: `shared_once` is PSS, `resident` is RSS."""
 
     at_s: int
     shared_once: list[int]
@@ -65,7 +65,7 @@ class Memory:
 
 
 async def load(chosen: argparse.Namespace) -> bool:
-    """Run the load, print the report, store it in bench-results/, and return whether all responses were correct."""
+    """Run the load, print the report and store it in bench-results/; return whether all responses were correct."""
     users = [f"user{number}" for number in range(chosen.users)]
     with tempfile.TemporaryDirectory(prefix="qsl") as folder:
         async with (
@@ -96,7 +96,7 @@ async def load(chosen: argparse.Namespace) -> bool:
 
 
 async def _alive_ms(fleet: Fleet) -> float:
-    """Return the processor time of one `is_alive` on an idle fleet."""
+    """Return the CPU time in ms of one `is_alive` call on an idle fleet."""
 
     async def some(number: int) -> None:
         async with Client(fleet.addresses[number % len(fleet.addresses)]) as client:
@@ -110,7 +110,9 @@ async def _alive_ms(fleet: Fleet) -> float:
 
 
 async def _measured(fleet: Fleet, plan: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Usage, Usage], list[Memory]]:
-    """Return the users' results, the usage at both ends of the measured time, and the memory by minute."""
+    """Run the users; return their results, the usage at the start and end of the measured period, and the memory per
+    minute.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -139,7 +141,7 @@ async def _measured(fleet: Fleet, plan: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def report(met: Mapping[str, Any], usage: tuple[Usage, Usage], memory: Sequence[Memory], alive_ms: float) -> list[str]:
-    """Return the report's lines."""
+    """Return the report as lines of text."""
     first, last = usage
     seconds, rounds, took = last.at - first.at, max(met["rounds"], 1), met["took_ms"]
     alive, of_users = took.pop("is_alive", [0.0]), [ms for kind in took.values() for ms in kind]
@@ -176,7 +178,7 @@ def _percentile(took: Sequence[float], percent: int) -> float:
 
 
 async def _until(moment: float, users: asyncio.Task[Any]) -> None:
-    """Wait until the given moment; the users must still be working then."""
+    """Wait until this time; fail if the users' process exits before it."""
     await asyncio.wait({users}, timeout=max(moment - time.monotonic(), 0))
     assert not users.done(), "the process of the users has ended early"
 
@@ -189,7 +191,7 @@ def _keep(facts: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run with the command line's arguments."""
+    """Run with the command-line arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

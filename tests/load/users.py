@@ -2,7 +2,7 @@
 
 Each user does a round every 5 to 10 s: execute, status (check_status with `wait`, until completion), page, close,
 autocomplete, history. Every fifth round also lists a directory. States and values are compared with the expected ones;
-for other responses only the status is read, which leaves the processor to the servers.
+of all other responses only the status is read, which leaves more CPU time to the servers.
 """
 
 import asyncio
@@ -30,37 +30,40 @@ _PLACES = ("", "/customers", "/orders", "/order_items", "/products")
 
 @dataclass(frozen=True)
 class Plan:
-    """The process's input. Times are in monotonic time, which all processes share."""
+    """The input of the users' process. Times are monotonic times, which all processes share."""
 
     addresses: list[str]
     tokens: list[str]
     begins_at: float
     measured_from: float
-    """Earlier calls count as errors if they fail, and are otherwise ignored."""
+    """Calls before this time count as errors if they fail, and are otherwise ignored."""
     ends_at: float
     think_s: tuple[float, float]
     keeps_server: bool
-    """Whether all of a user's calls go to one server, as behind a proxy with source affinity; otherwise they
-    alternate."""
+    """Whether all calls of a user go to the same server, as behind a proxy with source affinity; otherwise they
+    alternate between servers.
+    """
     places: int
-    """How many different completions each user requests; responses are cached for a minute per user and place."""
+    """Number of different completions that each user requests. Responses are cached for a minute per user and
+    completion.
+    """
     seed: int
 
 
 @dataclass
 class Outcomes:
-    """The users' results."""
+    """The results of all users."""
 
     took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By kind of call."""
+    """Response times by kind of call."""
     errors: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     processor_s: float = 0.0
-    """The users' process's processor time, since its start."""
+    """CPU seconds that the users' process has used since its start."""
 
 
 class RoundFailure(Exception):
-    """The round cannot continue; it has already been counted."""
+    """The round cannot continue. The failure has already been counted."""
 
 
 class User:
@@ -75,7 +78,7 @@ class User:
         self._opened: set[Client] = set()
 
     async def run(self) -> None:
-        """Do rounds until the end; complete the last one."""
+        """Do rounds until the end of the plan; the last round is completed."""
         longest = self._plan.think_s[1]
         await _until(self._plan.begins_at + self._random.uniform(0, longest))
         while time.monotonic() < self._plan.ends_at:
@@ -91,7 +94,7 @@ class User:
             await client.__aexit__()
 
     async def alive(self) -> None:
-        """Make the trivial call alongside the others."""
+        """Call `is_alive` regularly until the end of the plan."""
         await _until(self._plan.begins_at)
         while time.monotonic() < self._plan.ends_at:
             with suppress(RoundFailure):
@@ -167,7 +170,7 @@ class User:
 
 
 def _code(body: bytes) -> str:
-    """Return an error's code, or its status on the wire."""
+    """Return the `code` of an error response, or its `status` field if it has no code."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -180,7 +183,7 @@ async def _until(moment: float) -> None:
 
 
 async def everybody(plan: Plan) -> Outcomes:
-    """Run all users concurrently, and one who makes the trivial call."""
+    """Run all users concurrently, plus one that calls `is_alive`."""
     met = Outcomes()
     async with asyncio.TaskGroup() as running:
         for number in range(len(plan.tokens)):
@@ -192,7 +195,7 @@ async def everybody(plan: Plan) -> Outcomes:
 
 
 def main() -> None:
-    """Read the plan and print the results."""
+    """Read the plan, run the users, and print the results."""
     plan = Plan(**json.load(sys.stdin))
     print(json.dumps(vars(uvloop.run(everybody(plan)))))
 

@@ -1,4 +1,4 @@
-"""Error codes: the OpenAPI document describes exactly the codes that the program can return."""
+"""Error codes: the OpenAPI document describes exactly those that the program can return."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from queryserver.errors import base, files, statements
 from queryserver.errors.base import KINDS, ConfigurationError, QueryServerError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
-# Where the source uses error codes without an error class: in responses, outcomes, and rejected downloads.
+# Matches error codes that the source uses without an error class: in responses, outcomes, and rejected downloads.
 _WRITTEN = re.compile(
     r"""["']code["']:\s*["']([a-z_]+)["']"""
     r"""|\b(?:error_)?code=["']([a-z_]+)["']"""
@@ -26,7 +26,7 @@ _WRITTEN = re.compile(
     r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
 )
 
-# The importer answers 400 to invalid files and targets; the outcome of a statement is answered with 200.
+# The importer returns 400 for invalid files and targets; a statement's outcome is returned with 200.
 SEVERAL_STATUSES = {
     "connector_not_found": {400, 404},
     "file_too_large": {400, 413},
@@ -37,7 +37,8 @@ SEVERAL_STATUSES = {
     "quota_exceeded": {400, 409, 429},
     "row_too_large": {200, 413},
 }
-# Codes that no response contains: the base class of 401 is answered without a code, the other two as internal errors.
+# Codes that no response contains: the base class of 401 errors is returned without a code, the other two as internal
+# errors.
 UNDOCUMENTED = {"configuration_error", "not_authenticated", "schema_mismatch"}
 
 
@@ -47,7 +48,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def written_codes() -> set[str]:
-    # Excludes the codes of error classes, which are in the class header.
+    # Codes of error classes are excluded; they are in the class headers.
     texts_of_files = [re.sub(r"(?m)^class .*", "", file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")]
     return {code for text in texts_of_files for found in _WRITTEN.findall(text) for code in found if code}
 
@@ -109,7 +110,7 @@ def test_guide_covers_what_a_client_needs_first():
 
 
 def error_classes() -> list[type[QueryServerError]]:
-    """Return the classes of the error tree, in the order of their modules."""
+    """Return the classes of the error hierarchy, in the order of their modules."""
     return [
         value
         for module in (base, files, statements)

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the request parsers accept the same form and query texts, tested field by field."""
+"""The OpenAPI document and the request parsers accept the same strings in forms and queries, tested field by field."""
 
 import json
 import re
@@ -21,19 +21,21 @@ TEXTS = (
     *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
     *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
 )
-"""Texts that are tested in addition to each field's words and the numbers at its limits."""
+"""Strings that are tested in addition to each field's enumerated values and the numbers at its limits."""
 BLANK = {"", " "}
 LEFT_TO_THE_CALL: Mapping[str, set[str] | None] = {
-    # The call rejects blank text after it has parsed its other fields.
+    # The call rejects blank values after it has parsed its other fields.
     **dict.fromkeys(("path", "src_path", "dest_path", "name", "file_path", "table"), BLANK),
-    # The call searches lists for these texts case-insensitively: encodings, users, applications.
+    # The call compares these values case-insensitively with lists of encodings, users or applications.
     **dict.fromkeys(("encoding", "doas", "app_name")),
     # Grammars that no schema can express.
     "date_format": None,
-    # Token calls parse their fields themselves: their errors have a different format.
+    # Token calls parse their fields themselves, because their errors have a different format.
     **dict.fromkeys(("username", "password", "token", "refresh", "all")),
 }
-"""Texts by field that the parser of the field does not reject, or None for all texts."""
+"""Maps a field to the strings that its parser accepts although the schema does not allow them; None stands for all
+strings.
+"""
 
 
 @cache
@@ -43,7 +45,9 @@ def validator(schema: str) -> Draft202012Validator:
 
 
 def readings(text: str) -> Iterator[Any]:
-    """Yield the values that a form text may represent: itself, a flag, a number, one of many values."""
+    """Yield the values that a string in a form may represent: the string itself, a flag, a number, or one of several
+    values.
+    """
     yield text
     yield [text]
     flag = parse_boolean(text)
@@ -61,7 +65,7 @@ def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> 
 
 
 def is_read(model: type[BaseModel], name: str, text: str) -> bool:
-    """Return whether the call's parser accepts this field."""
+    """Return whether the call's parser accepts this value for the field."""
     if text == "" and issubclass(model, ImportFields):
         return not model.model_fields[name].is_required()
     value = [text] if name in getattr(model, "REPEATABLE", ()) else text
@@ -73,7 +77,7 @@ def is_read(model: type[BaseModel], name: str, text: str) -> bool:
 
 
 def fields(one: Described) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Yield the name and schema of each field, and whether empty text is also allowed."""
+    """Yield the name and schema of each field, and whether the empty string is also allowed."""
     if one.method == "POST":
         body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
         yield from ((name, field, False) for name, field in body.get("properties", {}).items())
@@ -104,7 +108,7 @@ def test_parsers_accept_exactly_the_texts_the_document_allows():
         if (model := ROWS[one.method, shape(one.path)].request) is None:
             continue
         for name, schema, takes_empty in fields(one):
-            # The content of JSON text is an annotation that no schema asserts; headers of a row have no model.
+            # `contentMediaType` is an annotation, so schemas do not validate JSON text; row headers have no model.
             if "contentMediaType" in schema or name not in model.model_fields or (model.__name__, name) in seen:
                 continue
             seen.add((model.__name__, name))

@@ -1,4 +1,6 @@
-"""The OpenAPI document suits client generators: unambiguous unions, enumerations, optional fields with defaults."""
+"""The OpenAPI document suits client generators: it has unambiguous unions, enumerations, and optional fields with
+defaults.
+"""
 
 import json
 import re
@@ -57,11 +59,11 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "ConnectorGroup.category": tuple(Category),
     "ConnectorCategoryEntry.type": tuple(Category),
 }
-"""Enumerations in responses, and the sources of their values."""
+"""Maps the enumerations in responses to the sources of their values."""
 
 
 def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object of the document outside examples, with its location."""
+    """Yield every object in the document with its location, except for objects in examples."""
     if isinstance(part, dict):
         yield place, part
         for key, value in part.items():
@@ -75,7 +77,7 @@ def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the location, name and schema of every property in every schema.
 
-    Properties that a choice only requires are omitted.
+    A property that an alternative only lists as required is omitted.
     """
     for place, part in parts(DOCUMENT):
         if {"if", "then"} & set(place.split("/")):
@@ -86,7 +88,7 @@ def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def unions() -> Iterator[tuple[str, list[str]]]:
-    """Yield every response with a union of several models."""
+    """Yield every response whose body is a union of several models, with the names of the models."""
     shared = [(name, answer) for name, answer in COMPONENTS["responses"].items()]
     own = [(f"{one.key} {s}", a) for one in OPERATIONS for s, a in one.spec["responses"].items() if "$ref" not in a]
     for name, answer in [*shared, *own]:
@@ -96,8 +98,9 @@ def unions() -> Iterator[tuple[str, list[str]]]:
 
 
 def parses_as(model: str, body: Any) -> bool:
-    """Return whether a generated client parses `body` as `model`: it compares required keys, constants and
-    enumerations."""
+    """Return whether a generated client would parse `body` as `model`. Such clients compare required keys, constants
+    and enumerations.
+    """
     schema = SCHEMAS[model]
     if not isinstance(body, dict):
         return schema["type"] != "object"

@@ -1,4 +1,4 @@
-"""The README's commands work as written on a server with the sample data."""
+"""The README's commands work as printed on a server with the sample data."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ PASSWORD = "a password & nothing but a password"
 
 
 def block(language: str, section: str | None = None) -> str:
-    """Return the only fenced block with this language in the README or one of its sections."""
+    """Return the only code block in this language in the README, or in one of its sections."""
     text = README.read_text()
     if section is not None:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
@@ -31,13 +31,13 @@ def block(language: str, section: str | None = None) -> str:
 
 
 def login() -> str:
-    """Return the first sequence's commands before its statement."""
+    """Return the commands that precede the first statement in the README's first code block."""
     return block("bash").partition("# The answer comes at once")[0]
 
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """Start `queryserver serve --embedded` for the first time."""
+    """A server started for the first time with `queryserver serve --embedded`."""
     state = tmp_path_factory.mktemp("readme") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -49,21 +49,23 @@ def sample() -> Mapping[str, SampleTable]:
 
 
 async def output_of_second_run(script: Path, server: ServerProcess) -> str:
-    """Run a README shell script twice and return the second output. A shell stops at the first failure."""
+    """Run a shell script from the README twice; return the output of the second run. The shell stops at the first
+    failure.
+    """
     command = ["bash", "-e", "-u", "-o", "pipefail", str(script)]
     await printed(command, server, script.parent)
     return await printed(command, server, script.parent)
 
 
 async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
-    """Return the output of the command in `directory`."""
+    """Run a command in `directory`, which must succeed; return its output."""
     code, output, errors = await run(command, server, directory)
     assert (code, errors) == (0, "")
     return output
 
 
 async def run(command: Sequence[str], server: ServerProcess, directory: Path) -> tuple[int | None, str, str]:
-    """Return the exit code, stdout and stderr of a command that gets the server's address as the README says."""
+    """Run a command that gets the server's address as the README specifies; return its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
@@ -82,7 +84,7 @@ async def run(command: Sequence[str], server: ServerProcess, directory: Path) ->
 
 
 def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
-    """Compute the response that the statement of the shell commands must return."""
+    """Compute the rows that the statement in the shell commands must return."""
     country_of_customer = {row[0]: row[3] for row in sample["customers"].rows}
     country_of_order = {row[0]: country_of_customer[row[1]] for row in sample["orders"].rows}
     sales: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -170,7 +172,7 @@ def test_python_script_has_about_ten_lines() -> None:
 
 
 def test_shell_sequence_needs_only_curl_and_python() -> None:
-    """New users may not have jq: commands start with a shell keyword, curl, python3, or a function."""
+    """New users may not have jq. Every command must start with a shell keyword, curl, python3, or a function."""
     sections = ("Files", "From a file to a table", "Data sources")
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)

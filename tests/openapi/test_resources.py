@@ -1,4 +1,4 @@
-"""The wire models match the specification's tables and the contract's example bodies."""
+"""The response models match the tables of the specification and the example bodies of the contract."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 SAMPLES_FILE = TABLES / "texts" / "samples.yaml"
 SAMPLES: dict[str, str] = yaml.load(SAMPLES_FILE.read_bytes(), Loader=yaml.CSafeLoader)
 
-# Spec 2, table by table: the specified fields; `status` follows its common rule.
+# Spec §2, table by table: the fields as specified; `status` follows its common rule.
 SPECIFIED = {
     "TokenPair": "refresh access",
     "Notebook": "name uuid description type isSaved isManaged skipHistorify sessions snippets directoryUuid",
@@ -85,7 +85,7 @@ def model(name: str) -> type[BaseModel]:
 
 
 def referenced(schema: Any) -> set[str]:
-    """Return the names of the components that a schema uses, at any depth."""
+    """Return the names of all components to which a schema refers, at any depth."""
     if isinstance(schema, list):
         return {name for element in schema for name in referenced(element)}
     if not isinstance(schema, dict):
@@ -95,7 +95,7 @@ def referenced(schema: Any) -> set[str]:
 
 
 def reachable(names: set[str]) -> set[str]:
-    """Return `names` and all components that they use."""
+    """Return `names` and the names of all components that they use, directly or indirectly."""
     found: set[str] = set()
     while names:
         found |= names

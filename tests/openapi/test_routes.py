@@ -1,4 +1,4 @@
-"""The rows of operations.yaml are complete, consistent, and identical to the routes of the application."""
+"""The rows of operations.yaml are complete and consistent, and identical to the application's routes."""
 
 import re
 from collections import Counter
@@ -16,9 +16,9 @@ from queryserver.identity.model import Scope
 ROWS = list(rows().values())
 ROUTES = routes_of(create_application())
 STREAMED = {"upload_import_file"}
-"""Calls whose handlers read the body."""
+"""Calls whose handlers read the body as a stream."""
 
-# Spec 4, endpoint tables and liveness, in order.
+# Spec §4, tables of endpoints and liveness calls, in the specified order.
 SPECIFIED = [
     "POST /api/v1/token/auth/",
     "POST /api/v1/token/verify/",
@@ -142,7 +142,7 @@ class TestRoutes:
 
     @every_route
     def test_no_earlier_route_shadows_another(self, route: APIRoute):
-        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # an optimizer call, otherwise any text
+        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # an optimizer call, where it matters
         for method in route.methods or ():
             scope = {"type": "http", "path": path, "method": method}
             assert next(one for one in ROUTES if one.matches(scope)[0] is Match.FULL) is route

@@ -1,5 +1,6 @@
-"""Splits delimited text one character at a time: slow, and as close as possible to the wording of Contract importer
-8.2."""
+"""A reference reader that splits delimited text one character at a time. It is slow, and follows the wording of
+Contract importer 8.2 as closely as possible.
+"""
 
 from queryserver.formats.table_files import Delimiters
 
@@ -7,7 +8,9 @@ BLANKS = " \t\n\r\f\v"
 
 
 def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, bool]]], list[int]]:
-    """Return cells with their quoting, and the numbers of records with an unclosed quote."""
+    """Return the cells of each record, each with whether it is quoted, and the numbers of records with an unclosed
+    quote.
+    """
     records: list[list[tuple[str, bool]]] = []
     unclosed: list[int] = []
     position = 0
@@ -34,7 +37,7 @@ def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, 
 
 
 def _end_at(text: str, at: int, delimiters: Delimiters) -> tuple[str | None, int]:
-    """Return the kind of the end at this position, and the position of the next part."""
+    """Return which kind of end is at this position, and the position after it."""
     if at == len(text):
         return "text", at
     ends = ("\r\n", "\n") if delimiters.record == "\n" else (delimiters.record,)
@@ -77,7 +80,8 @@ def _quoted(text: str, at: int, delimiters: Delimiters) -> tuple[str, int] | Non
         else:
             end = at + 1
             while True:
-                # A separator of several characters may begin with a blank: the first end counts.
+                # A separator of several characters may begin with a blank; what counts is the first position at which a
+                # cell can end.
                 if _end_at(text, end, delimiters)[0] is not None:
                     return cell, end
                 if not _skips_blanks(delimiters) or text[end : end + 1] != " ":

@@ -1,5 +1,6 @@
-"""A second implementation of the splitting rules in Contract editor 5, character by character: slow, and without
-`re`."""
+"""A reference implementation of the splitting rules in Contract editor 5. It works character by character, slowly, and
+without `re`.
+"""
 
 from dataclasses import dataclass
 
@@ -135,7 +136,7 @@ class Reference:
         return None
 
     def token(self, i: int, fresh: bool) -> Token:
-        """Return the next token. `fresh`: the statement has no text yet."""
+        """Return the next token. If `fresh` is set, the current statement has no text yet."""
         c = self.s[i]
         if self.at(self.terminator, i):
             return Token("end", i, i + len(self.terminator))
@@ -178,8 +179,9 @@ class Reference:
         return self.s[token.start : token.stop].upper() if token.kind == "word" else ""
 
     def spans(self) -> list[tuple[int, int, int, int]]:
-        """Return (end of the previous terminator, first, stop, end of the own terminator) per statement; -1 for
-        none."""
+        """Return for each statement: the end of the previous terminator, the first offset, the stop offset, and the end
+        of its own terminator, or -1 if it has none.
+        """
         tokens, spans, k, after = self.tokens(), [], 0, -1
         while k < len(tokens):
             content = k
@@ -235,7 +237,7 @@ class Reference:
         return plain_stop
 
     def names(self, tokens: list[Token]) -> set[int]:
-        """Return the words that are names because AS or a dot precedes them."""
+        """Return the indexes of words that are names because AS or a dot precedes them."""
         found, j = set(), 0
         while j < len(tokens):
             after_as = self.word(tokens[j]) == "AS"

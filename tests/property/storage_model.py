@@ -1,4 +1,4 @@
-"""A store's expected content after any operations, as a dictionary: the model that stores are compared with."""
+"""The expected content of a store after any operations, as a dictionary: the model with which stores are compared."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -19,7 +19,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.protocol import RenamingStorage, Storage
 
-# Few names, so that operations interact; one is a prefix of another, one has non-ASCII letters.
+# Few names, so that operations affect each other. One name is a prefix of another, and one has non-ASCII letters.
 _NAMES = ("a", "ab", "é d")
 PATHS = st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3).map("/".join)
 CONTENTS = st.sampled_from((b"", b"one", b"three"))
@@ -30,7 +30,7 @@ NONE: Refusals = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A call. `path` comes first; unneeded fields are ignored."""
+    """A call on a store. `path` is its first argument; fields that the call does not need are ignored."""
 
     kind: str
     path: str
@@ -45,7 +45,7 @@ OPERATIONS = st.lists(st.builds(Operation, st.sampled_from(KINDS), PATHS, PATHS,
 
 @dataclass
 class Model:
-    """Files by path, None for a directory. The root is not included."""
+    """Content of all files by path; None marks a directory. The root is not included."""
 
     entries: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
 
@@ -117,7 +117,9 @@ def _parents(path: str) -> list[str]:
 
 @dataclass
 class Comparison:
-    """Compares a store with the model. `has_directories`: whether it knows that a file has nothing below it."""
+    """Compares a store with the model. `has_directories` states whether the store ensures that no entry is below a
+    file.
+    """
 
     storage: Storage
     base: str
@@ -134,8 +136,9 @@ class Comparison:
         await self._compare("")
 
     def _is_comparable(self, operation: Operation) -> bool:
-        """Return whether the operation's outcome is defined: writing below a file, or a file onto itself, is up to the
-        stores."""
+        """Return whether the operation's outcome is defined. Each store may decide about writes below a file, and about
+        a file copied or renamed onto itself.
+        """
         is_two_places = operation.kind in {"rename", "copy"}
         if is_two_places and operation.path == operation.target and operation.flag:
             return False
@@ -161,7 +164,7 @@ class Comparison:
             self.model.move(it.path, it.target)
 
     async def _copy(self, it: Operation) -> None:
-        # refused before a store is called, with a different code from that for a missing source
+        # The service refuses this before it calls the store, with a different code from that of a missing source.
         if it.path == it.target:
             return
         refusals = self.model.not_readable(it.path) | self.model.not_free(it.target, overwrite=it.flag)
@@ -192,7 +195,9 @@ class Comparison:
             assert found == self.model.children(it.path)
 
     async def _agrees(self, call: Awaitable[object], refusals: Refusals, it: Operation) -> bool:
-        """Return whether the call succeeded, as the model predicts; a refusal must be one of the model's."""
+        """Await the call; return whether it succeeded. Fails if the model predicts otherwise; an error must be one of
+        the predicted ones.
+        """
         (outcome,) = await asyncio.gather(call, return_exceptions=True)
         if not isinstance(outcome, BaseException):
             assert not refusals, f"{it} succeeded instead of {refusals}"
@@ -201,7 +206,7 @@ class Comparison:
         return False
 
     async def _compare(self, path: str) -> None:
-        """Compare the whole tree at the end."""
+        """Compare the tree below a path with the model, at the end of the run."""
         found = await entries(self.storage, self.at(path))
         assert [entry.name for entry in found] == self.model.children(path)
         for entry in found:
@@ -215,7 +220,7 @@ class Comparison:
 
 
 def compare(place: AbstractAsyncContextManager[Comparison], operations: Sequence[Operation]) -> None:
-    """Run the operations in an empty place in a store, in a separate event loop."""
+    """Run the operations in an empty directory of a store, in a separate event loop, and compare each outcome."""
 
     async def run() -> None:
         async with place as comparison:

@@ -1,4 +1,4 @@
-"""Any bytes give fields or one of the promised errors, and both JSON parsers agree."""
+"""Any bytes result in fields or in one of the documented errors, and both JSON parsers agree."""
 
 import json
 from contextlib import suppress
@@ -22,14 +22,14 @@ MARKS = st.text(alphabet='{}[]",:\\u0123dDeE.+-truefalsn \n\t\x00\x1fé😀', ma
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """Return JSON text with a part cut out and another inserted."""
+    """Return JSON text from which a part is cut and into which another part is inserted."""
     text = json.dumps(draw(JSON), ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.integers(0, 2)))
     start = draw(st.integers(0, len(text)))
     return text[:start] + draw(MARKS)[: draw(st.integers(0, 4))] + text[start + draw(st.integers(0, 3)) :]
 
 
 def outcome(text: str) -> object:
-    """Return the expected outcome under the strict rules, from Python's parser and a check of the parsed value."""
+    """Return the outcome that the strict rules require, computed with Python's parser and a check of the value."""
 
     def unique(members: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(members)) != len(members):

@@ -1,4 +1,4 @@
-"""Whole columns and single cells give the same facts for any text, and no text raises an error."""
+"""Analyzing whole columns and single cells gives the same facts for any text, and no text raises an error."""
 
 from collections.abc import Sequence
 
@@ -63,7 +63,8 @@ days = st.dates().map(str) | st.datetimes().map(str) | st.times().map(str)
 spelled = st.text("0123456789-+./: TZeENnulaitfrs\\\t\u0661", max_size=12)
 padded = st.tuples(st.text(BLANKS, max_size=2), written | numbers, st.text(BLANKS, max_size=2)).map("".join)
 cells = written | numbers | floats | days | spelled | padded | st.text(max_size=8)
-# Columns of one kind with a few cells of another, as in real files; a later test must take over from an earlier one.
+# Columns of one kind with a few cells of another, as in real files, so that a later type check must take over from an
+# earlier one.
 plain = st.sampled_from(
     [
         st.integers(-(10**10), 10**10).map(str),
@@ -89,7 +90,7 @@ def _one_by_one(column: Sequence[str | None]) -> ColumnFacts:
 
 
 def _known(facts: ColumnFacts) -> ColumnFacts:
-    """Return the facts without those no longer tracked once a column is text."""
+    """Return the facts without those that are no longer tracked once a column is text."""
     return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
 
 

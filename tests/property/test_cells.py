@@ -1,4 +1,4 @@
-"""Cells of random arrays, at random offsets, against Arrow's conversion of each single value."""
+"""Cells of random arrays at random offsets, compared with Arrow's conversion of each single value."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -54,7 +54,7 @@ KINDS = st.recursive(
 
 
 def native(value: object) -> object:
-    """Convert the result of to_pylist(), with maps as objects."""
+    """Convert a result of to_pylist(), with maps as dictionaries."""
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         return {key: native(item) for key, item in value}
     if isinstance(value, list):
@@ -63,7 +63,7 @@ def native(value: object) -> object:
 
 
 def without_empty_maps(value: object) -> object:
-    """Replace empty maps, which are [] for Arrow and {} for us."""
+    """Replace empty maps, which are [] in Arrow's result and {} in ours."""
     if value in ([], {}):
         return None
     if isinstance(value, list):

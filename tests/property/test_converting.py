@@ -1,4 +1,4 @@
-"""Columns converted in bulk equal their cells converted one by one."""
+"""Columns that are converted in bulk equal their cells converted one by one."""
 
 import math
 
@@ -35,7 +35,7 @@ _MOMENTS = st.from_regex(
 )
 _CLOCKS = st.from_regex(r"-?[0-9]{1,3}:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?", fullmatch=True)
 _CELL = st.sampled_from(_TRICKY) | _INTEGERS | _FRACTIONS | _MOMENTS | _CLOCKS
-# Whole columns of one kind take different code paths from mixed ones.
+# Columns of a single kind take different code paths than mixed columns.
 _COLUMN = st.one_of(
     *(st.lists(st.none() | one, max_size=8) for one in (_CELL, _INTEGERS, _FRACTIONS, _MOMENTS, _CLOCKS))
 )
@@ -55,7 +55,7 @@ def _one_by_one(cells: list[str | None], column: ColumnType) -> tuple[list[objec
     invalid_rows: list[int] = []
     for row, cell in enumerate(cells):
         value = None
-        # In a block, a null cell is already None; an empty one, or one that says null, was quoted.
+        # In a block, a null cell is already None; a cell that is empty or contains a null word here was quoted.
         if cell is not None and not is_null(QuotedText(cell), is_text=is_text):
             try:
                 value = convert_one(cell)

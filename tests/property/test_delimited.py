@@ -1,4 +1,4 @@
-"""Delimited text: the exact reader follows the contract, and the fast one equals the exact one."""
+"""Delimited text: the exact reader follows the contract, and the fast reader gives the same result as the exact one."""
 
 from itertools import pairwise
 
@@ -125,7 +125,7 @@ ENCODINGS = ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "gb18030"]
 @examples(60)
 @given(st.lists(st.tuples(texts, st.integers(1, 400)), max_size=6), cuts, st.sampled_from(DELIMITERS), st.data())
 def test_blocks_match_exact_reader_for_any_chunks(parts, places, delimiters, data):
-    """Parts repeat, so that some are long enough for Arrow."""
+    """Parts are repeated, so that some texts are long enough for the Arrow reader."""
     text = "".join(part * min(times, 20_000 // (len(part) + 1)) for part, times in parts).lstrip("\ufeff")
     encoding = data.draw(st.sampled_from(ENCODINGS))
     encoded = text.encode(encoding)

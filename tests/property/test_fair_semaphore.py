@@ -1,4 +1,4 @@
-"""The order of `FairSemaphore`, against a search through all waiting users at each step."""
+"""The order in which `FairSemaphore` grants slots, compared with a model that searches all waiting users."""
 
 import asyncio
 from collections import Counter, deque
@@ -23,7 +23,7 @@ _STEPS = st.lists(
 
 
 class _SearchingModel:
-    """The rules as specified: every step searches all users. Calls are numbers."""
+    """The rules as specified; every step searches all users. Calls are identified by numbers."""
 
     def __init__(self, slots: int, per_user: int) -> None:
         self._free = slots
@@ -41,7 +41,7 @@ class _SearchingModel:
         return [call for call in self.users if call not in self.holding]
 
     def take(self, user: int, call: int) -> bool:
-        """Return whether the call may wait for a slot, or already has one."""
+        """Request a slot; return whether the call gets one or may wait for one."""
         line = self._lines.get(user, deque())
         if len(line) >= _MAX_WAITING:
             return False
@@ -52,7 +52,7 @@ class _SearchingModel:
         return True
 
     def end(self, call: int) -> None:
-        """Release the call's slot, or stop waiting."""
+        """Release the call's slot, or cancel its wait."""
         user = self.users.pop(call)
         if call in self.holding:
             self.holding.remove(call)
@@ -84,7 +84,7 @@ class _SearchingModel:
 
 
 class _SemaphoreRun:
-    """The same calls with the real slots, each in a separate task."""
+    """The same calls on the real semaphore, each in a separate task."""
 
     def __init__(self, slots: FairSemaphore) -> None:
         self.slots = slots
@@ -120,7 +120,7 @@ class _SemaphoreRun:
             self.refused.append(call)
 
 
-# Both users have waiting calls, and the second one holds fewer slots although its last turn was later.
+# Both users have waiting calls, and the second user holds fewer slots although its last turn was later.
 @example(slots=2, per_user=2, steps=[*(("take", user, 0) for user in (0, 1, 0, 1)), ("give back", 1, 0)])
 @given(slots=st.integers(1, 4), per_user=st.integers(1, 3), steps=_STEPS)
 def test_next_slot_goes_to_the_call_found_by_search(slots: int, per_user: int, steps: list[tuple[str, int, int]]):
@@ -137,7 +137,7 @@ async def _same(slots: int, per_user: int, steps: list[tuple[str, int, int]]) ->
             if not searched.take(first, call):
                 refused.append(call)
         for change, number in zip(kind.split(", "), (first, second), strict=False):
-            # Two changes in one step: the second comes before the tasks have seen the first.
+            # Two changes in one step: the second is made before the tasks react to the first.
             if change == "give back" and served.holding and searched.holding:
                 given_back = searched.holding[number % len(searched.holding)]
                 if given_back in served.holding:

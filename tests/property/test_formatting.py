@@ -1,4 +1,4 @@
-"""Formatting changes only blanks between tokens and keyword case, whatever the text."""
+"""Formatting changes only the whitespace between tokens and the case of keywords, whatever the text."""
 
 import time
 
@@ -26,7 +26,7 @@ tidy_scripts = st.lists(st.sampled_from(KEPT + PIECES[:20]), max_size=30).map(" 
 
 
 def _letters(text: str) -> str:
-    """Return the text without blanks and case, which must not change."""
+    """Return the text in upper case without whitespace, which formatting must not change."""
     return "".join(text.split()).upper()
 
 

@@ -1,4 +1,6 @@
-"""Log patterns that are skipped on lines without their words, against all patterns on every line."""
+"""Redaction patterns that are skipped on lines without their keywords, compared with all patterns applied to every
+line.
+"""
 
 import pytest
 from hypothesis import given

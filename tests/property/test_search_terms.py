@@ -1,4 +1,4 @@
-"""Search terms against a slow matcher, in Python, in the in-memory index, and in PostgreSQL."""
+"""Search terms, compared with a slow matcher, in Python, in the in-memory index, and in PostgreSQL."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def reads(term: Term, text: str) -> bool:
-    """Return whether the term matches the whole text, tried part by part."""
+    """Return whether the term matches the whole text, computed by trying each part in turn."""
     return _reads(list(term.pieces), folded(text))
 
 
@@ -38,7 +38,7 @@ def _reads(pieces: Sequence[object], text: str) -> bool:
 
 
 def somewhere(term: Term, text: str) -> bool:
-    """Return whether the term matches anywhere in the text."""
+    """Return whether the term matches any part of the text."""
     return any(reads(term, text[start:end]) for start in range(len(text) + 1) for end in range(start, len(text) + 1))
 
 

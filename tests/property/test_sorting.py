@@ -1,4 +1,4 @@
-"""A directory's first entries, against a full sort."""
+"""The first entries of a sorted directory, compared with a full sort."""
 
 from datetime import UTC, datetime, timedelta
 

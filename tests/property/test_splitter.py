@@ -1,4 +1,4 @@
-"""The splitter against a reference implementation of the contract, on scripts made of all special elements."""
+"""The splitter, compared with a reference implementation of the contract, on scripts made of all special elements."""
 
 import re
 import sys
@@ -58,7 +58,7 @@ _FILLINGS = ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"]
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.slow
 def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
-    """The scanner's pattern chunks end somewhere inside these tokens."""
+    """These tokens are so long that a chunk of the scanner's pattern ends inside them."""
     for opening, filling in product(_OPENINGS, _FILLINGS):
         with subtests.test(opening=opening, filling=filling):
             script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
@@ -71,7 +71,7 @@ def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_texts_are_in_script_order_and_only_empty_parts_are_lost(script: str, dialect: str):
-    # Searched by position, because the same text may occur in an earlier comment.
+    # Each text is searched from the current position, because the same text may occur in an earlier comment.
     rows = [0, *(line_end.end() for line_end in re.finditer(r"\r\n|\r|\n", script))]
     offset, lost = 0, []
     for statement in Script(script, dialect):
@@ -127,7 +127,7 @@ def test_quoted_text_is_never_split(inside: str, quoting: tuple[str, str, str]):
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_statement_split_again_stays_whole(script: str, dialect: str):
-    """A statement that is split again stays whole; a custom terminator is known only in its script."""
+    """A custom terminator is excluded, because it is known only within its script."""
     if "elimiter" in script.lower():
         return
     for statement in Script(script, dialect):

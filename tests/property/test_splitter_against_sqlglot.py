@@ -1,4 +1,4 @@
-"""The splitter against sqlglot's tokenizer, on scripts that both parse alike (ADR 6 lists their differences)."""
+"""The splitter, compared with sqlglot's tokenizer, on scripts that both parse alike (ADR 6 lists their differences)."""
 
 from itertools import pairwise
 
@@ -18,16 +18,17 @@ SQLGLOT = {
     "duckdb": "duckdb", "trino": "trino",
 }  # fmt: skip
 BACKSLASH = {"hive", "sparksql", "mysql"}
-BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}  # and DuckDB since version 2, but not sqlglot
+BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}  # and DuckDB since version 2, but not in sqlglot
 DOLLARS = {"postgresql", "duckdb"}
 
 _WORDS = ["SELECT", "1", "1.5", "a", "tab.col", "FROM", "ünï", "(", ")", ",", "=", "<=", "+", "*", "case", "END"]
-# Not `/*`: comments nest in some dialects. Not `!` and `+`: they open other constructs than comments.
+# `/*` is excluded because comments nest in some dialects; `!` and `+` are excluded because they open constructs other
+# than comments.
 _INSIDE = st.lists(st.sampled_from([";", "a", " ", "--", "*", "/", "é", "\n", "$", "#", "; SELECT 2;"]), max_size=5)
 
 
 def _quoted(mark: str, *, backslash: bool) -> st.SearchStrategy[str]:
-    """Return a strategy for a literal or quoted name, with the quote inside escaped as in the dialect."""
+    """Return a strategy for a literal or quoted name, in which quotes are escaped as in the dialect."""
     pieces = [";", "--", "/*", "*/", " ", "\n", "x", "🐘", mark * 2, *("\"'`".replace(mark, ""))]
     pieces += ["\\" + mark, "\\\\", "\\;"] if backslash else ["\\"]
     return st.lists(st.sampled_from(pieces), max_size=6).map(lambda parts: mark + "".join(parts) + mark)
@@ -37,7 +38,7 @@ def _pieces(dialect: str) -> st.SearchStrategy[str]:
     inside = _INSIDE.map("".join)
     line, block = inside.map(lambda text: text.replace("\n", "")), inside.map(lambda text: text.replace("*/", ""))
     backslash = dialect in BACKSLASH
-    # PostgreSQL and psql do not split within parentheses, so there they come in pairs without a semicolon.
+    # PostgreSQL and psql do not split within parentheses, so these occur only in pairs without a semicolon.
     words = [word for word in _WORDS if word not in "()"] + ["( a )"] if dialect == "postgresql" else _WORDS
     strategies = [
         st.sampled_from(words),
@@ -61,14 +62,16 @@ def _pieces(dialect: str) -> st.SearchStrategy[str]:
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[str, str]:
-    """Draw a dialect and a script; blanks between the parts keep one from becoming the prefix of the next."""
+    """Draw a dialect and a script. Whitespace between parts keeps one part from becoming a prefix of the next."""
     dialect = draw(st.sampled_from(sorted(SQLGLOT)))
     pieces = draw(st.lists(_pieces(dialect), max_size=25))
     return dialect, "".join(piece + draw(st.sampled_from([" ", "\n", "\t "])) for piece in pieces)
 
 
 def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return sqlglot's first and last token offset of each nonempty statement, and the semicolons' offsets."""
+    """Return the offsets of the first and last token of each nonempty statement according to sqlglot, and the offsets
+    of semicolons.
+    """
     statements: list[tuple[int, int]] = []
     cuts: list[int] = []
     is_open = False

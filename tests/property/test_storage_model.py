@@ -1,4 +1,4 @@
-"""After any operations a store's content equals the model's, and it refuses what the model refuses."""
+"""After any operations, a store's content equals the model's, and the store refuses what the model refuses."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -26,7 +26,7 @@ ALICE = StorageUser("alice")
 
 @asynccontextmanager
 async def place(file_system: FileSystem, directory: str, *, has_directories: bool = True) -> AsyncGenerator[Comparison]:
-    """Yield a new directory; delete it with its content at the end."""
+    """Yield a comparison on a new directory; delete the directory with its content at the end."""
     try:
         storage, base = file_system.as_user(ALICE), f"{directory}/{uuid4().hex}"
         with suppress(PathExists):

@@ -1,4 +1,4 @@
-"""Workbooks with random content against openpyxl, and damaged files."""
+"""Workbooks with random content, compared with openpyxl, and damaged workbooks."""
 
 import io
 import math
@@ -18,8 +18,8 @@ from queryserver.errors.base import InvalidRequest
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
 from queryserver.workbooks.worker import OpenWorkbook, recognise_workbook
 
-# Texts that spreadsheets can hold: openpyxl refuses control characters, does not read escapes, and does not mark
-# blank-only texts as significant.
+# Text that openpyxl can write: it refuses control characters, does not read escapes, and does not mark text that
+# consists of blanks as significant.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
     lambda text: "_x" not in text and not text.startswith("=") and (not text or text.strip() != "")
 )
@@ -39,7 +39,7 @@ TABLES = st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6)
 
 
 def shown(value: object) -> str:
-    """Format a value according to the contract (12.2)."""
+    """Format a value according to Contract importer 12.2."""
     match value:
         case None:
             return ""
@@ -59,7 +59,7 @@ def shown(value: object) -> str:
 
 
 def used(table: list[list[object]]) -> list[list[str]]:
-    """Return the used range, cell by cell, according to the contract."""
+    """Return the used range cell by cell, as the contract defines it."""
     rows = [row for row in ([shown(value) for value in row] for row in table) if any(row)]
     columns = [column for column in range(4) if any(row[column] for row in rows)]
     return [row[columns[0] : columns[-1] + 1] for row in rows]

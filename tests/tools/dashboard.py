@@ -1,4 +1,4 @@
-"""A Streamlit dashboard: a table of the server, page by page. DASHBOARD_URL is its URL."""
+"""A Streamlit dashboard that shows a table from the server, page by page. DASHBOARD_URL is the database URL."""
 
 import os
 

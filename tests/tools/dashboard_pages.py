@@ -1,5 +1,6 @@
 """Opens the dashboard, navigates to another page and another table, and prints the content as JSON. Argument: the
-URL."""
+dashboard's URL.
+"""
 
 import json
 import os

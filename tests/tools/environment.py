@@ -1,4 +1,4 @@
-"""Programs on SQLAlchemy in a separate environment: pinned, with hashes, kept between runs."""
+"""Programs that use SQLAlchemy, in a separate environment: packages are pinned with hashes and kept between runs."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ _CLIENT = HERE.parents[1] / "clients" / "python"
 
 
 def python_with_tools() -> Path:
-    """Return the interpreter of the environment with the packages pinned in requirements.lock."""
+    """Return the interpreter of an environment with the packages pinned in requirements.lock."""
     lock = HERE / "requirements.lock"
 
     def fill(folder: Path) -> None:
@@ -24,6 +24,8 @@ def python_with_tools() -> Path:
 
 
 def install_client(folder: Path) -> None:
-    """Install this source tree's client with its entry points; the build tools of the tests' environment build it."""
+    """Install the client of this source tree, with its entry points, into a folder. The tests' environment provides the
+    build tools.
+    """
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     run_tool(ENGINE, [*pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", folder, _CLIENT])

@@ -1,5 +1,6 @@
-"""Loads tables with dlt, by reflection and in chunks, and prints the loaded rows as JSON. Arguments: the URL, a
-folder."""
+"""Loads tables with dlt, with reflection and in chunks, and prints the loaded rows as JSON. Arguments: the database
+URL, a folder.
+"""
 
 import json
 import sys

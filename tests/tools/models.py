@@ -1,4 +1,6 @@
-"""Generates models of two tables with sqlacodegen, uses them, prints JSON. Arguments: the URL, a folder."""
+"""Generates models of two tables with sqlacodegen, uses them, and prints the result as JSON. Arguments: the database
+URL, a folder.
+"""
 
 import importlib.util
 import json
@@ -24,7 +26,7 @@ def main(url: str, folder: str) -> None:
         for statement in TABLES:
             connection.exec_driver_sql(statement)
     file = Path(folder, "generated_models.py")
-    # The program in bin/ refers to the Python of the folder in which the environment was created.
+    # The script in bin/ refers to the Python of the folder in which the environment was created.
     command = [sys.executable, "-m", "sqlacodegen", url, "--tables", "model_authors,model_books"]
     subprocess.run([*command, "--outfile", file], check=True, timeout=100)
     specification = importlib.util.spec_from_file_location("generated_models", file)

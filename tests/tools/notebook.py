@@ -1,4 +1,6 @@
-"""Runs a notebook with JupySQL in a separate kernel, and prints its cells' output as JSON. Argument: the URL."""
+"""Runs a notebook with JupySQL in a separate kernel, and prints the output of its cells as JSON. Argument: the database
+URL.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ with engine.begin() as connection:
 
 
 def main(url: str) -> None:
-    os.environ["DATABASE_URL"] = url  # where the magic reads its connection
+    os.environ["DATABASE_URL"] = url  # the %sql magic reads its connection from here
     notebook = nbformat.v4.new_notebook()
     setup = f"url = {url!r}"
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (setup, *CELLS)]
@@ -37,7 +39,7 @@ def main(url: str) -> None:
 
 
 def _text(outputs: list[dict[str, object]]) -> str:
-    """Return a cell's whole output as plain text."""
+    """Return all output of a cell as plain text."""
     parts = []
     for one in outputs:
         shown = one.get("data", {}).get("text/plain") or one.get("text") or one.get("evalue") or ""

@@ -1,4 +1,4 @@
-"""Programs from PyPI that get only a SQLAlchemy URL work with a server (issue 20, section 5)."""
+"""Programs from PyPI that need only a SQLAlchemy URL work with a server (issue 20, section 5)."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve --embedded`."""
+    """A server started with `queryserver serve --embedded`."""
     state = tmp_path_factory.mktemp("tools") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -43,7 +43,7 @@ def url(request: pytest.FixtureRequest, server: ServerProcess) -> str:
 
 
 async def done(job: str, client: Path, folder: Path, *arguments: str) -> Any:
-    """Return the results of a job in this folder."""
+    """Run a job from this folder; return its results."""
     unsent = {"RUNTIME__DLTHUB_TELEMETRY": "false", "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false"}
     python = await asyncio.to_thread(python_with_tools)
     environment = {**unsent, "PYTHONPATH": str(client)}
