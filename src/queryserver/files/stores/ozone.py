@@ -1,4 +1,4 @@
-"""One user's Storage on Ozone: service / volume / bucket / key."""
+"""Implements `Storage` for Ozone. A path consists of service, volume, bucket and key."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -24,7 +24,7 @@ from queryserver.files.stores.webhdfs.tree import (
 from queryserver.platform.settings.tree import Settings
 
 BUCKET_LEVELS = 3
-"""Number of path levels down to a bucket: service, volume, bucket."""
+"""A bucket's path has this many names: service, volume, bucket."""
 _DIRECTORY_PERMISSIONS = 0o777
 _HTML_SPECIAL_CHARACTERS = frozenset("&<>'\"")
 
@@ -32,7 +32,7 @@ _HTML_SPECIAL_CHARACTERS = frozenset("&<>'\"")
 async def _write_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
     """Write a new file directly under its final name. Ozone shows the file once it is complete.
 
-    After a failed call the gateway may show a partial file until it is deleted, so files are not replaced this way.
+    After a failed call, a partial file may be visible until it is deleted, so existing files are not replaced this way.
     Raises PathExists, VerificationFailed, and NotSupported if a file would be replaced.
     """
     former = await tree.find(path)
@@ -44,15 +44,15 @@ async def _write_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[byte
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except errors.PathExists:
         raise
-    except BaseException:  # also on cancellation, so that no partial file remains
+    except BaseException:  # includes CancelledError: no partial file may remain
         with suppress(errors.QueryServerError):
             await run_to_completion(remove_broken(tree, path))
         raise
 
 
 class OzoneStorage(GatewayStorage):
-    """Ozone, accessed with one user's rights and without a trash. Raises NotSupported for what the gateway does not
-    support.
+    """Accesses Ozone with one user's permissions. There is no trash. Raises NotSupported for operations that the
+    gateway does not support.
     """
 
     def __init__(self, services: Mapping[str, WebHdfsTree]) -> None:
@@ -106,12 +106,13 @@ class OzoneStorage(GatewayStorage):
         return _with_service(path, await _write_in_place(tree, inner, body, overwrite=overwrite))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory or, at the corresponding level, a volume or bucket."""
+        """Create a directory or, depending on the path's depth, a volume or bucket."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise errors.PathExists("Services are made by the settings.")
         tree, inner = self.at(path)
-        # A rename is not used here as on HDFS, because a renamed directory on Ozone belongs to the owner of the bucket.
+        # Unlike on HDFS, the directory is not created under a temporary name, because on Ozone a renamed directory
+        # belongs to the owner of the bucket.
         if await tree.find(inner) is not None:
             raise errors.PathExists(f"{path} exists.")
         await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
@@ -158,7 +159,7 @@ class OzoneStorage(GatewayStorage):
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """Join the parts. Ozone cannot join files, so the bytes pass through this server."""
+        """Join the parts. Ozone cannot concatenate files, so all bytes pass through queryserver."""
         return _with_service(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
@@ -170,7 +171,7 @@ class OzoneStorage(GatewayStorage):
 
 
 def _with_service(path: str, status: FileStatus) -> FileStatus:
-    """Return the status with its path prefixed with the service of `path`."""
+    """Prefix the path of the status with the service of `path`."""
     service = path.partition("/")[0]
     return replace(status, path=f"{service}/{status.path}" if status.path else service)
 
@@ -180,7 +181,7 @@ def _is_in_bucket(path: str) -> bool:
 
 
 def _can_be_target(path: str) -> bool:
-    """Return whether a rename can have this target, because the gateway HTML-escapes some characters."""
+    """Return whether a rename can have this target. The gateway HTML-escapes some characters in rename targets."""
     return not _HTML_SPECIAL_CHARACTERS.intersection(path)
 
 
@@ -205,7 +206,7 @@ _KINDS_BY_MESSAGE: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], 
 
 
 def translate_error(remote: RemoteFailure, path: str) -> errors.QueryServerError:
-    """Return the domain error about `path`, which is relative to the service's root."""
+    """Convert a failure to a domain error about `path`, which is relative to the root of the service."""
     if remote.name in _OZONE:
         text = remote.message.lower()
         for words, kind in _KINDS_BY_MESSAGE:
@@ -220,7 +221,7 @@ class OzoneFileSystem:
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
-        """`services` maps service names to gateways. Does not connect. Raises ConfigurationError."""
+        """`services` maps service names to gateway addresses. Does not connect. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
                 address,

@@ -1,4 +1,4 @@
-"""The connection to an S3 store: one driver client, calls with timeouts, and error translation."""
+"""The connection to an S3 store: the driver's client, calls with timeouts, and error conversion."""
 
 import asyncio
 import re
@@ -45,29 +45,32 @@ class _DirectClient:
             method,
             data=_in_slices(data) if isinstance(data, bytes | bytearray) and len(data) > _SLICE_BYTES else data,
             allow_redirects=False,
-            # This takes about twice as much memory. The library's default of 64 KiB would be a third slower.
+            # A reader takes about twice this much memory. With the library's default of 64 KiB, reads are a third
+            # slower.
             read_bufsize=self._read_sizes.piece_bytes,
             **options,
         )
 
 
 async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
-    """Yield a large body in slices, so that other tasks can run while it is sent. Its length is in the headers."""
+    """Yield a large body in slices, so that other tasks can run while it is sent. Its length has already been set in
+    the headers.
+    """
     whole = memoryview(content)
     for start in range(0, len(whole), _SLICE_BYTES):
         yield whole[start : start + _SLICE_BYTES]
 
 
 ErrorOverrides = Mapping[str, type[errors.QueryServerError]]
-"""Domain errors by S3 error code, for a call where they differ from the usual errors."""
+"""Domain errors by S3 error code, for calls in which an error code has another meaning than usual."""
 
 
 class MultipartUploadMissing(errors.PathNotFound):
-    """The multipart upload does not exist, or was completed or aborted."""
+    """The multipart upload does not exist, or has already been completed or aborted."""
 
 
 class RangePastEnd(errors.StorageError):
-    """The range is past the object's end."""
+    """The requested range starts past the end of the object."""
 
 
 _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
@@ -78,7 +81,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
         "AccessDenied 403 AllAccessDisabled AccountProblem",
     ),
     (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
-    # These errors are not the users' fault, so the status is 502 rather than 403.
+    # Users cannot correct these errors, so the status is 502 rather than 403.
     (
         errors.StorageError,
         "The store does not accept the credentials of this service.",
@@ -138,7 +141,7 @@ _FIRST_SERVER_ERROR = 500
 
 @contextmanager
 def s3_errors(path: str, error_overrides: ErrorOverrides = MappingProxyType({})) -> Generator[None]:
-    """Translate driver errors to domain errors about `path`, as written by users."""
+    """Convert driver errors to domain errors. `path` is used in their messages, as users write it."""
     try:
         yield
     except botocore_errors.ClientError as error:
@@ -185,7 +188,7 @@ def _client_error(
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """The service's credentials, used for all users."""
+    """The access keys of queryserver, which are used for all users."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -194,23 +197,23 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """One store's address and credentials. Empty texts mean the defaults of AWS."""
+    """The address and credentials of a store. Empty strings mean the defaults of AWS."""
 
     region: str = "us-east-1"
     endpoint: str = ""
-    """`https://host:port` of a store other than AWS. Without a scheme, `is_secure` determines the scheme."""
+    """`https://host:port` of a store other than AWS. If it has no scheme, `is_secure` determines the scheme."""
     is_secure: bool = True
     path_style: bool = False
     keys: S3Keys | None = None
-    """None uses the environment's credentials: variables, files, or the machine's role."""
+    """None to use the credentials of the environment: variables, files, or the role of the machine."""
     buckets: tuple[str, ...] = ()
-    """The buckets shown in the root; empty for all buckets that the store lists."""
+    """The buckets shown in the root; if empty, all buckets that the store lists."""
     allow_bucket_creation: bool = False
     encryption: str = ""
-    """`x-amz-server-side-encryption` for new objects; empty for the bucket's default."""
+    """`x-amz-server-side-encryption` for new objects; if empty, the default of the bucket applies."""
     max_connections: int = 50
     timeout_s: float = 30.0
-    """How long the store may be silent. Calls that transfer bytes get proportionally more time."""
+    """Timeout per call or read. Calls that transfer data have proportionally longer timeouts."""
 
     @property
     def endpoint_url(self) -> str | None:
@@ -222,9 +225,9 @@ class S3Options:
 
 
 _CONNECT_TIMEOUT_S = 5.0
-# A slower store counts as unavailable.
+# Minimum transfer rate, from which the timeouts of transfers are computed.
 _MIN_BYTES_PER_S = 256 * 1024
-# Timeout for silence during a call that may take long, such as joining parts.
+# Socket read timeout, which must suffice for slow calls such as joining parts.
 _READ_TIMEOUT_S = 300.0
 _READ_BYTES = 512 * 1024
 _TRIES = 3
@@ -235,7 +238,7 @@ _NO_OVERRIDES: ErrorOverrides = MappingProxyType({})
 
 
 class S3Connection:
-    """A driver client, created by the first call. The owner closes it.
+    """A driver client, which the first call creates. Must be closed.
 
     The driver sends each request once; `call` retries idempotent calls. The client connects only to the configured
     store: redirects are not followed, and bucket regions are not looked up.
@@ -264,11 +267,11 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """Make one API call and return its response. `operation` and `arguments` have the driver's names.
+        """Make one API call and return its response. `operation` and `arguments` are named as in the driver.
 
-        `about` is the path for messages. A `repeatable` call is tried up to three times if the store does not respond
-        or is overloaded, all within `timeout_s`, by default the options' timeout. Raises the same errors as
-        `s3_errors`.
+        `about` is the path for error messages. A `repeatable` call is tried up to three times if the store does not
+        respond or is overloaded. `timeout_s` limits all tries together; by default, the timeout of the options applies.
+        Raises the errors of `s3_errors`.
         """
         if self.options.encryption and operation in _CREATING:
             arguments = {**arguments, "ServerSideEncryption": self.options.encryption}
@@ -296,10 +299,11 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """Like `call`, for operations that create an object. Without `overwrite`, the call fails if the key exists, and
-        is sent only once.
+        """Like `call`, for operations that create an object. Unless `overwrite` is set, the call fails if the key
+        exists, and it is not retried.
 
-        A store without conditional writes gets the call without the condition, so callers must check the key first.
+        If the store does not support conditional writes, the call is sent without the condition, so callers must also
+        check the key first.
         """
         if overwrite:
             return await self.call(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
@@ -316,7 +320,9 @@ class S3Connection:
     async def pages(
         self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """Yield the responses of a listing. `follow` maps the next call's arguments to their keys in the response."""
+        """Yield the pages of a listing. `follow` maps the arguments of the next call to the response keys that contain
+        their values.
+        """
         while True:
             page = await self.call(operation, arguments, about=about)
             if not page.get("IsTruncated"):
@@ -336,7 +342,7 @@ class S3Connection:
             await self._resources.aclose()
 
     async def _open_client(self) -> Any:
-        """Return the client. Creating it loads the driver's API description in threads."""
+        """Return the client, creating it if necessary. Creation loads the API description of the driver in threads."""
         async with self._opening:
             if self._closed:
                 raise errors.StorageError("The store is closed.")
@@ -362,7 +368,7 @@ class S3Connection:
 def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
     return AioConfig(
         signature_version="s3v4",
-        # Signed payloads already protect every byte, so additional checksums would only take time.
+        # Signed payloads already protect every byte, so additional checksums would only cost time.
         s3={"addressing_style": "path" if options.path_style else "auto", "payload_signing_enabled": True},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -370,7 +376,7 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
         max_pool_connections=options.max_connections,
-        # With configured keys, the environment is ignored, including its endpoint.
+        # If keys are configured, endpoints from the environment are ignored as well.
         ignore_configured_endpoint_urls=options.keys is not None,
         http_session_cls=partial(DirectSession, read_sizes),
         warm_up_loader_caches=True,
@@ -378,12 +384,12 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
 
 
 def _suppress_region_redirect(params: Mapping[str, Any], **_further: object) -> None:
-    """Mark the call as already redirected, so that the driver does not look up the bucket's region."""
+    """Mark the call as already redirected, so that the driver does not look up the region of the bucket."""
     params["context"].get("s3_redirect", {})["redirected"] = True
 
 
 MAX_KEY_BYTES = 1024
-# The limit permissive rule of all stores. It excludes access points, which have separate addresses, and directory
+# The most permissive rule of all stores. It excludes access points, which have separate addresses, and directory
 # buckets, whose listings are unordered.
 BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
@@ -399,21 +405,23 @@ class ObjectLocation:
     bucket: str
     segments: tuple[str, ...] = ()
     is_object: bool = False
-    """Whether the path denotes an object even if a directory has the same name."""
+    """Whether the path denotes an object, even if a directory has the same name."""
 
     @property
     def key(self) -> str:
-        """The key. Empty for the root and buckets, and for the directory of all keys that start with a slash."""
+        """The object key. Empty for the root, for buckets, and for the directory of all keys that start with a
+        slash.
+        """
         return "/".join(self.segments)
 
     @property
     def is_marker(self) -> bool:
-        """Whether the key is also a directory's marker key."""
+        """Whether the object's key ends with a slash, like the keys of directory markers."""
         return self.is_object and self.key.endswith("/")
 
     @property
     def marker(self) -> "ObjectLocation":
-        """The object that marks this directory."""
+        """The location of this directory's marker object."""
         return ObjectLocation(f"{self.path}/{MARKER_NAME}", self.bucket, (*self.segments, ""), is_object=True)
 
     @property
@@ -422,12 +430,12 @@ class ObjectLocation:
 
     @property
     def names(self) -> dict[str, object]:
-        """Bucket and key as call arguments."""
+        """Bucket and key as arguments of driver calls."""
         return {"Bucket": self.bucket, "Key": self.key}
 
     @property
     def prefix(self) -> str:
-        """The prefix of the keys of all entries below, which is also the directory's marker key."""
+        """The prefix of all keys below this location, which is also the key of its marker; empty for a bucket."""
         return f"{self.key}/" if self.segments else ""
 
     @property
@@ -435,8 +443,8 @@ class ObjectLocation:
         return ObjectLocation(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
 
     def path_of(self, key: str) -> str | None:
-        """Return the path of a key below this location, or None if its name is reserved. A directory's key ends with a
-        slash.
+        """Return the path of a key below this location, or None if it contains a reserved name. The key of a directory
+        ends with a slash.
         """
         below = relative_path(key[len(self.prefix) :])
         return None if below is None else f"{self.path}/{below}"
@@ -461,7 +469,9 @@ def parse_location(path: str) -> ObjectLocation:
 
 
 def parse_object_location(path: str) -> ObjectLocation:
-    """Parse an object's path. Raises the errors of `parse_location`, and InvalidPath for the root and buckets."""
+    """Parse the path of an object. Raises the errors of `parse_location`, and InvalidPath for the root and for
+    buckets.
+    """
     location = parse_location(path)
     if not location.key:
         raise errors.InvalidPath(f"{location.label} cannot be used for this: files lie in buckets.")
@@ -469,5 +479,5 @@ def parse_object_location(path: str) -> ObjectLocation:
 
 
 def directory_status(path: str) -> FileStatus:
-    """Return the status of a bucket or prefix, which have no times."""
+    """Return the status of a bucket or key prefix, which has no modification time."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

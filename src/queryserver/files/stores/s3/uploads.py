@@ -1,4 +1,4 @@
-"""Uploads, copies and deletions in S3. Small files take one call; larger files are sent in parts, with bounded
+"""Uploads, copies and deletes objects in S3. Small files are sent in one call, larger files in parts, in bounded
 memory.
 """
 
@@ -23,11 +23,12 @@ P = ParamSpec("P")
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
 MAX_PARTS = 10_000
-# Maximum object size. It limits part sizes if the announced size is too large.
+# Maximum object size. Caps the part size if a client announces an excessive file size.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
-# If the body's size is unknown, each part has a thousandth of the bytes sent so far, so 10,000 parts can have 40 TiB.
+# If the size of the body is unknown, the next part has a thousandth of the bytes sent so far, so that 10,000 parts
+# suffice for 40 TiB.
 _SENT_BYTES_PER_PART_BYTE = 1000
-# S3 may take minutes to join many parts.
+# Timeout factor: S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
 _ABORTS = 3
 _LAST_PART_S = 5.0
@@ -36,7 +37,7 @@ _TAG_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """A stored part. Numbers start at 1 and may have gaps."""
+    """A part stored in S3. Part numbers start at 1 and may have gaps."""
 
     number: int
     size_bytes: int
@@ -46,7 +47,9 @@ class SentPart:
 def _wait_when_cancelled(
     send: Callable[P, Coroutine[Any, Any, SentPart]],
 ) -> Callable[P, Coroutine[Any, Any, SentPart]]:
-    """Make a cancelled call wait briefly for its part, because a part that arrives after the abort would remain."""
+    """Make a cancelled `send` wait briefly for its part, because a part stored after the upload is aborted would
+    remain.
+    """
 
     @wraps(send)
     async def waiting(*arguments: P.args, **options: P.kwargs) -> SentPart:
@@ -63,7 +66,7 @@ def _wait_when_cancelled(
 
 
 class MultipartUpload:
-    """A multipart upload. It is invisible until `complete`, and ends with `complete` or `abort`."""
+    """A multipart upload. Its object is invisible until `complete`. The upload must end with `complete` or `abort`."""
 
     def __init__(self, objects: Objects, location: ObjectLocation, upload_id: str) -> None:
         self._connection = objects.connection
@@ -75,13 +78,13 @@ class MultipartUpload:
     async def begin(
         cls, objects: Objects, location: ObjectLocation, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
-        """Begin an upload. `attributes` are the new object's, such as ContentType."""
+        """Begin an upload. `attributes` are attributes of the new object, such as ContentType."""
         arguments = {**location.names, **(attributes or {})}
         call = objects.connection.call("create_multipart_upload", arguments, about=location.label, repeatable=False)
         return cls(objects, location, str((await call)["UploadId"]))
 
     async def stored_parts(self) -> Sequence[SentPart]:
-        """Return the stored parts ordered by number. Raises MultipartUploadMissing."""
+        """Return the stored parts, ordered by number. Raises MultipartUploadMissing."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
@@ -91,14 +94,14 @@ class MultipartUpload:
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
         """Join these parts, in this order, into the object.
 
-        Raises PathExists (without `overwrite`), and VerificationFailed if the store has different parts or sizes.
+        Raises PathExists (unless `overwrite` is set), and VerificationFailed if the store has other parts or sizes.
         """
         if not set(parts) <= set(await self.stored_parts()):
             raise errors.VerificationFailed(f"The store has not the parts of {self._location.label} that were sent.")
         try:
             await self._join(parts, overwrite=overwrite)
         except errors.StorageUnavailable:
-            # The response may be lost even though the object is complete.
+            # The object may have been completed although the response was lost.
             if not await self.is_complete(parts):
                 raise
         status = await self._objects.status(self._location)
@@ -107,10 +110,10 @@ class MultipartUpload:
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
-        """Send the parts and complete the object. A failure or (even repeated) cancellation leaves nothing behind."""
+        """Await `sending` and complete the object. On failure or cancellation (even repeated), abort the upload."""
         try:
             return await self.complete(await sending, overwrite=overwrite)
-        except BaseException:  # also on cancellation, so that no parts remain
+        except BaseException:  # includes CancelledError: no parts may remain
             ending = asyncio.ensure_future(self.abort())
             try:
                 await asyncio.shield(ending)
@@ -125,9 +128,10 @@ class MultipartUpload:
         return found is not None and found.tag == joined_tag(parts) != ""
 
     async def abort(self) -> None:
-        """Remove all parts if the upload still exists; errors are ignored.
+        """Delete all parts, if the upload still exists. Errors are ignored.
 
-        A part that is being sent may survive, so this is repeated until the upload no longer exists in the store.
+        A part that is being sent may survive an abort, so it is repeated, up to three times, until the upload no longer
+        exists.
         """
         with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
@@ -135,7 +139,7 @@ class MultipartUpload:
                 await self.stored_parts()
 
     async def discard(self) -> None:
-        """Remove all stored parts, if the upload still exists."""
+        """Abort the upload once, if it still exists."""
         with suppress(MultipartUploadMissing):
             await self._connection.call("abort_multipart_upload", self._names, about=self._location.label)
 
@@ -159,14 +163,15 @@ class MultipartUpload:
             )
         except errors.StorageUnavailable:
             # A store that rejects a part without reading it may close the connection before its response arrives.
+            # Listing the parts reveals the actual error.
             await self.stored_parts()
             raise
         return SentPart(number, len(block), tag_of(sent))
 
     @_wait_when_cancelled
     async def copy(self, number: int, source: ObjectLocation, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises EntryChanged if that object has a different
-        tag.
+        """Store bytes [start, end) of another object as a part. Raises EntryChanged if the tag of that object is no
+        longer `tag`.
         """
         copied = await self._connection.call(
             "upload_part_copy",
@@ -201,7 +206,7 @@ class MultipartUpload:
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
-    """Return the tag that S3 gives an object with these parts; empty if their tags are not MD5 sums."""
+    """Return the tag that S3 gives an object joined from these parts; empty if their tags are not MD5 sums."""
     try:
         sums = [bytes.fromhex(part.tag) for part in parts if len(part.tag) == _TAG_LENGTH]
     except ValueError:
@@ -212,7 +217,10 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
-    """Return the size of a body's next part. 10,000 parts suffice, based on the announced size while it holds."""
+    """Return the size of the next part, chosen so that 10,000 parts suffice.
+
+    It depends on the announced size until that many bytes have been sent, then on the bytes sent so far.
+    """
     if announced_bytes is not None and sent_bytes < announced_bytes:
         wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
@@ -221,19 +229,20 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
 
 
 UPLOAD_BYTES = 16 * MIB
-"""Memory per upload, for parts being sent and the part being filled. A single part may need more."""
+"""Memory per upload, for the parts being sent and the part being filled. A single large part may exceed it."""
 
 SINGLE_COPY_BYTES = 128 * MIB
-"""Larger objects are copied in parallel parts, which S3 requires above 5 GiB."""
+"""Larger objects are copied in parts, concurrently. Above 5 GiB, S3 requires this."""
 _PART_BYTES = 64 * MIB
 _MAX_CONCURRENT_PARTS = 8
 _ATTRIBUTES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
 _BATCH_TIMEOUT_S = 120.0
-# Stores based on file systems keep a directory's marker until its entries are deleted.
+# Stores based on file systems keep the marker of a directory until its entries are deleted, so several passes may be
+# needed.
 _PASSES = 3
 _FIRST_PRINTABLE = " "
-# XML cannot represent these characters. DeleteObjects sends its keys as XML.
+# DeleteObjects sends its keys as XML, which cannot represent these characters.
 _NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
@@ -257,7 +266,7 @@ class S3Upload:
         """
         blocks = Blocks(body)
         size = part_bytes(0, self._announced_bytes)
-        # This is the only reference, so that a block is freed as soon as it has been sent.
+        # The only reference to the block, so that its memory is freed as soon as it has been sent.
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
@@ -277,7 +286,7 @@ class S3Upload:
         status = await self._objects.find(self._location)
         if status is None:
             raise errors.StorageError(f"{about} is gone as soon as it was stored.")
-        # A different tag error_overrides that another client has replaced the object since.
+        # A different tag means that another client has replaced the object in the meantime.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
             raise errors.VerificationFailed(f"{about} has another size than what was sent.")
         return status
@@ -304,7 +313,7 @@ class S3Upload:
 
 
 async def copy(objects: Objects, source: ObjectLocation, target: ObjectLocation, *, overwrite: bool) -> FileStatus:
-    """Copy an object with its attributes. Fails if the source changes during the copy.
+    """Copy an object with its attributes. Raises EntryChanged if the source changes during the copy.
 
     Raises PathNotFound, NotAFile, PathExists, EntryChanged, VerificationFailed.
     """
@@ -357,14 +366,16 @@ async def _copy_parts(upload: MultipartUpload, source: ObjectLocation, found: Fi
 
 
 def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield each part's start and exclusive end. There are at limit 10,000 parts of at limit 5 GiB."""
+    """Yield the range [start, end) of each part. There are at most 10,000 parts of at most 5 GiB."""
     part = max(_PART_BYTES, -(-size_bytes // MAX_PARTS))
     for start in range(0, size_bytes, part):
         yield start, min(start + part, size_bytes)
 
 
 async def delete(objects: Objects, location: ObjectLocation, *, recursive: bool) -> None:
-    """Delete an entry but preserve its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
+    """Delete an entry. If its parent becomes empty, a marker preserves the parent. Raises PathNotFound,
+    DirectoryNotEmpty, AmbiguousName.
+    """
     if await objects.head(location) is not None:
         if recursive and await objects.keys_below(location, 1):
             raise ambiguous_name_error(location.label)
@@ -411,5 +422,5 @@ async def _delete_key(objects: Objects, location: ObjectLocation, key: str) -> N
 
 
 def _needs_single_deletion(key: str) -> bool:
-    """Return whether DeleteObjects cannot name the key, because XML cannot represent one of its characters."""
+    """Return whether the key must be deleted by itself, because it contains a character that XML cannot represent."""
     return any(character < _FIRST_PRINTABLE or character in _NOT_IN_XML for character in key)

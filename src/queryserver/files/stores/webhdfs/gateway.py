@@ -1,4 +1,6 @@
-"""HTTP calls to name nodes and gateways: identities, name node selection, retries, redirects to data nodes."""
+"""HTTP calls to name nodes and gateways: caller identity, choice of the active name node, retries, and redirects to
+data nodes.
+"""
 
 import asyncio
 import base64
@@ -26,7 +28,7 @@ _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """HTTP/1.1 without proxies. `sizes` determines the read sizes."""
+    """An HTTP/1.1 transport that ignores proxies and reads from sockets in the sizes that `sizes` determines."""
 
     def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
@@ -42,7 +44,7 @@ class WideReadsTransport(httpx.AsyncHTTPTransport):
 class _Network(httpcore.AsyncNetworkBackend):
     def __init__(self, sizes: ReadSizes) -> None:
         self._sizes = sizes
-        # The cast makes type checking work without anyio, which httpx itself requires.
+        # The cast allows type checking in environments where anyio, a dependency of httpx, is not installed.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:
@@ -77,7 +79,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts in seconds: `silence_s` for each of a stream's waits, `call_s` for other calls including retries."""
+    """Timeouts in seconds. `silence_s` limits each wait for data, `call_s` a whole call including its retries."""
 
     connect_s: float = 5.0
     silence_s: float = 30.0
@@ -86,37 +88,40 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class WebHdfsAddress:
-    """A cluster's or gateway's address."""
+    """The address of a cluster or gateway, and how to connect to it."""
 
     urls: Sequence[str]
-    """One URL per name node, each ending in `/webhdfs/v1`. They are tried in turn."""
+    """One URL per name node, each ending in `/webhdfs/v1`. The URLs are tried in turn."""
     service_user: str
-    """This service's user, which acts on behalf of callers."""
+    """The store user of queryserver, which acts on behalf of the callers."""
     tls: ssl.SSLContext | bool = True
-    """How certificates are verified; False disables verification."""
+    """How server certificates are verified; False disables verification."""
     uses_tokens: bool = False
-    """Whether delegation tokens identify callers. The service obtains them with its Kerberos ticket."""
+    """Whether delegation tokens identify the callers. They are obtained with the Kerberos ticket of queryserver."""
     redirect_hosts: Sequence[str] = ()
-    """Hosts, besides those in `urls`, to which reads and writes may be redirected. `*.domain` denotes a whole domain.
+    """Hosts, in addition to those in `urls`, to which reads and writes may be redirected. `*.domain` allows a whole
+    domain.
     """
     umask: int = 0o022
     timeouts: Timeouts = Timeouts()
 
 
 _RENEWED_AFTER_S = 8 * 3600.0
-"""By default, tokens are valid for a day after each renewal (dfs.namenode.delegation.token.renew-interval)."""
+"""When tokens are renewed. By default, they expire a day after each renewal
+(dfs.namenode.delegation.token.renew-interval).
+"""
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
-"""Less than the seven days during which tokens can be renewed (dfs.namenode.delegation.token.max-lifetime)."""
+"""When tokens are replaced. By default, they cannot be renewed for more than seven days
+(dfs.namenode.delegation.token.max-lifetime).
+"""
 _MAX_TOKENS = 10_000
 
-# Hadoop shortens `name/host@REALM` to `name`, so such a user name would denote another user.
+# Hadoop shortens `name/host@REALM` to `name`, so a user name with these characters would denote another user.
 _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 
 
 def acting_name(name: str) -> str:
-    """Return the caller's user name for the store. Raises PermissionDenied if the store would map it to another
-    user.
-    """
+    """Return the user name to send to the store. Raises PermissionDenied if the store would map it to another user."""
     if not name or _PRINCIPAL.search(name):
         raise errors.PermissionDenied("Users of this name have no access to the store.")
     return name
@@ -130,7 +135,7 @@ class _Token:
 
 
 class Tokens:
-    """Callers' delegation tokens, obtained and renewed with the service's own login."""
+    """Caches the delegation tokens of callers. They are obtained and renewed with the login of queryserver."""
 
     def __init__(
         self,
@@ -157,7 +162,9 @@ class Tokens:
         return token.text
 
     def discard(self, user: str) -> bool:
-        """Discard a token that the store rejected; return whether a new token may be accepted."""
+        """Discard a token that the store has rejected. Return whether there was one, so that a retry with a new token
+        makes sense.
+        """
         return self._tokens.pop(user) is not None
 
 
@@ -184,7 +191,7 @@ class WebHdfsCall:
     path: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     is_repeatable: bool = False
-    """Whether the call may be call_with_retries if the store did not respond."""
+    """Whether the call may be repeated if the store has not responded."""
 
 
 def encoded(path: str) -> str:
@@ -192,7 +199,7 @@ def encoded(path: str) -> str:
 
 
 class Gateway:
-    """A cluster's name nodes, or its gateway. The owner closes it."""
+    """Calls the name nodes of a cluster, or its gateway. Must be closed."""
 
     def __init__(
         self,
@@ -202,7 +209,9 @@ class Gateway:
         auth: httpx.Auth | None = None,
         translate_error: ErrorTranslator = RemoteFailure.error,
     ) -> None:
-        """Without `tokens`, for clusters without Kerberos, calls send the names of the service user and the caller."""
+        """If `tokens` is None (a cluster without Kerberos), calls send the names of the service user and of the
+        caller.
+        """
         self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
@@ -228,7 +237,9 @@ class Gateway:
         await self._client.aclose()
 
     async def request(self, user: str, call: WebHdfsCall) -> bytes:
-        """Return the response body, at most 1 MiB. Raises the domain error for a store failure."""
+        """Make a call and return the response body, at most 1 MiB. Raises the domain error if the store reports a
+        failure.
+        """
 
         async def once() -> bytes:
             response = await self._first_response(user, call)
@@ -240,12 +251,12 @@ class Gateway:
         return await self._with_retries(call, once)
 
     async def request_value(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
-        """Return the value under `keys` in the response's JSON."""
+        """Make a call and return the value under `keys` in the JSON response."""
         return json_value(await self.request(user, call), *keys)
 
     @asynccontextmanager
     async def open_read(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
-        """Yield the open response to a read, after following the store's redirect."""
+        """Yield the open response to a read, after following the redirect to a data node."""
 
         async def once() -> httpx.Response:
             response = await self._first_response(user, call)
@@ -263,7 +274,7 @@ class Gateway:
             await response.aclose()
 
     async def upload(self, user: str, call: WebHdfsCall, body: AsyncIterator[bytes]) -> None:
-        """Send a body to the URL that the store provides."""
+        """Send a body to the data node URL that the store provides."""
         for tries_left in reversed(range(_TRIES)):
             url = await self._with_retries(
                 replace(call, is_repeatable=True), lambda request=call: self._target(user, request)
@@ -274,7 +285,7 @@ class Gateway:
             except _StoreFailed as error:
                 raise error.failure from error
             except _ConnectionFailed as error:
-                # The body has not been read yet, because its first chunk is read after connecting.
+                # Repeating is safe: the body is read only after connecting, so nothing of it has been consumed.
                 if not tries_left:
                     raise errors.StorageUnavailable("A part of the store does not answer.") from error
                 node = url.netloc.decode()
@@ -295,7 +306,7 @@ class Gateway:
         return self._data_url(location, response.request.url, call)
 
     async def _first_response(self, user: str, call: WebHdfsCall) -> httpx.Response:
-        """Return the first active name node's open response."""
+        """Return the open response of the first name node that is active."""
         failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
@@ -303,7 +314,7 @@ class Gateway:
                 if self._tokens:
                     identity = {"delegation": await self._tokens.get(user)}
                 else:
-                    # Omitted for the service user, which would need permission to act on behalf of itself.
+                    # Omitted for the service user, which would otherwise need permission to act on behalf of itself.
                     acting = {} if user == self._service_user else {"doas": user}
                     identity = {"user.name": self._service_user, **acting}
                 parameters = {"op": call.op, **call.parameters, **identity}
@@ -338,7 +349,8 @@ class Gateway:
         raise _StoreFailed(remote.name, self._error_of(remote, call.path))
 
     def _data_url(self, location: str, origin: httpx.URL, call: WebHdfsCall) -> httpx.URL:
-        """Return the checked URL from a redirect (Contract storage 12, S12). https is never redirected to http.
+        """Check the target of a redirect and return it as a URL (Contract storage 12, S12). A redirect from https to
+        http is rejected.
 
         The path is rebuilt, because WebHDFS leaves some characters unencoded. Raises StorageError.
         """
@@ -346,7 +358,7 @@ class Gateway:
             parts = urlsplit(location)
             host = parts.hostname or ""
             authority = (f"[{host}]" if ":" in host else host) + (f":{parts.port}" if parts.port else "")
-            # A path that is not a WebHDFS path belongs to the gateway and is left unchanged.
+            # Other paths belong to a gateway and are left unchanged.
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
@@ -359,7 +371,7 @@ class Gateway:
         return url
 
     async def _with_retries(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
-        """Make a call and return its result, retrying within the timeout if allowed."""
+        """Make a call and return its result. Retry within the timeout if the call is repeatable."""
 
         async def attempt() -> T:
             try:
@@ -380,7 +392,7 @@ class Gateway:
 
 
 class _ConnectionFailed(Exception):
-    """The connection was not established, so the call had no effect."""
+    """The connection could not be established, so the call had no effect."""
 
 
 class _StoreFailed(Exception):
@@ -393,7 +405,7 @@ class _StoreFailed(Exception):
 
 
 def json_value(body: bytes, *keys: str) -> Any:
-    """Return the value under `keys` in JSON. Raises StorageError."""
+    """Parse a JSON body and return the value under `keys`. Raises StorageError."""
     try:
         found = json.loads(body)
         for key in keys:
@@ -417,10 +429,10 @@ async def _read_body(response: httpx.Response) -> bytes:
 
 
 class Negotiate(httpx.Auth):
-    """Responds to a host's challenge with a Kerberos ticket for `HTTP@host`, obtained in a thread."""
+    """Answers a Negotiate challenge with a Kerberos ticket for `HTTP@host`, which is obtained in a thread."""
 
     def __init__(self) -> None:
-        """Prepare Kerberos authentication. Raises ConfigurationError."""
+        """Prepare Kerberos authentication. Raises ConfigurationError if gssapi is not installed."""
         try:
             self._gssapi: Any = importlib.import_module("gssapi")
         except ImportError:

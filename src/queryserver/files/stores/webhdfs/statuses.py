@@ -1,4 +1,4 @@
-"""Converts entries, summaries and failures from WebHDFS JSON, whose times are in milliseconds."""
+"""Converts the JSON of WebHDFS to file statuses, summaries and errors. Times in WebHDFS are in milliseconds."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _SUMMARY_FIELDS = frozenset(
 
 
 def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
-    """Return the entry at `path` from a `FileStatus`. Raises StorageError if it is invalid."""
+    """Convert the WebHDFS `FileStatus` of the entry at `path`. Raises StorageError if it is invalid."""
     try:
         kind = _KINDS.get(found["type"], EntryKind.UNKNOWN)
         return FileStatus(
@@ -43,7 +43,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
 
 
 class ListedStatuses(Sequence[FileStatus]):
-    """Entries that are parsed on access, because a page only shows thirty entries from a batch of a thousand."""
+    """Entries that are converted only when accessed, because a page typically shows 30 entries of a batch of 1000."""
 
     def __init__(self, listed: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         self._listed = listed
@@ -70,7 +70,7 @@ def _status_of(entry: tuple[str, Mapping[str, Any]]) -> FileStatus:
 
 
 def content_summary(found: Mapping[str, Any]) -> ContentSummary:
-    """Convert a `ContentSummary`. Raises StorageError if it is invalid."""
+    """Convert a WebHDFS `ContentSummary`. Raises StorageError if it is invalid."""
     try:
         return ContentSummary(
             directory_count=int(found["directoryCount"]),
@@ -86,7 +86,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
 
 
 def _time(milliseconds: int) -> datetime | None:
-    """Return a time, or None if it is out of range, because writers may set any value."""
+    """Return the time, or None if it is out of range: writers may set arbitrary values."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -97,7 +97,7 @@ _MAX_MESSAGE_CHARACTERS = 500
 _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
-# Keyed by exception name without package. A text here replaces the store's message.
+# By exception name without its package. A non-empty text replaces the message from the store.
 _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
@@ -124,7 +124,7 @@ _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "ConnectException": (errors.StorageUnavailable, "A part of the store does not answer."),
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
 }
-# Failures that share an exception name and are distinguished by their message.
+# Failures that share an exception name, so that only a part of their message distinguishes them.
 _KINDS_BY_MESSAGE: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
     ("Path is not a file", errors.NotAFile, "{path} is no file."),
@@ -133,7 +133,7 @@ _KINDS_BY_MESSAGE: tuple[tuple[str, type[errors.QueryServerError], str], ...] = 
     ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
 TRY_NEXT_NODE = frozenset({"StandbyException", "RetriableException"})
-"""Exceptions after which the next name node is tried."""
+"""If a name node reports one of these exceptions, the next name node is tried."""
 BAD_TOKEN = frozenset({"InvalidToken", "AuthenticationException", "TokenExpiredException"})
 
 _CLASS_NAME = re.compile(r"(?:[A-Za-z_$][\w$]*\.){2,}[A-Z][\w$]*(?:\(\S*\))?:?\s*|\b[A-Z]\w*(?:Exception|Error):\s*")
@@ -144,7 +144,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteFailure:
-    """A failure reported by the store. `name` is the exception's name; empty if the response has none."""
+    """A failure that the store has reported. `name` is the name of the exception; empty if the response has none."""
 
     status: int
     name: str
@@ -159,7 +159,7 @@ class RemoteFailure:
             return cls(status, "", "")
 
     def error(self, path: str) -> errors.QueryServerError:
-        """Return the domain error about `path`, which is relative to the root."""
+        """Convert the failure to a domain error about `path`, which is relative to the root."""
         for part, kind, text in _KINDS_BY_MESSAGE:
             if part in self.message:
                 return kind(text.format(path=f"/{path}"))
@@ -176,7 +176,7 @@ class RemoteFailure:
 
 
 def safe_message(message: str) -> str:
-    """Return a message's first line without class names and hosts."""
+    """Return the first line of a message without class names and host names, in at most 500 characters."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
     return first[:_MAX_MESSAGE_CHARACTERS] or "The store failed."
@@ -184,7 +184,7 @@ def safe_message(message: str) -> str:
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Translate transport errors to domain errors."""
+    """Convert the errors of httpx to domain errors."""
     try:
         yield
     except httpx.TimeoutException as error:

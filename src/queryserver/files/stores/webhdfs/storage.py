@@ -1,8 +1,8 @@
-"""HDFS via WebHDFS or HttpFS: one user's Storage, with a trash, and the cluster.
+"""Implements `Storage` for HDFS via WebHDFS or HttpFS, and the parts that Ozone shares.
 
 The parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are
-joined with CONCAT, which moves blocks without copying, or by streaming if the store does not allow CONCAT. Both can be
-resumed.
+joined with CONCAT, which moves blocks without copying them, or by streaming if the store does not support CONCAT. Both
+can be resumed after a failure.
 """
 
 import asyncio
@@ -48,12 +48,12 @@ from queryserver.platform.settings.tree import Settings
 _BATCH_ENTRIES = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
-# These errors do not mean that CONCAT is unavailable, because streaming would fail with them, too.
+# After one of these errors, streaming would fail, too, so it is not tried in place of CONCAT.
 _OTHER_ERRORS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
 class GatewayStorage(ABC):
-    """The common part of HDFS and Ozone."""
+    """The operations that HDFS and Ozone have in common."""
 
     @abstractmethod
     def at(self, path: str) -> tuple[WebHdfsTree, str]:
@@ -72,10 +72,10 @@ class GatewayStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """Yield a directory's entries. A cursor is the last name.
+        """Yield the entries of a directory. The cursor is the last name.
 
         HDFS compares names as signed bytes, so non-ASCII names come first. A directory that fits in one batch is sorted
-        by code points; larger directories keep the store's order.
+        by code points; a larger one is listed in the order of the store.
         """
         tree, path = self.at(path)
         batch_entries, is_first = max(batch_size, _BATCH_ENTRIES), cursor is None
@@ -92,7 +92,7 @@ class GatewayStorage(ABC):
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: model.FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        """Yield the file's bytes. The last chunk is only yielded if the file is still that version."""
+        """Yield the bytes of a file. The last chunk is yielded only if the file has not changed since `version`."""
         tree, path = self.at(path)
         status = version or await tree.stat(path)
         if not status.is_file:
@@ -109,7 +109,7 @@ class GatewayStorage(ABC):
                         yield last_chunk
                     last_chunk = piece
         except (errors.StorageError, errors.PathNotFound):
-            # Reading a file that has become shorter fails in several features.
+            # Reading a file that has been truncated can fail in several ways.
             await _check(tree, path, version)
             raise
         await _check(tree, path, version)
@@ -119,7 +119,7 @@ class GatewayStorage(ABC):
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> model.FileStatus:
-        del size_bytes  # the body is sent with chunked encoding, which does not need the size
+        del size_bytes  # the body is sent with chunked transfer encoding, which does not need the size
         tree, path = self.at_file(path)
         former = await _replaceable(tree, path, overwrite=overwrite)
         return await _write(tree, path, body, former, _new_file(tree, former))
@@ -132,7 +132,7 @@ class GatewayStorage(ABC):
         await tree.features.renaming.make_directory(tree, path, wanted)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> model.FileStatus:
-        """Copy by streaming through this server."""
+        """Copy a file by streaming its bytes through queryserver."""
         tree, path = self.at(target)
         status = await self.stat(source)
         if not status.is_file:
@@ -173,7 +173,7 @@ class GatewayStorage(ABC):
         except errors.StorageUnavailable:
             raise
         except errors.StorageError as error:
-            # The bounds are configured in the cluster, and are only reported in the message.
+            # The permitted range is configured in the cluster, and only the message shows that it was exceeded.
             if "replication" in error.message.lower():
                 raise errors.InvalidParameter(error.message) from error
             raise
@@ -193,7 +193,7 @@ class GatewayStorage(ABC):
         await tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Create a staging directory and return the hexadecimal part of its name."""
+        """Create a staging directory, and return the hexadecimal part of its name."""
         tree, path = self.at_file(plan.path)
         parent = path.rpartition("/")[0]
         if not (await tree.stat(parent)).is_directory:
@@ -203,7 +203,7 @@ class GatewayStorage(ABC):
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Write a part. Each attempt has a separate file name, which is the receipt."""
+        """Write a part to a file. Each attempt has its own file name, which is the receipt."""
         tree, path = self.at_file(plan.path)
         directory = _parts_directory(path, staging)
         if await tree.find(directory) is None:
@@ -240,7 +240,9 @@ class GatewayStorage(ABC):
         await tree.remove(_parts_directory(path, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files. Also restores a file that was moved aside for a new file that never arrived."""
+        """Delete orphaned files. Also restore a file that was moved aside for a replacement that was never
+        completed.
+        """
         tree, path = self.at(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
@@ -256,7 +258,7 @@ class GatewayStorage(ABC):
 
 
 class WebHdfsStorage(GatewayStorage):
-    """HDFS, accessed with one user's rights and with a trash."""
+    """Accesses HDFS with one user's permissions. Supports a trash."""
 
     def __init__(self, tree: WebHdfsTree) -> None:
         self.tree = tree
@@ -266,7 +268,7 @@ class WebHdfsStorage(GatewayStorage):
         return self.tree, path
 
     async def trash_root(self, path: str) -> str:
-        """Return the trash directory. Encryption zones have their own trash."""
+        """Return the trash directory that applies to `path`. Encryption zones have their own trash."""
         model.names_of(path)
         try:
             root = await self.tree.request_value("GETTRASHROOT", path, "Path")
@@ -278,8 +280,8 @@ class WebHdfsStorage(GatewayStorage):
 async def _write(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], former: model.FileStatus | None, new: NewFile
 ) -> model.FileStatus:
-    """Write via a temporary file next to the target, which is deleted on failure or cancellation. Raises the same
-    errors as `write`.
+    """Write a temporary file next to the target, and rename it. On failure or cancellation, the temporary file is
+    deleted. Raises the errors of `write`.
     """
     temporary_path = child_path(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
     try:
@@ -287,14 +289,16 @@ async def _write(
         if former is not None:
             await keep_owner(tree, temporary_path, status, former)
         return await tree.features.renaming.publish(tree, temporary_path, path, former)
-    except BaseException:  # also on cancellation, so that no partial file remains
+    except BaseException:  # includes CancelledError: no partial file may remain
         with suppress(errors.QueryServerError):
             await run_to_completion(remove_broken(tree, temporary_path))
         raise
 
 
 async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> model.FileStatus | None:
-    """Return the file that a new file will replace, or None if there is none. Raises PathExists."""
+    """Return the file that a new file at `path` will replace, or None. Raises PathExists if the entry must not be
+    replaced.
+    """
     if not path:
         raise errors.PathExists("The root exists.")
     former = await tree.find(path)
@@ -304,14 +308,14 @@ async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> mode
 
 
 def _new_file(tree: WebHdfsTree, former: model.FileStatus | None) -> NewFile:
-    """Return the attributes of a new file that replaces `former`."""
+    """Return the attributes of a new file, which replaces `former` if it is not None."""
     if former is None or not tree.features.has_attributes:
         return NewFile(0o666 & ~tree.features.umask)
     return NewFile(former.permissions, former.replication)
 
 
 async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None) -> None:
-    """Raise EntryChanged if the file is no longer that version."""
+    """Raise EntryChanged if `version` is given and the file has changed since."""
     if version is None:
         return
     with suppress(errors.PathNotFound, errors.NotADirectory):
@@ -343,7 +347,7 @@ async def _append(tree: WebHdfsTree, directory: str, sources: Sequence[str], new
     except _OTHER_ERRORS:
         raise
     except errors.QueryServerError:
-        # Encryption zones, erasure coding and Ozone do not allow CONCAT, each with a different message.
+        # Encryption zones, erasure coding and Ozone do not support CONCAT, each with a different error message.
         remaining = {entry.path: entry async for entry in tree.all_entries(directory)}
         files = [remaining[source] for source in (joined, *sources) if source == joined or source in remaining]
         copy = f"{directory}/{_JOINED}_{uuid4().hex}"
@@ -365,7 +369,7 @@ async def _stream_files(tree: WebHdfsTree, files: Sequence[model.FileStatus]) ->
 
 
 def _parts_directory(path: str, staging: str) -> str:
-    """Return the staging directory. Raises InvalidParameter for an invalid name."""
+    """Return the path of the staging directory. Raises InvalidParameter if `staging` is not a valid id."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
         raise errors.InvalidParameter("This is no upload of parts.")
     return child_path(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
@@ -389,13 +393,13 @@ def _parts_to_join(parts: Sequence[StoredPart], stored: Mapping[str, model.FileS
 
 
 def _exact_remaining(remaining: int | None, last: str) -> int | None:
-    """Return how many entries follow. None if they may include reserved names, which start with an ASCII dot."""
+    """Return how many entries follow, or None if these may include reserved names, which listings omit."""
     is_after_reserved_names = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
     return remaining if remaining == 0 or is_after_reserved_names else None
 
 
 class WebHdfsCluster:
-    """Connections to one cluster or gateway. The owner closes it."""
+    """Connections to one cluster or gateway. Must be closed."""
 
     def __init__(
         self,
@@ -406,7 +410,7 @@ class WebHdfsCluster:
         has_attributes: bool = True,
         listing: ListingOperation | None = None,
     ) -> None:
-        """`login` is used to obtain tokens; None means Kerberos. Raises ConfigurationError."""
+        """`login` authenticates requests for delegation tokens; None means Kerberos. Raises ConfigurationError."""
         if address.uses_tokens:
             self._login = Gateway(address, auth=login or Negotiate(), translate_error=translate_error)
             self.gateway = Gateway(address, Tokens(self._obtain, self._renew), translate_error=translate_error)
@@ -416,8 +420,8 @@ class WebHdfsCluster:
         self._features = ClusterFeatures(address.umask, has_attributes, listing or ListingOperation())
 
     def tree(self, user: model.StorageUser) -> WebHdfsTree:
-        """Return the tree, accessed with a user's rights. Raises PermissionDenied if the store would map the name to
-        another user.
+        """Return the tree, accessed with a user's permissions. Raises PermissionDenied if the store would map the name
+        to another user.
         """
         return WebHdfsTree(self.gateway, acting_name(user.name), self._features)
 
@@ -454,7 +458,9 @@ class WebHdfsFileSystem(WebHdfsCluster):
         trash_interval_min: int = 0,
         login: httpx.Auth | None = None,
     ) -> None:
-        """Does not connect. `trash_interval_min=0` means the cluster's interval. Raises ConfigurationError."""
+        """Does not connect. If `trash_interval_min` is 0, the interval of the cluster applies. Raises
+        ConfigurationError.
+        """
         super().__init__(address, login=login)
         self._superuser = superuser
         self._supergroup = supergroup
@@ -465,7 +471,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
         return WebHdfsStorage(self.tree(user))
 
     async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
-        """Return information about the cluster. Its superuser is the root's owner."""
+        """Return facts about the cluster and the user. The owner of the root directory is taken to be the superuser."""
         tree = self.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):
@@ -485,7 +491,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
 
 
 def cluster_address(table: str, cluster: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
-    """Return the address of a cluster from its settings. Raises ConfigurationError."""
+    """Create the address of a cluster from its settings. Raises ConfigurationError."""
     urls = [url.strip() for url in cluster.webhdfs_url.split(",") if url.strip()]
     if not urls:
         raise errors.ConfigurationError([f"{table}.webhdfs_url is missing."])
@@ -504,7 +510,7 @@ def cluster_address(table: str, cluster: HdfsClusterSettings | OzoneSettings, se
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """Return the first configured cluster, or None if none is configured. Raises ConfigurationError."""
+    """Return the first configured cluster, or None if there is none. Raises ConfigurationError."""
     for name, cluster in settings.hadoop.hdfs_clusters.items():
         return WebHdfsFileSystem(
             cluster_address(f"hadoop.hdfs_clusters.{name}", cluster, settings),

@@ -1,6 +1,7 @@
-"""One user's WebHDFS operations, and crash-safe writes and renames.
+"""WebHDFS operations as one user, and crash-safe writes and renames.
 
-Paths are not checked here, and reserved names are allowed. New files get their final name by a rename.
+Paths are not checked here, and reserved names are allowed. New files are written under a temporary name and then
+renamed.
 """
 
 import asyncio
@@ -28,12 +29,12 @@ _NEXT = re.compile(r"[^\s,]")
 _OBJECT_SEPARATORS, _SEPARATOR_CHARACTERS = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
 _MAX_PENDING_CHARACTERS = 1024 * 1024
-"""Maximum number of characters in an incomplete entry, whose name has at limit a few thousand bytes."""
+"""Maximum number of characters in an incomplete entry, whose name has at most a few thousand bytes."""
 
 
 class ListingScanner:
-    """Parses a response incrementally, yielding the objects in its array `FileStatus`. Keeps one chunk and one entry in
-    memory.
+    """Parses the response to a listing incrementally and yields the objects in its `FileStatus` array. Keeps one chunk
+    and one entry in memory.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class ListingScanner:
         self._remaining = 0
 
     def feed(self, piece: bytes) -> Iterator[Mapping[str, Any]]:
-        """Yield the entries completed by this chunk. Raises StorageError if the response is not a listing."""
+        """Yield the entries that this chunk completes. Raises StorageError if the response is not a listing."""
         try:
             self._pending += self._characters.decode(piece)
         except UnicodeDecodeError as error:
@@ -62,7 +63,7 @@ class ListingScanner:
             raise _invalid_listing()
 
     def end(self) -> int:
-        """Return how many entries remain for further calls. Raises StorageError if the response is truncated."""
+        """Return how many entries further calls will list. Raises StorageError if the response is truncated."""
         if not self._after:
             raise _invalid_listing()
         return self._remaining
@@ -82,8 +83,8 @@ class ListingScanner:
             raise _invalid_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
-        """Parse all but the last entry together, which is several times faster. Empty if the split is not valid
-        JSON.
+        """Parse all complete entries but the last in one go, which is several times faster. Return an empty list if the
+        text cannot be split there.
         """
         cut = max(map(self._pending.rfind, _OBJECT_SEPARATORS))
         if cut < 0:
@@ -109,7 +110,7 @@ def _invalid_listing() -> errors.StorageError:
 ListedEntry = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _MAX_QUERY_CHARACTERS = 12_000
-"""Maximum number of path characters in one call. Servers reject headers above 64 KiB, proxies above 8 or 16."""
+"""Maximum number of path characters in one call. Servers reject headers above 64 KiB, proxies above 8 or 16 KiB."""
 
 
 class RenameOutcome(Enum):
@@ -122,7 +123,7 @@ class RenameOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A new file's attributes; None for the store's defaults."""
+    """The attributes of a new file. None means the default of the store."""
 
     permissions: int
     replication: int | None = None
@@ -136,17 +137,17 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries in a directory, including reserved names."""
+    """Consecutive entries of a directory listing, including reserved names."""
 
     listed: Sequence[ListedEntry]
-    """The names and the store's description of each entry."""
+    """The name of each entry, and its `FileStatus` as the store returned it."""
     last: str
-    """The last name, after which the listing continues."""
+    """The last name. The listing continues after it."""
     remaining: int | None
     """How many entries follow; None if unknown."""
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
-        """Return the entries of the directory at `path` whose names are safe_message."""
+        """Return the statuses of the entries whose names `shows` accepts. `path` is the path of the directory."""
         before, listed = f"{path}/" if path else "", self.listed
         if by_name:
             listed = sorted(listed, key=itemgetter(0))
@@ -154,9 +155,9 @@ class Entries:
 
 
 class ListingOperation:
-    """How directories are listed: in batches, or completely on gateways that do not support batches.
+    """How directories are listed: in batches, or in a single response on gateways that do not support batches.
 
-    HDFS compares names as signed bytes, from -128 to 127, so non-ASCII characters come before ASCII.
+    HDFS compares names as signed bytes, from -128 to 127, so non-ASCII characters sort before ASCII.
     """
 
     def __init__(self, *, is_signed: bool = True) -> None:
@@ -164,23 +165,23 @@ class ListingOperation:
         self._op = "LISTSTATUS_BATCH"
 
     def key(self, name: str) -> bytes:
-        """Return the store's sort key."""
+        """Return the key by which the store sorts names."""
         raw = name.encode("utf-8", "surrogatepass")
         return raw.translate(_SIGNED) if self._is_signed else raw
 
     def call(self, path: str, after: str | None) -> WebHdfsCall:
-        """Return the call that lists the entries after a name."""
+        """Return the call that lists the entries after the name `after`."""
         parameters = {} if after is None else {"startAfter": after}
         return WebHdfsCall("GET", self._op, path, parameters, is_repeatable=True)
 
     def give_up_batches(self) -> bool:
-        """Switch to complete listings. Return False if already switched."""
+        """Switch to listings in a single response. Return False if this has already happened."""
         former, self._op = self._op, "LISTSTATUS"
         return former != self._op
 
 
 class WebHdfsTree:
-    """A cluster's files, accessed as `user`. Paths are relative to the root."""
+    """The files of a cluster, accessed as `user`. Paths are relative to the root."""
 
     def __init__(self, gateway: Gateway, user: str, features: "ClusterFeatures") -> None:
         self._gateway = gateway
@@ -188,7 +189,7 @@ class WebHdfsTree:
         self.features = features
 
     async def request_value(self, op: str, path: str, *keys: str) -> Any:
-        """Return the value under `keys` in the response to a reading operation."""
+        """Run an operation that only reads, and return the value under `keys` in its response."""
         return await self._gateway.request_value(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
@@ -201,7 +202,9 @@ class WebHdfsTree:
             return None
 
     async def make_directory(self, path: str, permissions: int) -> bool:
-        """Create a directory and its parents. Succeeds if the directory exists."""
+        """Create a directory and its missing parents. Also succeeds if the directory exists. Return False if the store
+        refuses.
+        """
         made = await self._change_succeeded("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS applies its own umask.
         if made and permissions & 0o022 and self.features.has_attributes:
@@ -213,8 +216,8 @@ class WebHdfsTree:
         return await self._change_succeeded("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> RenameOutcome:
-        """Run RENAME with an option. A store that ignores options moves the source into an existing target
-        directory.
+        """Run RENAME with the option OVERWRITE or NONE. A store that ignores the option moves the source into the
+        target if the target is an existing directory.
         """
         option = "OVERWRITE" if overwrite else "NONE"
         body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
@@ -230,11 +233,11 @@ class WebHdfsTree:
         await self._change("PUT", "SETOWNER", path, **{name: value for name, value in options.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
-        """Set the replication factor. Return False if the path is not a file or does not exist."""
+        """Set the replication factor. Return False if there is no file at the path."""
         return await self._change_succeeded("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Append files to another file, which consumes them. Uses several calls if their names are long."""
+        """Append the source files to the target; the sources are removed. Uses several calls if the paths are long."""
         batch, length = list[str](), 0
         for source in sources:
             size = len(encoded(source)) + 3
@@ -247,7 +250,9 @@ class WebHdfsTree:
             await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
-        """Write a file and return the body's size. Creates parents. Raises PathExists without `overwrite`."""
+        """Write a file and its missing parents, and return the size of the body. Raises PathExists unless `overwrite`
+        is set.
+        """
         sent = 0
 
         async def counted() -> AsyncGenerator[bytes]:
@@ -261,7 +266,9 @@ class WebHdfsTree:
         return sent
 
     async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
-        """Yield bytes [offset, offset + length), which must exist. Raises StorageError if fewer bytes arrive."""
+        """Yield bytes [offset, offset + length), which must exist. Raises StorageError if the store returns fewer
+        bytes.
+        """
         parameters = {"offset": str(offset), "length": str(length)}
         left, chunks, chunk_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
         call = WebHdfsCall("GET", "OPEN", path, parameters, is_repeatable=True)
@@ -280,7 +287,9 @@ class WebHdfsTree:
         yield b"".join(chunks)
 
     async def entries(self, path: str, after: str | None, limit: int) -> AsyncGenerator[Entries]:
-        """List the entries after a name with one call. Raises NotADirectory."""
+        """List the entries after a name with one call, and yield them in groups of at most `limit`. Raises
+        NotADirectory.
+        """
         scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self.features.listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
@@ -290,7 +299,7 @@ class WebHdfsTree:
                         raise _invalid_listing()
                     if not name:  # a file is listed as a single entry without a name
                         raise errors.NotADirectory(f"/{path} is no directory.")
-                    # HttpFS ignores `startAfter`.
+                    # HttpFS ignores `startAfter`, so skip the earlier names here.
                     if after is not None and key(name) <= key(after):
                         continue
                     if len(found) >= limit:
@@ -340,7 +349,7 @@ T = TypeVar("T")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Run steps to completion even if the caller is cancelled. The cancellation is raised afterwards.
+    """Run `work` to completion even if the caller is cancelled, and raise the CancelledError only afterwards.
 
     Every call in `work` must have a timeout.
     """
@@ -363,7 +372,7 @@ _PAUSE_S = 0.3
 
 
 class RenameOperation:
-    """RENAME on one store, and what is known about its support for options."""
+    """Renames entries of one store, and records whether the store supports the options of RENAME."""
 
     def __init__(self) -> None:
         self._knows_options: bool | None = None
@@ -380,21 +389,23 @@ class RenameOperation:
         return await self._replace(tree, source, target)
 
     async def publish(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
-        """Rename a new temporary file to its target, replacing `former` if not None. Raises PathExists."""
+        """Rename a temporary file to its target, replacing `former` if it is not None. Return its status. Raises
+        PathExists.
+        """
         if former is None:
             await self._rename_new(tree, source, target)
         else:
             await self._replace(tree, source, target)
         status = await tree.stat(target)
         if status.is_directory:
-            # A directory with that name was created since, and the file was moved into it.
+            # Another client has created a directory of that name, and the store has moved the file into it.
             with suppress(errors.QueryServerError):
                 await run_to_completion(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
             raise errors.PathExists(f"/{target} exists.")
         return status
 
     async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
-        """Create a directory that must not exist yet. MKDIRS does not check this. Raises PathExists."""
+        """Create a directory. Raises PathExists, which MKDIRS itself would not report."""
         if await tree.find(path) is not None:
             raise errors.PathExists(f"/{path} exists.")
         made = child_path(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
@@ -402,7 +413,7 @@ class RenameOperation:
             raise errors.StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
-        except BaseException:  # also on cancellation, so that the directory does not remain
+        except BaseException:  # includes CancelledError: the directory must not remain
             with suppress(errors.QueryServerError):
                 await run_to_completion(tree.remove(made, recursive=False))
             raise
@@ -428,11 +439,11 @@ class RenameOperation:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFeatures:
-    """Differences between clusters, some of which are detected from responses."""
+    """How clusters differ. Some of this is detected from responses."""
 
     umask: int
     has_attributes: bool = True
-    """Whether files have their own modes, owners and replication factors."""
+    """Whether files have modes, owners and replication factors of their own."""
     listing: ListingOperation = field(default_factory=ListingOperation)
     renaming: RenameOperation = field(default_factory=RenameOperation)
 
@@ -456,7 +467,9 @@ async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None
 
 
 async def restore(tree: WebHdfsTree, parent: str, backup: str) -> None:
-    """After a crash, restore the file that was moved backup, unless a new file exists, and delete the rest."""
+    """After a crash, move the file in the `backup` directory back, unless a new file exists, and delete the
+    directory.
+    """
     async for old in tree.all_entries(backup):
         target = child_path(parent, old.name)
         if await tree.find(target) is None:
@@ -489,7 +502,7 @@ def _name_of(path: str) -> str:
 async def write_verified(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
 ) -> FileStatus:
-    """Write a file. Raises VerificationFailed, and PathExists without `overwrite`."""
+    """Write a file, and check its size. Raises VerificationFailed, and PathExists unless `overwrite` is set."""
     sent = await tree.upload(path, body, new, overwrite=overwrite)
     status = await tree.stat(path)
     if status.size_bytes != sent:
@@ -503,7 +516,7 @@ async def write_verified(
 
 
 async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
-    """Preserve a replaced file's owner and group, as far as the user may set them."""
+    """Give a new file the owner and group of the file that it replaces, as far as the user may set them."""
     if not tree.features.has_attributes:
         return
     owner = former.owner if former.owner != status.owner else None
@@ -518,7 +531,7 @@ async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: F
 
 
 async def remove_broken(tree: WebHdfsTree, path: str) -> None:
-    """Delete the file of a failed upload, which the store may still create a moment later."""
+    """Delete the file of a failed upload. Try several times, because the store may create the file with a delay."""
     for _ in range(_REMOVE_ATTEMPTS):
         if await tree.remove(path, recursive=False):
             return
