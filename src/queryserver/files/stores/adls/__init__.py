@@ -1,1 +1,1 @@
-"""Azure storage: hierarchical accounts via DFS REST, and flat accounts via Blob REST."""
+"""Azure storage: hierarchical accounts via the DFS REST API, flat accounts via the Blob REST API."""

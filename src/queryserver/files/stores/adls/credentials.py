@@ -1,4 +1,4 @@
-"""Authorizes calls to an Azure storage account with an account key, a shared access signature, or an application."""
+"""Authorizes calls to an Azure storage account: account key, shared access signature, or application (OAuth)."""
 
 import asyncio
 import base64
@@ -25,8 +25,8 @@ _SIGNED = (
 def signature(
     key: bytes, account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """Return the base64 HMAC-SHA256. `path` is percent-encoded as sent, `query` is decoded, and header names are in
-    lower case.
+    """Return the signature of a request: an HMAC-SHA256 in base64. `path` is percent-encoded as sent, `query` is
+    decoded, and header names are in lower case.
     """
     text = string_to_sign(account, method, path, query, headers)
     return base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
@@ -35,7 +35,7 @@ def signature(
 def string_to_sign(
     account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """Return the text to sign, one item per line. A content length of 0 is signed as an empty text."""
+    """Return the string to sign, with one item per line. A content length of 0 is signed as an empty string."""
     fixed = [headers.get(name, "") for name in _SIGNED]
     if headers.get("content-length") == "0":
         fixed[_SIGNED.index("content-length")] = ""
@@ -53,7 +53,7 @@ _REFRESH_BEFORE_S = 300.0
 _MIN_LIFETIME_S = 30.0
 
 FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
-"""Posts a form to a URL and returns the response's JSON object. Raises AzureFailure."""
+"""Posts a form to a URL and returns the JSON object in the response. Raises AzureFailure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SharedKey:
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    """A shared access signature: query parameters, with or without the question mark."""
+    """A shared access signature (SAS): query parameters, with or without a leading question mark."""
 
     token: str = field(repr=False)
 
@@ -91,17 +91,17 @@ class SasToken:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """A tenant's application (OAuth 2.0 client credentials)."""
+    """The credentials of an application in a tenant (OAuth 2.0 client credentials)."""
 
     tenant_id: str
     client_id: str = field(repr=False)
     client_secret: str = field(repr=False)
     login_url: str = "https://login.microsoftonline.com"
-    """The login URL, which differs for sovereign clouds."""
+    """The URL of the login service. Sovereign clouds have their own."""
 
 
 class TokenAuthorizer:
-    """Holds one token and renews it before it expires, with one request at a time."""
+    """Authorizes calls with an OAuth token, which it renews before expiry. Only one renewal runs at a time."""
 
     def __init__(
         self, credential: ClientCredentials, fetch: FetchToken, clock: Callable[[], float] = monotonic
@@ -116,14 +116,16 @@ class TokenAuthorizer:
         self._renew_at = self._ends_at = -inf
 
     async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
-        """Add the authorization header and return the URL to call. Raises AzureFailure."""
+        """Add the authorization header, renewing the token if necessary. Return the URL unchanged. Raises
+        AzureFailure.
+        """
         del method
         async with self._renewal_lock:
             if self._clock() >= self._renew_at:
                 try:
                     await self._renew()
                 except AzureFailure:
-                    # A login service failure is harmless while the token is valid.
+                    # If renewal fails, the current token can still be used until it expires.
                     if self._clock() >= self._ends_at:
                         raise
             headers["authorization"] = f"Bearer {self._token}"
@@ -144,25 +146,25 @@ class TokenAuthorizer:
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
     def discard(self) -> None:
-        """Discard the token after the account denied a call."""
+        """Discard the token, because the account has rejected it."""
         self._renew_at = self._ends_at = -inf
 
 
 @dataclass(frozen=True, slots=True)
 class AzureTimeouts:
-    """Timeouts for account calls, in seconds."""
+    """Timeouts in seconds for calls to an account."""
 
     connect_s: float = 10.0
     answer_s: float = 30.0
-    """Timeout between two chunks, and until a read's first byte, including retries."""
+    """Timeout for reads until the first byte, including retries, and then between two chunks."""
     commit_s: float = 120.0
-    """Timeout for a call with many changes, such as committing blocks, or renaming or deleting a tree."""
+    """Timeout for changes, which may be extensive: committing blocks, renaming or deleting a tree."""
     first_retry_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class AzureAccount:
-    """One account and its credentials. URLs have no trailing slash."""
+    """A storage account and its credentials. URLs have no trailing slash."""
 
     dfs_url: str
     """`https://<account>.dfs.core.windows.net`, used for hierarchical accounts."""
@@ -171,10 +173,10 @@ class AzureAccount:
     credential: SharedKey | SasToken | ClientCredentials
     is_hierarchical: bool = True
     umask: int = 0o022
-    """Permission bits removed from new files and directories, if the account has permissions."""
+    """Permission bits that new files and directories do not get, if the account has permissions."""
     allow_container_creation: bool = False
     block_bytes: int = 4 * 1024 * 1024
-    """Block size. Each upload keeps up to three blocks in memory."""
+    """Size of upload blocks. Each upload keeps up to three blocks in memory."""
     timeouts: AzureTimeouts = field(default_factory=AzureTimeouts)
 
     @property

@@ -1,4 +1,6 @@
-"""Accounts with a hierarchical namespace, via the DFS service (Azure Data Lake Storage Gen2 REST API)."""
+"""Implements `Storage` for accounts with a hierarchical namespace, via the Azure Data Lake Storage Gen2 REST API
+(DFS).
+"""
 
 import asyncio
 import json
@@ -25,14 +27,14 @@ from queryserver.files.stores.adls.shared import (
 from queryserver.files.stores.transfer_blocks import Blocks
 
 _MAX_PATHS = 5000
-"""The service's page size limit."""
+"""The maximum page size of the service."""
 _CLEANING_S = 15.0
 _RENAME_TRIES = 5
 
 
 class HierarchicalStorage(AzureStorage):
-    """Implements `Storage`, `RenamingStorage`, `ModeStorage` and `OwnedStorage` for a hierarchical account, shared by
-    all users.
+    """Implements `Storage`, `RenamingStorage`, `ModeStorage` and `OwnedStorage` for a hierarchical account. All users
+    share one instance.
     """
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
@@ -64,7 +66,7 @@ class HierarchicalStorage(AzureStorage):
     async def _pages(
         self, names: tuple[str, ...], query: Mapping[str, str | int], key: str, continuation: str = ""
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
-        """Yield each page's JSON objects, and the continuation for the next page."""
+        """Yield the JSON objects of each page, and the continuation token for the next page."""
         while True:
             answer = await self._client.read(AzureCall("GET", names, _continued(query, continuation)))
             try:
@@ -79,7 +81,7 @@ class HierarchicalStorage(AzureStorage):
     def _paths(
         self, location: AzureLocation, continuation: str = "", size: int = _MAX_PATHS
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
-        """Yield a directory's direct entries."""
+        """Yield pages of the direct entries of a directory."""
         query: dict[str, str | int] = {"resource": "filesystem", "recursive": "false"}
         query["maxResults"] = min(size, _MAX_PATHS)
         if location.key:
@@ -126,7 +128,7 @@ class HierarchicalStorage(AzureStorage):
         await self._client.change(AzureCall("PUT", location.names, {"resource": resource}, headers))
 
     async def _require_directories_above(self, failure: AzureFailure, location: AzureLocation) -> None:
-        """Raise NotADirectory if a call may have failed because a parent is a file."""
+        """Raise NotADirectory if the call failed because a parent is a file."""
         while failure.status in {400, 404, 409} and not (location := location.parent).is_container:
             if found := await self._find_or_none(location):
                 if not found.is_directory:
@@ -149,7 +151,7 @@ class HierarchicalStorage(AzureStorage):
     async def _write(
         self, location: AzureLocation, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
-        del size_bytes  # appends do not need the size
+        del size_bytes  # appending does not require the size in advance
         await self._find_replaced(location, overwrite=overwrite)
         staged = staging_location(location)
         try:
@@ -161,20 +163,22 @@ class HierarchicalStorage(AzureStorage):
             total = 0
             blocks = Blocks(body)
             while block := bytes(await blocks.take(self._account.block_bytes)):
-                # Appended bytes only become part of the file with a flush, so an append may be repeated.
+                # Appended bytes become part of the file only when they are flushed, so an append may be repeated.
                 query = {"action": "append", "position": total}
                 await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
                 total += len(block)
             await self._flush(staged, total)
             return await self._publish(staged, location, total, overwrite=overwrite)
-        except BaseException:  # also on cancellation, so that no partial file remains
+        except BaseException:  # includes CancelledError: no partial file may remain
             await asyncio.shield(self._clean(staged))
             raise
 
     async def _flush(self, staged: AzureLocation, total: int) -> None:
-        """Complete a file with `total` bytes. A larger, complete file is not truncated. Raises VerificationFailed."""
+        """Flush appended bytes, so that the file has `total` bytes. Raises VerificationFailed if it has another
+        size.
+        """
         if (await self._find(staged)).size_bytes != total:
-            # The flush fails if the appended bytes have gaps before this size.
+            # The flush fails if there are gaps in the appended bytes before this position.
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
@@ -183,8 +187,12 @@ class HierarchicalStorage(AzureStorage):
     async def _publish(
         self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
     ) -> FileStatus:
-        """Replace the file whose permissions were copied, but only that version."""
-        del size_bytes  # a rename moves no bytes
+        """Rename the staged file to its target. A file is replaced only in the version whose permissions were
+        copied.
+
+        Raises PathExists, or EntryChanged if the target changes repeatedly.
+        """
+        del size_bytes  # a rename does not need the size
         for _ in range(_RENAME_TRIES):
             old = await self._find_replaced(location, overwrite=overwrite)
             if old is not None:
@@ -199,7 +207,9 @@ class HierarchicalStorage(AzureStorage):
         raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
 
     async def _copy_access(self, staged: AzureLocation, location: AzureLocation, old: FileStatus) -> None:
-        """Copy permissions and owner as far as the caller may: owners may set permissions, superusers both."""
+        """Copy permissions and owner of the replaced file as far as allowed: owners may set permissions, superusers
+        both.
+        """
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:
             call = AzureCall("HEAD", location.names, {"action": "getAccessControl"})
@@ -213,7 +223,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
 
     async def _clean(self, staged: AzureLocation) -> None:
-        """Delete an staging_location file. If that fails, the sweep deletes it later."""
+        """Delete a staged file. If this fails, the orphan sweep deletes it later."""
         with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
@@ -221,11 +231,11 @@ class HierarchicalStorage(AzureStorage):
     async def _send_part(
         self, plan: PartPlan, staged: AzureLocation, index: int, content: AsyncIterator[bytes]
     ) -> None:
-        """Append a part at its position in one call, so that interrupted content leaves nothing."""
+        """Append a part at its position, in one call, so that an interrupted call stores nothing."""
         query = {"action": "append", "position": index * plan.part_bytes}
         await self._client.send(AzureCall("PATCH", staged.names, query, {}, content, plan.size_of(index)))
-        # Unflushed bytes do not update the modification time, and old files are swept. Setting the same content type
-        # updates the time.
+        # Unflushed bytes do not update the modification time, and the orphan sweep deletes old files. Setting the
+        # content type (to the same value) updates the time.
         headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(AzureCall("PATCH", staged.names, {"action": "setProperties"}, headers))
 
@@ -245,12 +255,12 @@ class HierarchicalStorage(AzureStorage):
         await self._change_all(AzureCall("DELETE", location.names, {"recursive": str(recursive).lower()}))
 
     async def _rename(self, source: AzureLocation, target: AzureLocation, condition: Mapping[str, str]) -> None:
-        """Rename atomically. On some accounts, large trees take several calls."""
+        """Rename an entry. For large trees, some accounts require several calls."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
         await self._change_all(AzureCall("PUT", target.names, {}, headers))
 
     async def _change_all(self, call: AzureCall) -> None:
-        """Repeat a call while the service returns a continuation."""
+        """Make a call, and repeat it as long as the service returns a continuation token."""
         continuation = ""
         while True:
             answer = await self._client.change(replace(call, query=_continued(call.query, continuation)))
@@ -291,14 +301,14 @@ class HierarchicalStorage(AzureStorage):
             await self._set_access(_entry_location(path), {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """Set owner and group. They are object ids from the directory service, or `$superuser`."""
+        """Set owner and group, which are object ids of the directory service or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
         changed = {name: value for name, value in headers.items() if value is not None}
         with azure_errors(path):
             await self._set_access(_entry_location(path), changed)
 
     async def _set_access(self, location: AzureLocation, headers: Mapping[str, str]) -> None:
-        """Set access control with the headers `x-ms-permissions` or `x-ms-acl`, `x-ms-owner` and `x-ms-group`."""
+        """Set access control from the headers: `x-ms-permissions` or `x-ms-acl`, `x-ms-owner` and `x-ms-group`."""
         await self._client.change(AzureCall("PATCH", location.names, {"action": "setAccessControl"}, headers))
 
 
@@ -314,7 +324,7 @@ def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str
 
 
 def _entry(location: AzureLocation, item: Mapping[str, Any], skipped: int) -> FileStatus:
-    """Parse a listed entry, whose booleans and numbers are texts."""
+    """Convert an entry of a listing, whose booleans and numbers are strings."""
     facts = {name: str(value) for name, value in item.items()}
     return entries.hierarchical_status(
         f"{location.path}/{facts.get('name', '')[skipped:]}",

@@ -1,4 +1,4 @@
-"""Translates Azure storage failures by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
+"""Converts failures of Azure storage by their `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from queryserver import errors
 
 UNREACHABLE = "Unreachable"
-"""Our own error code for an account that does not respond."""
+"""The error code used here for an account that does not respond."""
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
@@ -41,7 +41,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (errors.NotADirectory, "A part of {path} is a file.", "PathConflict"),
     (errors.VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
     (errors.InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
-    # The service's own credentials are wrong, which is unrelated to the caller's rights.
+    # The credentials of queryserver are wrong, which is unrelated to the caller's permissions.
     (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
     (errors.StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
     (*_BY_STATUS[507], "InsufficientStorage"),
@@ -57,7 +57,7 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class AzureFailure(Exception):
-    """An error response, or a missing response."""
+    """An error response, or no response at all (code UNREACHABLE)."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code or str(status))
@@ -72,23 +72,23 @@ class AzureFailure(Exception):
 
     @property
     def is_denial(self) -> bool:
-        """Whether the login is valid but lacks a permission."""
+        """Whether the credentials are valid but lack a permission."""
         return self.status == 403 and self.code not in _BAD_LOGIN
 
     @property
     def is_taken(self) -> bool:
-        """Whether a condition failed because the name is already taken."""
+        """Whether the name is already taken, or another condition of the request was not met."""
         return self._kind is errors.PathExists or self.status == 412
 
     @property
     def is_retryable(self) -> bool:
-        """Whether a read may succeed when call_with_retries."""
+        """Whether a read may succeed if it is retried."""
         return self.code == UNREACHABLE or self.status in _RETRIED
 
 
 @contextmanager
 def unless_missing() -> Generator[None]:
-    """Suppress an AzureFailure for a missing object and leave the block."""
+    """Leave the block without an error if an AzureFailure reports that an object is missing."""
     try:
         yield
     except AzureFailure as failure:
@@ -98,11 +98,11 @@ def unless_missing() -> Generator[None]:
 
 @contextmanager
 def azure_errors(path: str) -> Generator[None]:
-    """Translate AzureFailure to a domain error about `path`, which is relative to the store's root."""
+    """Convert AzureFailure to a domain error about `path`, which is relative to the root of the store."""
     try:
         yield
     except AzureFailure as failure:
         kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (errors.StorageError, "")
-        # The service's messages are not used, because they contain request ids and may contain the account name.
+        # The messages from the service are not used, because they contain request ids and possibly the account name.
         text = text or f"The store refused the call for {{path}} ({failure.code or failure.status})."
         raise kind(text.format(path=f"abfs://{path}")) from failure

@@ -1,4 +1,4 @@
-"""One Azure storage account as a file system."""
+"""The file system for an Azure storage account."""
 
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class AdlsFileSystem:
-    """The store `abfs`. Connects at the first call. The owner closes it. Raises ConfigurationError."""
+    """The store `abfs`. Connects on the first call. Must be closed. Raises ConfigurationError."""
 
     scheme = Scheme.ABFS
 
@@ -56,10 +56,10 @@ def build(settings: Settings) -> FileSystem | None:
 
 
 def account_at(host: str, credential: SharedKey | ClientCredentials, settings: Settings) -> AzureAccount:
-    """Return the account for a host, with the URLs and kind of its configured cluster, if any.
+    """Return the account for a host name. If a cluster is configured for the account, its URLs and its kind apply.
 
-    Without a cluster, `<account>.blob.…` is an account without a hierarchical namespace, as in Hadoop. Raises
-    ConfigurationError.
+    Otherwise, a host of the form `<account>.blob.…` denotes an account without a hierarchical namespace, as in Hadoop.
+    Raises ConfigurationError.
     """
     for name, cluster in {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}.items():
         if _account_name(cluster) == host.partition(".")[0]:

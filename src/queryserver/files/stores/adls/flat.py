@@ -1,7 +1,7 @@
-"""Flat accounts via the Blob service: its calls, entries, uploads and the Storage.
+"""Implements `Storage` for flat accounts via the Blob service.
 
-Uploads are a single put, or blocks that become visible when committed. A commit discards all of its blob's blocks that
-it does not list, so a file's parts are uploaded to a separate blob.
+A file is uploaded in a single call, or in blocks that become visible when they are committed. A commit discards all
+other uncommitted blocks of the blob, so the parts of a multipart upload are sent to a separate blob.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ from queryserver.files.stores.keys import has_marker, path_name
 from queryserver.files.stores.transfer_blocks import Blocks
 
 FOLDER = "hdi_isfolder"
-"""Metadata that marks an empty blob as a folder. Hadoop and Azure's tools write it."""
+"""The metadata key that marks an empty blob as a folder, as Hadoop and the Azure tools do."""
 
 PAGE_SIZE = 1000
-"""Page size. The service's limit is 5000; XML with 1000 blobs is parsed in a few milliseconds."""
+"""Page size of listings. The service allows 5000, but the XML of 1000 blobs is parsed in a few milliseconds."""
 
 _LARGE_XML_BYTES = 256 * 1024
 _DELETES_AT_ONCE = 16
 _MAX_BLOCKS = 50_000
-# Limits a block's memory, so announced sizes above 4.7 TiB are ignored.
+# Limits the memory for a block. Larger files than 4.7 TiB do not fit in 50,000 blocks of this size.
 _MAX_BLOCK_BYTES = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 _DOTS = frozenset({".", ".."})
 
 Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
-"""Makes a file appear under its name, subject to the conditions in these headers."""
+"""Creates the blob, subject to the conditions in the given headers, and returns the response headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedBlob:
-    """One item on a page. `name` is the whole key, or a container's name; prefixes end with `/`."""
+    """One item of a listing page. `name` is the whole key or the name of a container; prefixes end with `/`."""
 
     name: str
     is_prefix: bool = False
@@ -60,7 +60,7 @@ class ListedBlob:
 
 
 class BlobCalls:
-    """Calls to one account. They raise AzureFailure."""
+    """The calls of the Blob service for one account. All raise AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
@@ -68,10 +68,11 @@ class BlobCalls:
     async def pages(
         self, container: str | None, prefix: str = "", *, marker: str = "", size: int = PAGE_SIZE, delimiter: str = ""
     ) -> AsyncGenerator[tuple[Sequence[ListedBlob], str]]:
-        """List containers (if None), or a container's blobs whose keys start with `prefix`, up to the next `delimiter`.
+        """List the containers if `container` is None, otherwise the blobs of a container whose keys start with
+        `prefix`.
 
-        Yields items in the service's order, and the marker for the next page. A page may be empty even if others
-        follow.
+        If `delimiter` is given, keys are grouped at the next delimiter. Yields the items of each page in the order of
+        the service, and the marker for the next page. A page may be empty even if more pages follow.
         """
         names, kind = ((), "Container") if container is None else ((container,), "Blob")
         query: dict[str, str | int] = {"comp": "list", "maxresults": min(size, PAGE_SIZE)}
@@ -88,7 +89,7 @@ class BlobCalls:
                 return
 
     async def facts(self, location: AzureLocation) -> httpx.Headers:
-        """Return a blob's properties, including the mark of a folder."""
+        """Return the properties of a blob, including the metadata that marks a folder."""
         return (await self._client.read(AzureCall("HEAD", location.names))).headers
 
     async def put(self, location: AzureLocation, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
@@ -97,11 +98,11 @@ class BlobCalls:
         return (await self._client.change(AzureCall("PUT", location.names, {}, all_headers, content))).headers
 
     async def put_folder(self, location: AzureLocation) -> None:
-        """Create a folder's marker. Fails if a blob has that name."""
+        """Create the marker blob of a folder. Fails if a blob of that name exists."""
         await self.put(location, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
     async def put_block(self, location: AzureLocation, block: str, content: bytes) -> None:
-        """Upload a block. May be repeated."""
+        """Upload a block. Idempotent."""
         await self._client.repeat(AzureCall("PUT", location.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def commit(self, location: AzureLocation, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
@@ -114,7 +115,7 @@ class BlobCalls:
 
 
 def block_name(text: str) -> str:
-    """Encode a block id. All block ids of a blob must have the same length."""
+    """Return the block id for `text`. All block ids of a blob must have the same length."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -137,7 +138,7 @@ def _parse_item(element: ET.Element) -> ListedBlob:
 
 
 def _name(element: ET.Element) -> str:
-    """Return an item's name, which is percent-encoded if XML cannot represent it."""
+    """Return the name of an item. If XML cannot represent the name, it is percent-encoded in the response."""
     name = element.find("Name")
     if name is None:
         return ""
@@ -146,7 +147,7 @@ def _name(element: ET.Element) -> str:
 
 
 async def _parse_xml(body: bytes) -> ET.Element:
-    # DTD entities could expand without limit, and the service does not send any.
+    # Entities in a DTD could expand without limit. The service does not send any.
     if b"<!DOCTYPE" in body:
         raise AzureFailure(200, "UnexpectedAnswer")
     try:
@@ -158,7 +159,7 @@ async def _parse_xml(body: bytes) -> ET.Element:
 
 
 class AzureFlatStorage(AzureStorage):
-    """Implements `Storage` for a flat account, shared by all users."""
+    """Implements `Storage` for a flat account. All users share one instance."""
 
     has_flat_keys = True
 
@@ -178,9 +179,9 @@ class AzureFlatStorage(AzureStorage):
         raise errors.PathNotFound(f"abfs://{location.path} does not exist.")
 
     async def _blob_at(self, location: AzureLocation) -> FileStatus | None:
-        """Return the blob with exactly this name, which is a file or a folder's marker."""
+        """Return the status of the blob with exactly this key, a file or a folder marker, or None if there is none."""
         if not (location.names[-1] or location.is_blob):
-            return None  # the key of the parent folder's marker
+            return None  # this is the key of the parent folder's marker
         with unless_missing():
             facts = await self._calls.facts(location)
             if location.is_marker and not int(facts.get("content-length", "0")):
@@ -194,7 +195,9 @@ class AzureFlatStorage(AzureStorage):
         return None
 
     async def _keys_below(self, location: AzureLocation, at_most: int) -> list[str]:
-        """Return the first blobs below this name. They make it a folder even without a marker."""
+        """Return at most `at_most` keys below this location. If there are any, it is a folder, even without a
+        marker.
+        """
         if location.is_blob:
             return []
         async with aclosing(self._calls.pages(location.container, _prefix(location), size=at_most)) as pages:
@@ -211,7 +214,7 @@ class AzureFlatStorage(AzureStorage):
         return current
 
     async def _make_folders(self, location: AzureLocation) -> None:
-        """Create markers for this folder and its parents. Raises NotADirectory if one of them is a file."""
+        """Create the missing markers of this folder and its parents. Raises NotADirectory if one of them is a file."""
         missing: list[AzureLocation] = []
         while not location.is_container and not await self._is_marked(location):
             missing += [location] if has_marker(location.names[-1]) else []
@@ -249,7 +252,9 @@ class AzureFlatStorage(AzureStorage):
         return not await self._keys_below(container, 1)
 
     async def _delete_entry(self, location: AzureLocation, *, recursive: bool) -> None:
-        """Delete an entry. Its parent directory remains even if it becomes empty."""
+        """Delete an entry. Markers are created first, so that the parent directories remain even if they become
+        empty.
+        """
         found = await self._find(location)
         if found.is_directory:
             await self._require_deletable(location, recursive=recursive)
@@ -270,8 +275,8 @@ class AzureFlatStorage(AzureStorage):
             return found is not None and found.is_file and bool(await self._keys_below(location, 1))
 
     async def _require_deletable(self, location: AzureLocation, *, recursive: bool) -> None:
-        """Check that an entry can be deleted. Raises DirectoryNotEmpty, or InvalidName if a key below it has a dot
-        segment, which requests cannot contain.
+        """Check that a directory can be deleted. Raises DirectoryNotEmpty, or InvalidName if a key below it has a
+        segment `.` or `..`, which requests cannot contain.
         """
         if not recursive:
             if set(await self._keys_below(location, 2)) - {f"{location.key}/"} or await self._blob_at(location.marker):
@@ -307,7 +312,7 @@ class AzureFlatStorage(AzureStorage):
                 yield Batch(tuple(found), marker or None)
 
     async def _entries(self, location: AzureLocation, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """Yield the entries. Raises NotADirectory, PathNotFound."""
+        """Yield the entries of a folder. Raises NotADirectory, PathNotFound."""
         prefix, is_known = _prefix(location), cursor is not None
         begin, above = ("", list[str]()) if cursor is None else json.loads(cursor)
         async with aclosing(
@@ -333,7 +338,9 @@ class AzureFlatStorage(AzureStorage):
     async def _write(
         self, location: AzureLocation, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
-        """Upload a file in blocks. Uncommitted blocks expire after a week."""
+        """Upload a file, in blocks unless it fits in one. If the upload fails, Azure removes the uncommitted blocks
+        after a week.
+        """
         await self._find_replaced(location, overwrite=overwrite)
         await self._make_folders(location.parent)
         upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
@@ -357,7 +364,7 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(location, total, partial(self._calls.commit, location, names), overwrite=overwrite)
 
     async def _put(self, location: AzureLocation, content: bytes, *, overwrite: bool) -> FileStatus:
-        """Upload a file in one call. The service verifies the digest."""
+        """Upload a file in one call. The service verifies its digest."""
         digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
         async def put(condition: dict[str, str]) -> httpx.Headers:
@@ -366,7 +373,7 @@ class AzureFlatStorage(AzureStorage):
             except AzureFailure as failure:
                 if not failure.is_taken or await self._blob_at(location):
                     raise
-            # Azurite treats an interrupted write's blocks as a blob, except when committing.
+            # Azurite treats the uncommitted blocks of an interrupted upload as an existing blob, except in a commit.
             name = block_name(f"{secrets.token_hex(16)}{0:06d}")
             if content:
                 await self._calls.put_block(location, name, content)
@@ -375,7 +382,9 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(location, len(content), put, overwrite=overwrite)
 
     async def _store(self, location: AzureLocation, total: int, store: Store, *, overwrite: bool) -> FileStatus:
-        """Make a file appear. Raises PathExists, or EntryChanged if other clients interfere repeatedly."""
+        """Create the blob with `store`, on condition that the target is unchanged. Raises PathExists, or EntryChanged
+        if it changes repeatedly.
+        """
         for _ in range(_COMMIT_TRIES):
             condition = write_condition(await self._find_replaced(location, overwrite=overwrite))
             try:
@@ -391,7 +400,7 @@ class AzureFlatStorage(AzureStorage):
         raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
 
     async def _sizes(self, location: AzureLocation) -> Mapping[str, int]:
-        """Return the sizes of a blob's blocks, whether committed or not."""
+        """Return the sizes of all blocks of a blob, committed or not, by block id."""
         query = {"comp": "blocklist", "blocklisttype": "all"}
         with unless_missing():
             root = await _parse_xml((await self._client.read(AzureCall("GET", location.names, query))).body)
@@ -404,9 +413,9 @@ class AzureFlatStorage(AzureStorage):
     async def _send_part(
         self, plan: PartPlan, staged: AzureLocation, index: int, content: AsyncIterator[bytes]
     ) -> None:
-        """Upload a part as a block. When complete, it replaces an earlier block with the same index."""
-        # Uncommitted blocks do not update the modification time, and old blobs are swept. Setting metadata updates the
-        # time.
+        """Upload a part as a block. Once complete, it replaces an earlier block with the same index."""
+        # Uncommitted blocks do not update the modification time, and the orphan sweep deletes old blobs. Setting
+        # metadata updates the time.
         headers = {"x-ms-meta-queryserver": "upload"}
         await self._client.change(AzureCall("PUT", staged.names, {"comp": "metadata"}, headers))
         query = {"comp": "block", "blockid": _part_name(index)}
@@ -420,7 +429,7 @@ class AzureFlatStorage(AzureStorage):
     async def _publish(
         self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
     ) -> FileStatus:
-        """Copy the blob with the reserved name to the file."""
+        """Copy the staged blob to the target, then delete it."""
         async with aclosing(self._content(staged)) as body:
             status = await self._write(location, body, overwrite=overwrite, size_bytes=size_bytes)
         if status.size_bytes != size_bytes:
@@ -430,24 +439,24 @@ class AzureFlatStorage(AzureStorage):
 
 
 def _prefix(location: AzureLocation) -> str:
-    """Return the key prefix of a folder's or container's entries."""
+    """Return the key prefix of the entries in a folder or container."""
     return "" if location.is_container else f"{location.key}/"
 
 
 def _entries(
     location: AzureLocation, prefix: str, items: Sequence[ListedBlob], above: list[str]
 ) -> tuple[list[FileStatus], list[str]]:
-    """Return a page's entries, and the folder markers whose names may still appear as a prefix.
+    """Return the entries of a page, and the names of folder markers that may still appear as a prefix.
 
-    A folder `d` with a marker appears as a blob and, if it has entries, also as the prefix `d/`, possibly several pages
-    later because `d-x` sorts in between. Only names that start with `d` sort in between, so there are few markers to
-    remember.
+    A folder `d` with a marker appears as a blob and, if it has entries, also as the prefix `d/`, which must not be
+    listed again. The prefix may come several pages later, because names such as `d-x` sort in between. All of these
+    start with `d`, so only few markers have to be remembered.
     """
     found: list[FileStatus] = []
     for item in sorted(items, key=lambda item: item.name):
         modified_at = entries.parse_time(item.last_modified)
         if item.name == prefix and not item.is_prefix:
-            # A blob with content is listed. An empty blob is this folder's marker.
+            # A blob with content is listed as a file. An empty blob is just the marker of this folder.
             if item.size_bytes:
                 found.append(entries.blob_status(location.marker.path, item.size_bytes, modified_at, item.etag))
             continue
@@ -469,7 +478,7 @@ def _entries(
 
 
 def block_size(usual: int, announced_bytes: int | None) -> int:
-    """Return a block size that divides the file into at most 50,000 blocks."""
+    """Return a block size with which the file has at most 50,000 blocks, but at most 100 MiB."""
     return max(usual, min(-(-(announced_bytes or 0) // _MAX_BLOCKS), _MAX_BLOCK_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""HTTP client for one storage account, with limited connections and timeouts, and without redirects or cookies."""
+"""The HTTP client for one storage account. It limits connections, has timeouts, and ignores redirects and cookies."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AzureCall:
-    """One request. `names` are the path's unencoded names."""
+    """One request. `names` are the names in the URL path, not percent-encoded."""
 
     method: str
     names: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class AzureCall:
 
 @dataclass(frozen=True, slots=True)
 class AzureAnswer:
-    """A complete response with status 2xx."""
+    """A complete 2xx response."""
 
     status: int
     headers: httpx.Headers
@@ -50,41 +50,49 @@ class AzureAnswer:
 
 
 class AzureClient:
-    """Calls to one account. They raise AzureFailure. Errors from streamed content are passed on unchanged."""
+    """Sends requests to one account. All methods raise AzureFailure. Errors of streamed content are passed on
+    unchanged.
+    """
 
     def __init__(self, account: AzureAccount) -> None:
         self._base = httpx.URL(account.url)
         self._timeouts = account.timeouts
         login = account.credential
-        # Keys and signatures need no login, but an application must obtain tokens.
+        # Account keys and SAS tokens authorize requests directly, but an application must obtain tokens.
         self._authorizer = TokenAuthorizer(login, self._fetch_token) if isinstance(login, ClientCredentials) else login
         self._opening = asyncio.Lock()
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._is_closed = False
 
     async def read(self, call: AzureCall) -> AzureAnswer:
-        """Send a request without side effects, call_with_retries while the account is busy or unavailable."""
+        """Send a request without side effects. It is retried if the account is busy or unavailable."""
         async with self._time_limited(self._timeouts.answer_s):
             return await self._with_retries(lambda: self.send(call))
 
     async def repeat(self, call: AzureCall) -> AzureAnswer:
-        """Send an idempotent change, call_with_retries like `read`."""
+        """Send an idempotent change. It is retried like `read`."""
         async with self._time_limited(self._timeouts.commit_s):
             return await self._with_retries(lambda: self.send(call))
 
     async def change(self, call: AzureCall) -> AzureAnswer:
-        """Send a change only once. Without a response its effect is unknown."""
+        """Send a change, without retries. If there is no response, it is unknown whether the change has taken
+        effect.
+        """
         async with self._time_limited(self._timeouts.commit_s):
             return await self.send(call)
 
     async def send(self, call: AzureCall) -> AzureAnswer:
-        """Like `change`, but without a total timeout, because sending the content may take any time."""
+        """Like `change`, but without a timeout for the whole call, because sending the content may take arbitrarily
+        long.
+        """
         response = await self._begin(call)
         return AzureAnswer(response.status_code, response.headers, await _read_body(response))
 
     @asynccontextmanager
     async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
-        """Yield the start of a response with a large body. Retries like `read` until the first byte."""
+        """Yield a response whose body has not been read yet. Until the headers arrive, the request is retried like
+        `read`.
+        """
         async with self._time_limited(self._timeouts.answer_s):
             response = await self._with_retries(lambda: self._begin(call))
         try:
@@ -118,7 +126,7 @@ class AzureClient:
             raise
 
     async def _begin(self, call: AzureCall) -> httpx.Response:
-        """Send a request and receive the headers of a response with status 2xx."""
+        """Send a request, and return the response without its body. Raises AzureFailure unless the status is 2xx."""
         length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
         headers = {
             **call.headers,
@@ -137,7 +145,7 @@ class AzureClient:
 
     def _url(self, call: AzureCall) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
-            # A proxy could normalize the URL to another entry's URL.
+            # A proxy could normalize the URL, which would then denote another entry.
             raise InvalidPath("The path holds a relative name.")
         path = "/".join(quote(name, safe="") for name in call.names)
         query = urlencode(call.query, quote_via=quote, safe="")
@@ -166,7 +174,7 @@ class AzureClient:
             body = await _read_body(response)
         if not response.is_success:
             status = response.status_code
-            # A wrong secret results in 400 or 401, with a message that contains the tenant's ids.
+            # A wrong secret causes 400 or 401. The message is not used, because it contains ids of the tenant.
             raise AzureFailure(status, "AuthenticationFailed" if 400 <= status < 429 else UNREACHABLE)
         return _json_object(body)
 
@@ -175,7 +183,7 @@ class AzureClient:
             if self._is_closed:
                 raise StorageUnavailable("The store is closed.")
             if self._transport is None:
-                # Runs in a thread, because loading the system's certificates takes tens of milliseconds.
+                # In a thread, because loading the system certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
             return self._transport
@@ -202,8 +210,8 @@ async def _read_body(response: httpx.Response) -> bytes:
 
 
 def _failure(response: httpx.Response, body: bytes) -> AzureFailure:
-    """Return the failure with the error code from the header, or from the body, which is XML for Blob and JSON for
-    DFS.
+    """Convert an error response. The error code is in the header, or else in the body, which is XML for Blob and JSON
+    for DFS.
     """
     code = response.headers.get("x-ms-error-code", "")
     if not code:

@@ -1,4 +1,4 @@
-"""Code shared by flat and hierarchical accounts: paths, entries, and the methods of `Storage`."""
+"""What flat and hierarchical accounts share: paths, entries, and the common methods of `Storage`."""
 
 import re
 import secrets
@@ -24,14 +24,14 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AzureLocation:
-    """A container (`names` has one name) or an entry in a container, but never the root.
+    """The location of a container (`names` has one name) or of an entry in a container; never the root.
 
-    `names` are unescaped. In flat accounts they are a key's segments, which `path` may have to escape.
+    `names` are unescaped. In flat accounts, they are the segments of a key, some of which `path` may have to escape.
     """
 
     names: tuple[str, ...]
     is_blob: bool = False
-    """Whether this denotes a blob even if a folder has the same name."""
+    """Whether this denotes the blob, even if a folder has the same name."""
 
     @property
     def path(self) -> str:
@@ -52,12 +52,12 @@ class AzureLocation:
 
     @property
     def is_marker(self) -> bool:
-        """Whether the blob's key is also its folder's marker key."""
+        """Whether the key ends with a slash, like that of a folder marker."""
         return self.is_blob and not self.names[-1]
 
     @property
     def marker(self) -> "AzureLocation":
-        """The blob whose key is this folder's name followed by a slash."""
+        """The blob whose key is that of this folder followed by a slash."""
         return AzureLocation((*self.names, ""), is_blob=True)
 
     @property
@@ -69,7 +69,7 @@ class AzureLocation:
 
 
 def parse_location(path: str, *, escapes: bool = False) -> AzureLocation | None:
-    """Parse a path; None for the root. Raises InvalidPath, and PathNotFound for an invalid container name."""
+    """Parse a path. Return None for the root. Raises InvalidPath, and PathNotFound for an invalid container name."""
     names = names_of(path, escapes=escapes)
     if not names:
         return None
@@ -80,7 +80,7 @@ def parse_location(path: str, *, escapes: bool = False) -> AzureLocation | None:
 
 
 def parse_file_location(path: str, *, escapes: bool = False) -> AzureLocation:
-    """Parse a file's path. Raises InvalidPath for the root and its direct children, and PathNotFound."""
+    """Parse the path of a file. Raises InvalidPath for the root and for containers, and PathNotFound."""
     location = parse_location(path, escapes=escapes)
     if location is None or location.is_container:
         raise errors.InvalidPath("Files lie in containers.")
@@ -88,12 +88,14 @@ def parse_file_location(path: str, *, escapes: bool = False) -> AzureLocation:
 
 
 def is_container_name(name: str) -> bool:
-    """Return whether a new container can have this name. The account reserves names with `$`."""
+    """Return whether a new container can have this name. Azure reserves names that start with `$`."""
     return _CONTAINER.fullmatch(name) is not None and not name.startswith("$")
 
 
 def staging_location(location: AzureLocation, token: str | None = None) -> AzureLocation:
-    """Return the reserved name that a file has until it is complete. Raises InvalidPath for an invalid token."""
+    """Return the location, with a reserved name, at which a file is staged until it is complete. Raises InvalidPath for
+    an invalid token.
+    """
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
         raise errors.InvalidPath("There is no such staging location.")
@@ -102,7 +104,7 @@ def staging_location(location: AzureLocation, token: str | None = None) -> Azure
 
 DIRECTORY_PERMISSIONS = 0o777
 FILE_PERMISSIONS = 0o666
-"""Modes on accounts without permissions (Contract storage 4)."""
+"""Permissions reported for accounts without permissions (Contract storage 4)."""
 
 _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
@@ -116,7 +118,9 @@ def blob_status(path: str, size_bytes: int, modified_at: datetime | None, etag: 
 
 
 def hierarchical_status(path: str, *, is_directory: bool, size_bytes: int, facts: Mapping[str, str]) -> FileStatus:
-    """Return an entry in a hierarchical account; `facts` has last-modified, etag, owner, group and permissions."""
+    """Return the status of an entry in a hierarchical account. `facts` contains last-modified, etag, owner, group and
+    permissions.
+    """
     permissions, has_acl = permission_bits(facts.get("permissions", ""))
     return FileStatus(
         path,
@@ -132,7 +136,9 @@ def hierarchical_status(path: str, *, is_directory: bool, size_bytes: int, facts
 
 
 def permission_bits(text: str) -> tuple[int, bool]:
-    """Parse `rwxr-x--t+` to bits, and whether there is an access control list. Other texts mean no permissions."""
+    """Parse permissions such as `rwxr-x--t+`. Return the bits, and whether the entry has an ACL (`+`). Strings that are
+    too short mean no permissions.
+    """
     if len(text) < len(_BITS):
         return 0, False
     bits = sum(bit for bit, letter in zip(_BITS, text, strict=False) if letter in "rwxt")
@@ -140,7 +146,7 @@ def permission_bits(text: str) -> tuple[int, bool]:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Parse an HTTP date to UTC; None if it is invalid."""
+    """Parse an HTTP date and return it in UTC, or None if it is invalid."""
     try:
         return parsedate_to_datetime(text).astimezone(UTC)
     except ValueError:
@@ -152,12 +158,12 @@ def plain_tag(etag: str) -> str:
 
 
 def write_condition(old: FileStatus | None) -> dict[str, str]:
-    """Return the condition headers for writing a name that must be free, or must still be the file `old`."""
+    """Return headers that make a write conditional: the name must be free, or must still denote the file `old`."""
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
 async def _check_size(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
-    """Yield the body. Raises VerificationFailed if its size differs from the announced size."""
+    """Yield the chunks of the body. Raises VerificationFailed if its size is not `size_bytes`."""
     seen = 0
     async for piece in body:
         seen += len(piece)
@@ -170,16 +176,16 @@ async def _check_size(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGener
 
 
 class AzureStorage(ABC):
-    """The methods of `Storage` that both kinds of accounts share. One object serves all users.
+    """The methods of `Storage` that both kinds of accounts share. All users share one instance.
 
-    The abstract methods call the service of the account's kind. They raise AzureFailure as well as domain errors.
+    The abstract methods call the service for the kind of account. They raise AzureFailure as well as domain errors.
     """
 
     has_flat_keys = False
-    """Whether paths may have escaped names."""
+    """Whether paths may contain escaped names."""
 
     def __init__(self, account: AzureAccount, client: AzureClient, container_query: Mapping[str, str | int]) -> None:
-        """`container_query` is the query string that addresses a container."""
+        """`container_query` contains the query parameters with which a container is addressed."""
         self._account = account
         self._client = client
         self._container_query = container_query
@@ -191,7 +197,9 @@ class AzureStorage(ABC):
     async def _find_entry(self, location: AzureLocation) -> FileStatus: ...
     @abstractmethod
     async def _find_replaced(self, location: AzureLocation, *, overwrite: bool) -> FileStatus | None:
-        """Return the file that a new file would replace, if any. Raises PathExists."""
+        """Return the file that a new file would replace, or None. Raises PathExists if the entry must not be
+        replaced.
+        """
 
     @abstractmethod
     def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
@@ -219,17 +227,17 @@ class AzureStorage(ABC):
     ) -> None: ...
     @abstractmethod
     async def _complete_parts(self, plan: PartPlan, staged: AzureLocation, parts: Sequence[StoredPart]) -> None:
-        """Join the parts to a file with a reserved name. Can be repeated. Raises VerificationFailed."""
+        """Join the parts into the staged file. Idempotent. Raises VerificationFailed."""
 
     @abstractmethod
     async def _publish(
         self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
     ) -> FileStatus:
-        """Make a complete file appear under its name."""
+        """Move the complete staged file to its target."""
 
     @abstractmethod
     def _reserved_in(self, folder: AzureLocation) -> AsyncGenerator[tuple[str, str]]:
-        """Yield the names and modification times of reserved entries directly in a folder."""
+        """Yield the name and modification time of each reserved entry directly in a folder."""
 
     def _location(self, path: str) -> AzureLocation | None:
         return parse_location(path, escapes=self.has_flat_keys)
@@ -238,7 +246,7 @@ class AzureStorage(ABC):
         return parse_file_location(path, escapes=self.has_flat_keys)
 
     async def _find(self, location: AzureLocation) -> FileStatus:
-        """Return the entry. Raises PathNotFound."""
+        """Return the status of the entry. Raises PathNotFound."""
         if not location.is_container:
             return await self._find_entry(location)
         facts = (await self._client.read(AzureCall("HEAD", location.names, self._container_query))).headers
@@ -264,7 +272,9 @@ class AzureStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """Yield the entries. Folders in flat accounts are ordered by their markers, not by their names."""
+        """Yield the entries. In flat accounts, a folder sorts by the key of its marker or prefix, so listings are not
+        in name order.
+        """
         location = self._location(path)
         found = (
             self._containers(cursor, batch_size) if location is None else self._entries(location, cursor, batch_size)
@@ -308,7 +318,8 @@ class AzureStorage(ABC):
                 async for piece in response.aiter_raw(_PIECE_BYTES):
                     yield piece
         except AzureFailure as failure:
-            # 416 means past the end, also for an empty file. Otherwise the path may not be a file.
+            # 416: the offset is past the end, or the file is empty. With the other statuses, the path may not be a
+            # file.
             if failure.is_missing or failure.status in {400, 409, 416}:
                 await self._require_file(location)
             if failure.status != 416:
@@ -322,7 +333,7 @@ class AzureStorage(ABC):
             return await self._write(location, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """Copy by streaming through this service."""
+        """Copy a file by streaming its bytes through queryserver."""
         source_location, target_location = self._file_location(source), self._file_location(target)
         with azure_errors(source):
             found = await self._require_file(source_location)
@@ -334,7 +345,7 @@ class AzureStorage(ABC):
         return copied
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory. Directly below the root, create a container if the settings allow it."""
+        """Create a directory or, directly below the root, a container if the settings allow it."""
         with azure_errors(path):
             if "/" in path:
                 await self._make_directory(self._file_location(path), permissions)
@@ -342,7 +353,7 @@ class AzureStorage(ABC):
                 await self._make_container(path)
 
     async def _make_container(self, name: str) -> None:
-        """Create a container. Raises PathExists (the root too), PermissionDenied, InvalidName."""
+        """Create a container. Raises PathExists (also for the root), PermissionDenied, InvalidName."""
         if not names_of(name):
             raise errors.PathExists("The root exists.")
         if is_container_name(name):
@@ -396,7 +407,7 @@ class AzureStorage(ABC):
             return await self._publish(staged, location, plan.size_bytes, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        """Yield the parts' bytes. They are first committed under the reserved name so that they can be read."""
+        """Yield the bytes of the joined parts. To be readable, the parts are first committed to the staged file."""
         staged = staging_location(self._file_location(plan.path), staging)
         with azure_errors(plan.path):
             await self._complete(plan, staged, parts)
