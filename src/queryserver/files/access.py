@@ -323,7 +323,7 @@ class AuditDetails:
 
 
 class StorageAudit:
-    """Records one audit event per write, download and failed call."""
+    """Records an audit event for each write, download and denied call."""
 
     def __init__(self, audit: AuditTrail) -> None:
         self._audit = audit

@@ -258,8 +258,8 @@ class TransferSteps:
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
-        """Set the permissions of directories whose source lacks owner permissions. Until now, their entries had to be
-        written.
+        """Set the final permissions of directories whose source denies its owner access. Until now, they had to be
+        writable so that their entries could be created.
         """
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
