@@ -1,7 +1,7 @@
 """Implements `Storage` for flat accounts via the Blob service.
 
 A file is uploaded in a single call, or in blocks that become visible when they are committed. A commit discards all
-other uncommitted blocks of the blob, so the parts of a multipart upload are sent to a separate blob.
+blocks of the blob that it does not list, so the parts of a multipart upload are sent to a separate blob.
 """
 
 import asyncio
