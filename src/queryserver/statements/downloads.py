@@ -1,4 +1,4 @@
-"""Reads complete stored results for downloads. A result can be downloaded repeatedly (Contract editor 8.2)."""
+"""Reads complete stored results for downloads, as often as requested (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor

@@ -63,7 +63,7 @@ _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 # After this time, each page is stored before the next one is fetched, so that another runner can resume after any
-# page. Before, small results stay in the statement record, and several pages share a segment.
+# page. Until then, small results stay in the statement record, and several pages share a segment.
 _STORE_EACH_PAGE_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
@@ -141,7 +141,7 @@ class Execution:
         self._stop.set()
 
     def abandon(self) -> None:
-        """Stop working on a statement that was released to another runner. Nothing more is recorded."""
+        """Stop working on a statement that was left to another runner. Nothing more is recorded."""
         self._record.is_settled = True
         self.stop("")
 

@@ -149,7 +149,7 @@ class WorkForwarder:
             await asyncio.shield(self._delete(request_id))
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice from any instance, including this one. Return False if it does not concern forwarded work."""
+        """Handle a notice from any instance, including this one. Return False if it is not about forwarded work."""
         if kind == RESPONSE:
             if (waiting := self._waiting.get(UUID(subject))) is not None:
                 waiting.set()

@@ -82,7 +82,7 @@ class StatementStatus:
     outcome: tuple[int, str] | None = None
     """`status` and `code` of a statement that ended without a result, otherwise None (Contract editor 3.2)."""
     failure: FailureDetails | None = None
-    """Set together with `outcome`, unless the statement text is long; see `StatementReader.with_failure`."""
+    """Set together with `outcome`, except for long statements; `StatementReader.with_failure` adds it for these."""
     queue_position: int | None = None
     """Position in the queue, starting at 1. Set only on request, while the statement waits for a slot."""
     runs_all: bool = False

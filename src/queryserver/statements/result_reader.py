@@ -78,9 +78,9 @@ class CursorMoves:
         self._writing = 0
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Move the cursor to row `to`. Return False if it is not at `expected`; None moves it from any position.
+        """Move the cursor to row `to` if it is at row `expected`. Return whether it was moved.
 
-        Raises DatabaseUnavailable.
+        If `expected` is None, it is moved from any position. Raises DatabaseUnavailable.
         """
         moved = asyncio.get_running_loop().create_future()
         self._waiting.append(_CursorMove(statement_id, expected, to, moved))

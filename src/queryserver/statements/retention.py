@@ -1,5 +1,6 @@
 """Expires and deletes results, logs, texts, history entries and keys by age (Contract editor 13, platform 12.1, 12.2).
 
+A result is doomed once the table `doomed_results` contains its statement id: its stored bytes must then be deleted.
 The retention times are settings in `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
 """
 

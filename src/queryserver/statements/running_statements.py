@@ -124,12 +124,12 @@ class DataLeases:
         return not self.instance.is_draining and name in self._names
 
     async def can_run(self, connector: Connector) -> bool:
-        """Return whether this process can run the connector's statements. Acquires its data if they are free."""
+        """Return whether this process can run the connector's statements. Acquires the connector's data if possible."""
         name = self.connectors.data_of(connector)
         return not self.instance.is_draining and (name is None or await self.try_acquire(name))
 
     async def try_acquire(self, name: str) -> bool:
-        """Acquire the data if they are free. Return whether this process holds them."""
+        """Acquire the data unless another process holds it. Return whether this process holds it."""
         if self.instance.is_draining:
             return False
         # A server with workers acquires no data. Otherwise it would run statements that workers should run.
