@@ -39,8 +39,8 @@ _TREES = {16: "pginstall", 18: "pginstall18"}
 _PROC = Path("/proc")
 _WORKING_DIRECTORY = Path("/proc/self/cwd")
 
-# The service database accepts connections only over the socket, and the sample database only over loopback. So no
-# statement or connector can log in to the service's tables through the loopback port.
+# Over loopback, only the sample roles can connect, and only to the sample database; the service's roles must use the
+# socket. So no statement or connector can log in to the service's tables through the loopback port.
 _ACCESS_RULES = f"""\
 local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
 host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
@@ -406,8 +406,8 @@ def find_processes(cluster_name: str) -> ClusterProcesses:
 def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
     """Stop the processes of an earlier server: by fast shutdown, then by immediate shutdown, then with SIGKILL.
 
-    Committed data is safe. SIGINT is not sent to child processes, because the checkpointer would treat it as a request
-    to write the shutdown checkpoint.
+    Committed data is safe. SIGINT is sent only to the postmaster, which stops its children; the checkpointer of
+    PostgreSQL 18 would treat it as the request to write the shutdown checkpoint.
     """
     if find_processes(cluster_name).postmasters and _signal_all(cluster_name, signal.SIGINT, wait_s=fast_s):
         return
