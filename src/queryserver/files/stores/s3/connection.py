@@ -462,7 +462,7 @@ def parse_location(path: str) -> ObjectLocation:
     segments = tuple(key_segment(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2))
     location = ObjectLocation(path, names[0], segments, is_object=is_escaped_file(names[-1]))
     if len(location.key.encode()) > MAX_KEY_BYTES:
-        raise errors.InvalidPath(f"An object key has at limit {MAX_KEY_BYTES} bytes.")
+        raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
     if not BUCKET_NAME.fullmatch(names[0]):
         raise errors.PathNotFound(f"{label(path)} does not exist.")
     return location
