@@ -23,7 +23,7 @@ _RECIPE = RECIPES / "azurite_blob"
 
 @contextmanager
 def azurite_server() -> Generator[HttpAddress]:
-    """Start Azurite 3.37, without data, with only the Blob service."""
+    """Start Azurite 3.37 with empty storage and only the Blob service."""
     node = program(_ENGINE, "node")
     azurite = azurite_program()
     address = HttpAddress("127.0.0.1", free_port())

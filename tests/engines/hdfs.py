@@ -1,4 +1,4 @@
-"""HDFS: a NameNode and a DataNode without previous data, each in a separate JVM.
+"""HDFS: a NameNode and a DataNode with empty storage, each in a separate JVM.
 
 Users: `hdfs` is the superuser; `svc` may impersonate any user (`doas`); `alice` and `bob` own their home directories.
 The trash is kept for an hour.

@@ -31,8 +31,8 @@ GRANT ALL ON users.* TO private@'%';
 
 @contextmanager
 def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
-    """Start MariaDB without previous data, with a database `users`, an administrator, and a user `private` who may log
-    in only over TLS.
+    """Start MariaDB with an empty data directory, a database `users`, an administrator, and a user `private` who may
+    log in only over TLS.
 
     Without a certificate the server offers no TLS. It has its own directory for temporary tables, because a server that
     starts deletes all files for temporary tables, including those of another server that is just being installed.

@@ -1,4 +1,4 @@
-"""Real servers for the tests, started on free loopback ports without previous data, and stopped by their own PID."""
+"""Real servers for the tests. They start on free loopback ports with empty data directories, and are stopped by PID."""
 
 import os
 import pwd

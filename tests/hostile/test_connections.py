@@ -76,7 +76,7 @@ class LocalServer:
     async def connection(
         self, *, tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Open a client connection."""
+        """Open a client connection, with TLS if a context is given."""
         name = "localhost" if tls else None
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name)
         try:
