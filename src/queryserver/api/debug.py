@@ -14,7 +14,7 @@ router = PathGroup("health", prefix="")
 
 @router.get("/desktop/debug/is_alive", response_class=Response, responses=contents("text/plain"))
 async def is_alive() -> Response:
-    """Return 200 as long as the process runs. Nothing else is checked. Spec §1, Contract platform 9.1."""
+    """Return 200 as long as the process runs. Dependencies are not checked. Spec §1, Contract platform 9.1."""
     return Response(b"", media_type="text/plain")
 
 
@@ -22,7 +22,7 @@ async def is_alive() -> Response:
     "/desktop/debug/is_ready", response_model=wire.ReadyResponse, responses={503: {"model": wire.NotReadyResponse}}
 )
 async def is_ready(readiness: ReadinessDep) -> Response:
-    """Return 200 if everything that the service needs is reachable, otherwise 503. Contract platform 9.2."""
+    """Return 200 if everything that the service depends on is available, otherwise 503. Contract platform 9.2."""
     checks = await readiness.checks()
     broker = checks["broker"]
     shown = wire.HealthChecks(
@@ -41,7 +41,7 @@ async def is_ready(readiness: ReadinessDep) -> Response:
 
 @router.get("/metrics", response_class=Response, responses=contents("text/plain") | failures(403, 404))
 async def get_metrics(request: Request, settings: SettingsDep, page: MetricsPageDep) -> Response:
-    """Return the metrics. The call must come from an allowed network or have the metrics token.
+    """Return the metrics. The call must come from an allowed network or contain the metrics token.
 
     Contract platform 9.3.
     """

@@ -156,7 +156,7 @@ def describe(app: FastAPI) -> None:
     "/api/schema", response_class=Response, responses=contents("application/json", "application/yaml", words=PAGE)
 )
 async def get_schema(request: Request, _client: ClientDep) -> Response:
-    """Return this OpenAPI 3.1 document as JSON; as YAML with `format=yaml`, or if `Accept` names YAML."""
+    """Return this OpenAPI 3.1 document as JSON, or as YAML if `format=yaml` is sent or `Accept` contains `yaml`."""
     wanted = request.query_params.get("format")
     if wanted not in {None, "json", "yaml"}:
         raise InvalidParameter("format must be json or yaml.")
@@ -179,7 +179,7 @@ async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     "/api/swagger", name="get_swagger_page", response_class=Response, responses=contents("text/html", words=PAGE)
 )
 async def get_docs_page(request: Request, _client: ClientDep) -> Response:
-    """Return the API reference as a page. All its scripts and styles come from this server."""
+    """Return the API reference as a web page. All its scripts and styles come from this server."""
     return await _page_response(request, "docs.html")
 
 

@@ -25,7 +25,7 @@ router = PathGroup("admin")
 
 @router.get("/check_config", response_model=wire.CheckConfigResponse)
 async def check_config(_user: Admin, _: NoFields, check: ConfigurationCheckDep) -> Response:
-    """Return the findings of `queryserver config check` within 30 seconds, without checks that change anything."""
+    """Return the findings of `queryserver config check` within 30 seconds. Checks that change something are skipped."""
     report = await check.report()
     return json_response(
         wire.CheckConfigResponse(
@@ -52,7 +52,7 @@ async def get_server_logs(
 
 @router.get("/logs/download", response_class=Response, responses=contents("application/zip") | failures(404))
 async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -> Response:
-    """Return the last MiB of the server log as a ZIP file."""
+    """Return the last MiB of the server log in a ZIP file."""
     name, content = await logs.archive()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, 200, headers, "application/zip")
@@ -93,7 +93,7 @@ async def list_statements(
     request: Annotated[requests.StatementListParameters, fields(requests.StatementListParameters)],
     statements: StatementAdministrationDep,
 ) -> Response:
-    """List the statements of all users without their texts, newest first; by default waiting and running ones."""
+    """List statements of all users without their SQL, newest first; by default, only waiting and running statements."""
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
     return json_response(
@@ -107,7 +107,7 @@ async def list_statements(
 async def show_statement(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep
 ) -> Response:
-    """Return a statement of any user with its text. The access is recorded as an audit event."""
+    """Return a statement of any user, including its SQL. The access is recorded as an audit event."""
     found = await statements.details(parse_operation_id(operation_id), by=user.username)
     return json_response(
         model_from(
@@ -125,7 +125,7 @@ async def show_statement(
 async def cancel_statement_of_user(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep, settings: SettingsDep
 ) -> Response:
-    """Cancel a statement of any user, and wait up to `editor.cancel_wait_s` for its end.
+    """Cancel a statement of any user on the engine, and wait up to `editor.cancel_wait_s` seconds for its end.
 
     The call has no effect on a statement that has ended.
     """

@@ -54,7 +54,7 @@ async def new_connector(
     request: Annotated[requests.NewConnectorRequest, fields(requests.NewConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Return a connector type with its default settings and the submitted values. Nothing is stored or tested."""
+    """Return a connector type with its default settings and the submitted values. Stores and tests nothing."""
     found = await connectors.template(dialect, interface, submitted_connector(request.connector))
     return json_response(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
@@ -97,7 +97,7 @@ async def delete_connector(
 
 @router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
 async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """Add missing example connectors, and update those that this call added and that were not edited since."""
+    """Add missing example connectors. Update those that an earlier call added and that have not been edited since."""
     done = await connectors.install_examples(user)
     return json_response(
         wire.ConnectorExamplesResponse(
@@ -116,7 +116,7 @@ async def test_connector(
     request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
     connection_tests: ConnectionTestsDep,
 ) -> Response:
-    """Test a connection with the submitted settings, or with those stored under the id. Nothing is stored."""
+    """Test a connection with the submitted settings, or with the settings stored under the id. Stores nothing."""
     outcome = await connection_tests.test(user, submitted_connector(request.connector))
     return json_response(
         model_from(

@@ -27,7 +27,7 @@ optimizer = PathGroup("optimizer")
     "/api/v1/get_namespaces/{interface:interface}", name="get_namespaces", response_model=wire.NamespacesResponse
 )
 async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """Return the only namespace with its compute. The key in the response is the interface in the path."""
+    """Return the only namespace and its compute. The key in the response is the interface in the path."""
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
     return json_response(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
 
@@ -59,7 +59,7 @@ async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> 
 
 @router.get("/api/v1/banners", response_model=wire.BannersResponse)
 async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
-    """Return the text of `desktop.custom.banner_top_html`, limited to harmless HTML tags. Needs no credentials."""
+    """Return the setting `desktop.custom.banner_top_html` with only harmless HTML tags. Needs no credentials."""
     return json_response(wire.BannersResponse(system=None, configured=banner, status=0))
 
 

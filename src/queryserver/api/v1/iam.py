@@ -29,7 +29,7 @@ async def find_users(
     users: UsersDep,
     threads: ThreadsDep,
 ) -> Response:
-    """List users, filtered by name, groups and state; all of them, or one page. Contract platform 6.1."""
+    """List users, optionally filtered by name, groups and state: all of them or one page. Contract platform 6.1."""
     count, page = await users.matching(
         username=request.username or None,
         groups=request.groups,
@@ -58,7 +58,7 @@ async def autocomplete_users(
     request: Annotated[requests.UserAutocompleteParameters, fields(requests.UserAutocompleteParameters)],
     users: UsersDep,
 ) -> Response:
-    """List the active users and the groups whose names contain a text. Contract platform 6.3."""
+    """List the active users and the groups whose names contain `filter`. Contract platform 6.3."""
     found, groups = await users.completions(
         user,
         request.filter,

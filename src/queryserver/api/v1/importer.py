@@ -204,7 +204,7 @@ def _dialect(
 async def upload_import_file(
     http: Request, user: ImporterUser, uploads: ImportUploadsDep, streams: StreamsDep, metrics: MetricsDep
 ) -> Response:
-    """Store a file for its owner. It expires a day after its last use. Spec §4, Contract importer 3."""
+    """Upload a file for the caller's imports. It expires a day after its last use. Spec §4, Contract importer 3."""
     content_type = bodies.multipart_type(http)
     if content_type is None:
         raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
@@ -282,7 +282,7 @@ async def guess_file_header(
     sources: ImportSourcesDep,
     previews: PreviewsDep,
 ) -> Response:
-    """Detect whether the first row has column names; false if this is ambiguous. Spec §4, Contract importer 5, 11."""
+    """Detect whether the first row contains column names; false if unclear. Spec §4, Contract importer 5, 11."""
     reading = _reading_options(request)
     file = await _file(sources, user, request)
     found = await while_connected(http, previews.header(user.id, file, reading))
@@ -367,7 +367,7 @@ async def create_table(
     request: Annotated[requests.CreateTableRequest, _fields(requests.CreateTableRequest)],
     tables: TableCreationsDep,
 ) -> Response:
-    """Start an import, and respond once it is recorded. check_status returns its progress. Contract importer 13."""
+    """Start an import. The response is sent once it is recorded; check_status reports its end. Contract importer 13."""
     key = requests.idempotency_key(http.headers.get("idempotency-key"))
     created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status

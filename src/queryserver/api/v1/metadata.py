@@ -36,7 +36,7 @@ async def search_metadata(
     search: MetadataSearchDep,
     threads: ThreadsDep,
 ) -> Response:
-    """Search all sources, and return the matches with the best ones first. Contract platform 8.1."""
+    """Search the sources and return the matches, best matches first. Contract platform 8.1."""
     visible = connectors.visible(user)
     sources, dialects = _sources(request.sources, _DIALECTS | {one.dialect for one in visible})
     parameters = SearchParameters(

@@ -73,7 +73,7 @@ async def revoke_token(
     form: Annotated[Mapping[str, Any], unchecked_fields(requests.RevokeTokenRequest)],
     tokens: TokensDep,
 ) -> Response:
-    """End the login of a token, or with `all` every login of its user. Contract platform 3.6."""
+    """End the login to which a token belongs, or all logins of its user if `all` is set. Contract platform 3.6."""
     read = TokenFields(form)
     everything = read.flag("all")
     revoked = [read.text(name) for name in ("token", "refresh") if name in form]
@@ -139,7 +139,7 @@ async def revoke_api_token(
     request: Annotated[requests.ApiTokenIdRequest, fields(requests.ApiTokenIdRequest)],
     api_tokens: ApiTokensDep,
 ) -> Response:
-    """Revoke an API token of the caller; administrators can revoke any. Revoking it again has no effect."""
+    """Revoke an API token of the caller; administrators can revoke any token. Repeating the call has no effect."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
     return json_response(wire.ApiTokenResponse(status=0, token=_token_body(ended)))

@@ -45,7 +45,7 @@ async def follow_events(
     streams: StreamsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Stream the status, progress, log and end of a statement as server-sent events. Contract editor 8.1."""
+    """Stream the status changes, progress, log and end of a statement as server-sent events. Contract editor 8.1."""
     status = await reader.status(user, parse_operation_id(operation_id))
     resumed = http.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else request.log_from * _IDS_PER_LINE)

@@ -137,7 +137,7 @@ async def autocomplete_databases(
 async def autocomplete_tables(
     database: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep, threads: ThreadsDep
 ) -> Response:
-    """List the tables and views of a database; with `operation`, list functions or describe one.
+    """List the tables and views of a database. If `operation` is set, list functions or describe a function.
 
     Contract editor 10.1, 10.2.
     """
@@ -289,7 +289,7 @@ async def describe_table(
 async def describe_column_statistics(
     database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Return the statistics of a column that the engine already has. Contract editor 10.4."""
+    """Return the statistics that the engine has already computed for a column. Contract editor 10.4."""
     found = await browser.statistics(_description_source(user, request), database, table, column)
     return json_response(_column_description(found))
 
@@ -302,7 +302,7 @@ def _description_source(user: User, request: DescribeRequest) -> LookupSource:
 async def sample_table(
     database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """Return at most 100 rows, immediately or as an operation; or test the connection.
+    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
 
     Spec §4, Contract editor 10.3.
     """
@@ -317,7 +317,7 @@ async def sample_table(
 async def sample_column(
     database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """Return at most 100 rows, immediately or as an operation; or test the connection.
+    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
 
     Spec §4, Contract editor 10.3.
     """
@@ -335,7 +335,7 @@ async def sample_nested(
     request: _SampleRequest,
     sampling: SamplingDep,
 ) -> Response:
-    """Return at most 100 rows, immediately or as an operation; or test the connection.
+    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
 
     Spec §4, Contract editor 10.3.
     """

@@ -172,9 +172,9 @@ async def fetch_result_data(
 ) -> Response:
     """Return the next rows of a result, or the rows from `start_row`.
 
-    Clients that read numbers as 64-bit floating point, such as JavaScript, lose digits of integers beyond 2^53.
-    With `big_numbers=text`, these columns are returned as text, and `meta` marks them. Spec §4, Contract editor
-    6.1.
+    Clients that parse numbers as 64-bit floating point, such as JavaScript, lose digits of integers beyond 2^53.
+    With `big_numbers=text`, columns with such integers contain strings, and `meta` marks them. Spec §4, Contract
+    editor 6.1.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
     operation_id = await requested_operation_id(reader.access, user, request)
@@ -232,7 +232,7 @@ async def fetch_result_size(
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
-    """Return the number of rows and bytes of a result after its statement has ended. Contract editor 6.2."""
+    """Return the number of rows and bytes of a result once its statement has ended. Contract editor 6.2."""
     operation_id = await requested_operation_id(reader.access, user, request)
     status, _, size_bytes = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
@@ -261,7 +261,7 @@ async def download_result(
     streams: StreamsDep,
     threads: ThreadsDep,
 ) -> Response:
-    """Stream the stored rows as a file in one of seven formats; with `Range`, a part of the file.
+    """Stream the stored rows as a file in one of seven formats, or the part of the file that `Range` requests.
 
     Contract editor 8.2.
     """

@@ -76,10 +76,10 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 @router.post("/notebook/api/execute", include_in_schema=False)
 @router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409, 501))
 async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record a statement, or with `run_all` a script, and start it.
+    """Record and start a statement, or a whole script if `run_all` is set.
 
-    By default the response does not wait for the end of the statement. With `wait`, it is sent when the statement
-    ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
+    By default, the response does not wait for the end of the statement. If `wait` is set, the response is sent when the
+    statement ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
     """
     return await execution.run(user, request, None)
 
@@ -90,10 +90,10 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
     "/api/v1/query/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501)
 )
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record a statement, or with `run_all` a script, and start it.
+    """Record and start a statement, or a whole script if `run_all` is set.
 
-    By default the response does not wait for the end of the statement. With `wait`, it is sent when the statement
-    ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
+    By default, the response does not wait for the end of the statement. If `wait` is set, the response is sent when the
+    statement ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
     """
     return await execution.run(user, request, dialect)
 
@@ -106,7 +106,7 @@ async def cancel_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Cancel a statement at its engine, and wait up to `editor.cancel_wait_s` for confirmation. Contract editor 7.2."""
+    """Cancel a statement on the engine. Waits up to `editor.cancel_wait_s` for confirmation. Contract editor 7.2."""
     operation_id = await requested_operation_id(access, user, request)
     status = await control.cancel(user, operation_id)
     return json_response(
@@ -122,7 +122,7 @@ async def close_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Delete the result of a statement; cancel the statement if it has not ended. Its log and history entry remain.
+    """Delete the result of a statement, or cancel the statement if it has not ended. Log and history entry are kept.
 
     Contract editor 7.3.
     """

@@ -45,7 +45,7 @@ async def check_status(
 ) -> Response:
     """Return the status of a statement.
 
-    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
+    If `wait` is set, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
     4.2.
     """
     operation_id = await requested_operation_id(reader.access, user, request)

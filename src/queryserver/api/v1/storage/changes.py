@@ -62,7 +62,7 @@ _DELETION = CONTINUES | _CHANGE
 async def make_directory(
     caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Create a directory, given by its full path or by a parent directory and a name. Spec §4, Contract storage 6."""
+    """Create a directory, given by its path, or by a parent directory and a name. Spec §4, Contract storage 6."""
     return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
 
 
@@ -76,7 +76,7 @@ async def create_directory(
 
 @router.post("/touch", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
 async def touch(caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep) -> Response:
-    """Create an empty file, given by its full path or by a directory and a name. Spec §4, Contract storage 6."""
+    """Create an empty file, given by its path, or by a directory and a name. Spec §4, Contract storage 6."""
     return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
 
 
@@ -124,7 +124,7 @@ async def save_file(
 async def chmod(
     caller: FilesWriter, request: _ChmodRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
 ) -> Response:
-    """Set the permissions of an entry, or of a whole tree. Contract storage 6."""
+    """Set the permissions of an entry or of a whole directory tree. Contract storage 6."""
     permissions = request.permissions()
 
     async def change(text: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ async def chmod(
 async def chown(
     caller: FilesWriter, request: _ChownRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
 ) -> Response:
-    """Set the owner, the group, or both, of an entry or a whole tree. Contract storage 6."""
+    """Set the owner, the group or both of an entry or of a whole directory tree. Contract storage 6."""
     owner, group = request.chosen()
 
     async def change(text: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ async def remove_tree(
     deletions: DeletionsDep,
     operations: LongOperationsDep,
 ) -> Response:
-    """Delete entries, or move them to the trash if the store has a trash. Spec §4, Contract storage 7.7."""
+    """Delete entries, or move them to the trash if the store has one. Spec §4, Contract storage 7.7."""
 
     async def each(text: str) -> dict[str, Any]:
         path = stores.path(text)
@@ -246,7 +246,7 @@ async def purge_trash(
     stores: StoresDep,
     trash: TrashDep,
 ) -> Response:
-    """Delete all entries of the caller's trash permanently. Spec §4, Contract storage 8."""
+    """Permanently delete all entries in the caller's trash. Spec §4, Contract storage 8."""
     path = stores.path(request.path) if request.path else stores.default_home(caller)
     root, purged = await trash.purge(caller, path)
     return json_response(wire.PurgeResponse(status=0, path=str(root), purged=purged))
@@ -310,7 +310,7 @@ async def rename(
     request: Annotated[requests.RenameRequest, storage_fields(requests.RenameRequest)],
     transfers: TransfersDep,
 ) -> Response:
-    """Rename an entry in its directory, or to a full path in the same store. Spec §4, Contract storage 7.2."""
+    """Rename an entry within its directory, or to a full path in the same store. Spec §4, Contract storage 7.2."""
     transfer = TransferRequest(TransferKind.RENAME, request.src_path, request.dest_path, overwrite=request.overwrite)
     return await transfers.transfer(caller, transfer, request.wait)
 
@@ -318,7 +318,7 @@ async def rename(
 @router.post("/move", response_model=wire.TransferResponse | wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 @router.post("/move/bulk", name="move_bulk", response_model=wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 async def move(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
-    """Move entries into a directory, or one entry to a new path, also across stores. Spec §4, Contract storage 7.3."""
+    """Move entries into a directory, or one entry to a new path, even between stores. Spec §4, Contract storage 7.3."""
     return await transfers.transfer_items(caller, TransferKind.MOVE, request, is_bulk=is_bulk)
 
 
@@ -327,5 +327,5 @@ async def move(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, tran
 )
 @router.post("/copy/bulk", name="copy_bulk", response_model=wire.BulkResponse, responses=_TRANSFER_RESPONSES)
 async def copy(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
-    """Copy entries with their content. On Ozone, the response lists skipped files. Spec §4, Contract storage 7.3."""
+    """Copy entries and their contents. On Ozone, the response lists skipped files. Spec §4, Contract storage 7.3."""
     return await transfers.transfer_items(caller, TransferKind.COPY, request, is_bulk=is_bulk)

@@ -78,7 +78,7 @@ async def upload_file(
     uploads: FileUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Store a file atomically: it appears under its name once it is complete. Spec §4, Contract storage 9.1."""
+    """Upload a file atomically: it appears under its name only once it is complete. Spec §4, Contract storage 9.1."""
     with admission.admitted(caller, body.announced_bytes) as slot:
         request, name = await body.start()
         file = FileUpload(
@@ -121,7 +121,7 @@ async def upload_part(
     uploads: PartUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Store a part of a file. Sending the same part again changes nothing. Contract storage 9.2."""
+    """Upload a part of a file. Sending the same part again has no effect. Contract storage 9.2."""
     with admission.admitted(caller) as slot:
         request, _ = await body.start()
         part = _part(stores, request)
@@ -148,7 +148,7 @@ async def upload_part(
 
 @router.get("/upload/chunks", response_model=wire.UploadStateResponse, responses=failures(403, 404))
 async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
-    """Return which parts have arrived, on any server and after any restart. Contract storage 9.2."""
+    """Return which parts have arrived; the same on every server and after restarts. Contract storage 9.2."""
     upload = await uploads.state(caller, request.qquuid)
     return json_response(
         wire.UploadStateResponse(
@@ -181,7 +181,7 @@ async def complete_upload(
     uploads: PartUploadsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Join the parts to the file. Repeated calls return the same response. Contract storage 9.2."""
+    """Assemble the file from its parts. Repeated calls return the same response. Contract storage 9.2."""
     completion = CompletionRequest(
         directory=None if request.dest is None else stores.path(request.dest, parameter="dest"),
         file_name=request.qqfilename,

@@ -27,7 +27,7 @@ async def list_schedules(
     request: Annotated[requests.ScheduleListParameters, fields(requests.ScheduleListParameters)],
     schedules: SchedulesDep,
 ) -> Response:
-    """List schedules by name, even if no process is running them."""
+    """List schedules, sorted by name. The call also works if no process runs the schedules."""
     count, found = await schedules.page(
         enabled=request.enabled, owner=request.owner, page=request.page, limit=request.limit
     )
@@ -88,7 +88,7 @@ async def delete_schedule(
     request: Annotated[requests.ScheduleIdRequest, fields(requests.ScheduleIdRequest)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Delete a schedule. Runs that have started continue."""
+    """Delete a schedule. Runs that have already started continue."""
     schedule_id = request.schedule.id
     await schedules.delete(Author(user.username), schedule_id)
     return json_response(wire.ScheduleDeleteResponse(id=schedule_id, status=0))
@@ -100,7 +100,7 @@ async def run_schedule(
     request: Annotated[requests.ScheduleIdRequest, fields(requests.ScheduleIdRequest)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Fire a schedule once, now, regardless of its times."""
+    """Fire a schedule once immediately, regardless of its times."""
     schedule_id = request.schedule.id
     await _require_scope(user, schedules, {}, schedule_id)
     fire_id = await schedules.run(Author(user.username), schedule_id)

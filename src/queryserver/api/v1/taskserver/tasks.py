@@ -21,7 +21,7 @@ storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
 
 @router.get("/status", response_model=wire.TaskServerStatus)
 async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> Response:
-    """Return the state of the task server and its workers. The call also works if the task server is off."""
+    """Return the state of the task server and its workers. The call also works if the task server is disabled."""
     found = await tasks.status()
     workers = [_worker(one) for one in found.workers]
     return json_response(model_from(wire.TaskServerStatus, found, workers=workers, status=0))
@@ -34,7 +34,7 @@ async def list_tasks(
     tasks: EnabledTasksDep,
     request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
 ) -> Response:
-    """List tasks and statement jobs, newest first. Statement texts are not included."""
+    """List tasks and statement jobs, newest first, without the SQL of the statements."""
     chosen = TaskFilter(request.state, request.name)
     page, count = await tasks.page(chosen, page=request.page, limit=request.limit)
     return json_response(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
@@ -58,7 +58,7 @@ async def submit_task(
     tasks: EnabledTasksDep,
     request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)],
 ) -> Response:
-    """Submit a task, which the next free worker runs."""
+    """Submit a task. The next free worker runs it."""
     return _task_response(await tasks.submit(user, request.name, request.params))
 
 
@@ -77,7 +77,7 @@ async def cancel_task(
 async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_space: UploadSpaceDep) -> Response:
     """Return the number of bytes that the caller may still upload; -1 if there is no limit. Contract storage 9.3.
 
-    The call also works without a task server.
+    The call also works if the task server is disabled.
     """
     space = await upload_space.available(caller.user)
     return json_response(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
