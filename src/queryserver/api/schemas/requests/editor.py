@@ -133,7 +133,7 @@ class NotebookSession(Fields):
 
 
 class NotebookFields(Fields):
-    """The notebook of a snippet."""
+    """The notebook that contains a snippet."""
 
     type: Text | None = None
     uuid: OptionalText = None
@@ -406,7 +406,7 @@ class CheckStatusRequest(OperationRequest):
 
 
 class ResultRequest(OperationRequest):
-    """Fields of the calls for a result."""
+    """Fields of all calls that read a result."""
 
     statement_id: StatementIdField = None
 
@@ -520,7 +520,7 @@ class SessionRequest(Fields):
 
 
 class CloseSessionRequest(Fields):
-    """Fields of close_session (Contract editor 9.2). Without an id, the sessions of `session.type` are closed."""
+    """Fields of close_session (Contract editor 9.2). If there is no id, all sessions of `session.type` are closed."""
 
     model_config = any_of(
         requires_text("session", "type"), requires("session", type="object", **requires("id", type="integer"))

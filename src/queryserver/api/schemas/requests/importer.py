@@ -186,7 +186,7 @@ def _named(value: str) -> str:
 
 
 class ImportColumn(Fields):
-    """A column of the table. Omitted members are those of the preview."""
+    """A column of the table. Omitted members are taken from the preview."""
 
     source: TextOrInteger = Field(description="Position of the column in the file, from 1, or its name in the preview.")
     name: Text | None = None

@@ -116,7 +116,7 @@ class ConnectorFields(Fields):
 
 
 class ConnectorIdFields(Fields):
-    """A connector, of which only the id is used."""
+    """A connector; only its id is used."""
 
     id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
 

@@ -70,7 +70,7 @@ class NotifyFields(Fields):
 
 
 class ScheduleFields(Fields):
-    """A schedule from an administrator. In an update, omitted members stay unchanged, and null removes a member."""
+    """A schedule as sent by an administrator. In an update, omitted members are kept, and null removes a member."""
 
     id: Annotated[int, Integer(1)] | None = Field(
         default=None, description="Number of the schedule; omitted for new schedules."
@@ -131,7 +131,7 @@ class ScheduleRequest(Fields):
 
 
 class ScheduleIdFields(Fields):
-    """A schedule, of which only the id is used."""
+    """A schedule; only its id is used."""
 
     id: Annotated[int, Integer(1)] = Field(description="Number of the schedule.")
 

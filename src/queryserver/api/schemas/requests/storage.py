@@ -189,7 +189,7 @@ def _other_owner(name: str) -> dict[str, Any]:
 
 
 class DeleteRequest(PathsRequest):
-    """Fields of rmtree, delete and delete/bulk. Without `skip_trash` the store decides."""
+    """Fields of rmtree, delete and delete/bulk. By default, entries are moved to the trash if the store has one."""
 
     skip_trash: Flag | None = None
     wait: Annotated[int, Integer(0, MAX_WAIT_S)] | None = None
@@ -286,7 +286,10 @@ _FROM = ("src_path", "source_path")
 
 
 class RenameRequest(StorageFields):
-    """Fields of rename. After `wait` seconds the response is sent and the work continues; without it, at the end."""
+    """Fields of rename. If the work has not ended after `wait` seconds, the response is 202 and the work continues.
+
+    By default, the response is sent at the end of the work.
+    """
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
 
@@ -392,7 +395,7 @@ class UploadRequest(StorageFields):
 
 
 class UploadPartRequest(UploadRequest):
-    """Fields of one part. `qqtotalparts` 0: the part is the whole file."""
+    """Fields of one part. If `qqtotalparts` is 0, the part is the whole file."""
 
     qquuid: ClientUuid
     qqpartindex: Count = 0
