@@ -1,7 +1,7 @@
 """Reads Phoenix's metadata and loads its tables.
 
-Columns come from the Query Server and everything else from SYSTEM tables, because SYSTEM.CATALOG lacks the columns that
-a view inherits from its table. Only the driver adds these columns.
+Columns come from the Query Server, everything else from SYSTEM tables. SYSTEM.CATALOG lacks the columns that a view
+inherits from its table; only the driver adds them.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ class PhoenixTimeouts:
 
     connect_s: float = 10.0
     answer_s: float = 30.0  # for calls that do not wait for the database
-    stop_s: float = 5.0  # for each stop or close call
+    stop_s: float = 5.0  # for each cancel or close call
     beat_s: float = 20.0  # interval between heartbeats; the server drops connections after ten minutes of silence
     silence_s: float = 60.0  # the connection is lost after this time without a response to heartbeats
 
@@ -54,7 +54,7 @@ class PhoenixAddress(HttpServer):
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """Choose a session's login; None if the server requires no login. Raises CredentialsRequired."""
+        """Return the login for a session; None if the server requires no login. Raises CredentialsRequired."""
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
@@ -65,7 +65,7 @@ class PhoenixAddress(HttpServer):
 
 
 async def negotiate(host: str) -> str:
-    """Create the SPNEGO token for the service HTTP at `host` from this process's Kerberos ticket.
+    """Create an SPNEGO token for the service HTTP at `host` from this process's Kerberos ticket.
 
     Raises CredentialsRequired if the package, the ticket or the service is missing, or on a timeout.
     """
@@ -100,7 +100,7 @@ _KEEP_ALIVE = (
 
 @dataclass(slots=True)
 class Route:
-    """Identifies the server that holds an Avatica connection and must receive all its requests.
+    """Identifies the server that holds an Avatica connection and must receive all requests for it.
 
     `cookies` come from a proxy that forwards requests to one of several servers.
     """
@@ -128,9 +128,8 @@ class PhoenixClient:
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
         """Send a request and return the response body.
 
-        With `within_s=None` there is no time limit, and the caller must detect a dead server in another way.
-
-        Raises TimeoutError, HttpRefusal, httpx.TransportError, RowTooLarge, EngineUnavailable (closed).
+        If `within_s` is None, there is no time limit, and the caller must detect a dead server in another way. Raises
+        TimeoutError, HttpRefusal, httpx.TransportError, RowTooLarge, EngineUnavailable (closed).
         """
         async with self._opening:
             if self._is_closed:
@@ -139,7 +138,7 @@ class PhoenixClient:
                 verify: ssl.SSLContext | bool = False
                 if self._address.is_tls:
                     validate, ca = self._address.ssl_validate, self._address.ssl_ca
-                    # This runs in a thread because loading the system certificates takes tens of milliseconds.
+                    # In a thread, because loading the system certificates takes tens of milliseconds.
                     verify = await asyncio.to_thread(client_tls, self._address.host, validate=validate, ca=ca)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(
@@ -204,11 +203,11 @@ ResultT = TypeVar("ResultT")
 
 
 class EventOccurred(Exception):
-    """The event occurred before the exchange's result arrived."""
+    """The event occurred before the exchange completed."""
 
 
 async def wait_unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
-    """Wait for the exchange's result. Raises EventOccurred if it is still missing `grace_s` after the event."""
+    """Wait for the exchange's result. Raises EventOccurred if there is none within `grace_s` after the event."""
     request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
     try:
         await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +231,7 @@ class PhoenixConnection:
         self, http: PhoenixClient, route: Route, timeouts: PhoenixTimeouts, properties: Mapping[str, str]
     ) -> None:
         self.id = str(uuid4())
-        self.schema = ""  # the schema selected by the engine for the session
+        self.schema = ""  # the schema that the engine selected for the session
         self._http = http
         self._route = route
         self._timeouts = timeouts
@@ -250,7 +249,7 @@ class PhoenixConnection:
         return self._lost is not None
 
     async def open(self) -> None:
-        """Open the connection at the server. Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
+        """Open the connection on the server. Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
         await self._open_at_server()
         self._beat = asyncio.create_task(self._send_heartbeats(), name="heartbeats")
 
@@ -268,9 +267,9 @@ class PhoenixConnection:
         return (await self._call(protocol.Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
 
     async def stop(self) -> bool:
-        """Stop all work for the connection by closing it. The next statement reopens it in the same schema.
+        """Cancel all work on the connection by closing it. The next statement reopens it in the same schema.
 
-        Closing only the statement would not stop a statement that the server has not yet begun. Settings made by
+        Closing only the statement would not cancel a statement that the server has not started yet. Settings made by
         `ALTER SESSION` are lost. Returns False if the server does not confirm; the connection is then lost.
         """
         self._is_stopped, limit_s = True, self._timeouts.stop_s
@@ -286,7 +285,7 @@ class PhoenixConnection:
         return True
 
     async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.ExecuteResult:
-        """Run a statement until its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
+        """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         # -1 means no row limit; `rows` is the size of the first frame.
         body += protocol.number(5, -1) + protocol.number(6, rows)
@@ -304,7 +303,7 @@ class PhoenixConnection:
         return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).octets(1)
 
     async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.ExecuteResult:
-        """Run a prepared statement like `execute`, with one `TypedValue` per parameter."""
+        """Run a prepared statement as `execute` does, with one `TypedValue` per parameter."""
         body = protocol.octets(1, handle) + b"".join(protocol.octets(2, value) for value in values)
         body += protocol.number(4, 1) + protocol.number(5, rows)
         return await self._call_while_connected("Execute", body, protocol.decode_execute_response)
@@ -317,9 +316,9 @@ class PhoenixConnection:
             raise errors.OutcomeUnknown(protocol.GONE)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
-        """Fetch at most `rows` rows, starting at index `offset`. Raises the same errors as `execute`."""
+        """Fetch at most `rows` rows, starting at row index `offset`. Raises the same errors as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
-        # Before Avatica 1.10, servers read the frame size from field 4.
+        # Avatica servers before 1.10 read the frame size from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
         return await self._call_while_connected("Fetch", body, protocol.decode_fetch_response)
 
@@ -344,7 +343,7 @@ class PhoenixConnection:
         await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
-        """Stop and close a statement within a limited time; return False if the server does not confirm."""
+        """Cancel and close a statement. Return False if the server does not confirm. Limited in time."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
@@ -353,11 +352,11 @@ class PhoenixConnection:
         return True
 
     async def close(self) -> None:
-        """Close the connection within a limited time. Idempotent."""
+        """Close the connection. Limited in time. Idempotent."""
         await cancel_tasks(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
-            # Send this even after `stop`, because the connection may have been reopening.
+            # Sent even after `stop`, because the connection may have been reopening.
             with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
@@ -383,7 +382,7 @@ class PhoenixConnection:
     async def _call(
         self, phase: protocol.Phase, name: str, body: bytes, *, within_s: float | None = 0
     ) -> protocol.Message:
-        """Send a request and decode the response. `within_s=0` means the default time limit."""
+        """Send a request and decode the response. `within_s=0` selects the default time limit."""
         limit_s = self._timeouts.answer_s if within_s == 0 else within_s
         request = protocol.request(name, body)
         try:
@@ -414,7 +413,7 @@ class PhoenixConnection:
             raise errors.OutcomeUnknown(message) from self._lost
 
     async def _send_heartbeats(self) -> None:
-        """Keep the connection alive at the server, and detect its loss."""
+        """Keep the connection alive on the server, and detect when it is lost."""
         silent_since: float | None = None
         clock = asyncio.get_running_loop().time
         while self._lost is None:
@@ -446,7 +445,7 @@ class PhoenixConnection:
 async def connect(
     http: PhoenixClient, address: PhoenixAddress, login: Credentials | None, properties: Mapping[str, str]
 ) -> PhoenixConnection:
-    """Open a connection at the first of the server's addresses that responds.
+    """Open a connection to the first of the server's addresses that responds.
 
     Raises EngineUnavailable, CredentialsRequired, StatementRejected.
     """

@@ -1,4 +1,4 @@
-"""Implements `Engine` for one Phoenix Query Server."""
+"""The engine for one Phoenix Query Server."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
 
 _CONVERTER_THREADS = 2
-# Phoenix silently accepts any property, so only properties with an effect on a session are allowed.
+# Phoenix silently accepts any property, so only properties that affect a session are allowed.
 _SETTINGS = re.compile(
     r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
     r"|phoenix\.(?:query|mutate|scan|upsert|connection|server\.page|trace|log|default)\.[\w.]+"
@@ -44,7 +44,7 @@ class PhoenixEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
-        """Open a session in the schema of `options`; leaving the context stops its running statement."""
+        """Open a session in the schema of `options`. Leaving the context cancels a running statement."""
         async with self._opened(options) as (session, _):
             yield session
 
@@ -100,7 +100,7 @@ class PhoenixEngine:
 
 
 async def _use(connection: PhoenixConnection, schema: str) -> None:
-    """Select the session's schema. Try the exact name, then its upper-case form, because Phoenix folds names."""
+    """Select the session's schema. Try the exact name, then the name in upper case, because Phoenix folds names."""
     if '"' in schema:  # names cannot contain quotes
         raise StatementRejected(f"Schema does not exist schemaName={schema}")
     try:
@@ -117,7 +117,7 @@ async def _run(connection: PhoenixConnection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    except EngineError:  # after a cancellation, closing the connection ends the statement
+    except EngineError:  # after a cancellation, this ends the statement
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)

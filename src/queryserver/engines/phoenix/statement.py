@@ -1,7 +1,7 @@
-"""Executes and stops one statement on an Avatica connection, and converts its rows to Arrow.
+"""Executes and cancels one statement on an Avatica connection, and converts its rows to Arrow.
 
-If a statement is stopped while its first rows are fetched, the server may return an incomplete result that looks
-complete. Rows that arrive after a stop are therefore discarded.
+If a statement is canceled while its first rows are fetched, the server may return an incomplete result that looks
+complete. Rows that arrive after a cancel request are therefore discarded.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
-    """Return the type as written in CREATE TABLE."""
+    """Return the type name as written in CREATE TABLE."""
     base, array, rest = name.partition(_ARRAY)
     if base == "DECIMAL" and size:
         base = f"DECIMAL({size},{scale or 0})"
@@ -98,7 +98,7 @@ class AvaticaRowReader:
 
 
 def _column_reader(declared: DeclaredColumn) -> ColumnReader:
-    """Return a reader for one column. Decimals become text if they do not fit the declared type."""
+    """Return a reader for one column. Decimals become strings if they do not fit the declared type."""
     text = f"column {declared.column.name} holds a value that type {declared.column.native_type} cannot carry"
     misfits = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError)
     may_be_text = pa.types.is_decimal(declared.arrow)
@@ -127,14 +127,14 @@ def cell_value(data: bytes) -> Value:
     cell = protocol.Message(data)
     for value in cell.each(4):
         return typed_value(value)
-    # Before version 1.6, Avatica sent single values and arrays in field 1; newer servers send an array in both fields.
+    # Before version 1.6, Avatica sent single values and arrays in field 1. Newer servers send an array in both fields.
     old, items = (list(map(typed_value, cell.each(field))) for field in (1, 2))
     return old[0] if len(old) == 1 and not cell.number(3) else items or old
 
 
 def typed_value(data: bytes) -> Value:
     """Decode a `TypedValue`. The server omits fields that have their type's default value. Raises Malformed."""
-    if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent kind of value
+    if data[:3] == b"\x08\x15\x1a":  # a string, by far the most frequent kind
         length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
             return data[at:].decode(errors="replace")
@@ -233,7 +233,7 @@ class PhoenixStatement(DriverStatement):
     async def interrupt(self) -> None:
         if self._statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
-        # Set this before the stop is sent, because the response to the interrupted request may arrive first.
+        # Set before the request is sent, because the response to the interrupted request may arrive first.
         self._stop_sent = True
         if await self._connection.stop():
             self._stopped.set()
@@ -253,9 +253,12 @@ class PhoenixStatement(DriverStatement):
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Wait for the exchange's result. Raises an error if the statement is stopped and no response arrives."""
+        """Wait for the exchange's result.
+
+        Raises Stopped or OutcomeUnknown if the statement is canceled and no response arrives.
+        """
         try:
-            # Once the server has confirmed the stop, it may never respond to the interrupted request.
+            # Once the server has confirmed the cancellation, it may never respond to the interrupted request.
             return await wait_unless(self._stopped, exchange, grace_s=1.5)
         except EventOccurred:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:

@@ -131,7 +131,7 @@ def _is_server_error(error: Exception) -> bool:
 
 
 def _server_message(error: Exception) -> str:
-    """Return the engine's message without the leading numbers, stack traces and client address that it contains."""
+    """Return the engine's message, without the leading numbers, stack traces and client address in it."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
     for line in texts[0].strip().splitlines():
@@ -143,13 +143,13 @@ def _server_message(error: Exception) -> str:
 
 MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})
 _CANCEL_S = 3.0
-"""How long to try to stop a call gently before the connection is cut."""
+"""How long to try to cancel a call before the connection is cut."""
 
 _KILL_S = 5.0
 
 
 class ConnectionStopper:
-    """Stops the running call on one DBAPI connection. `current_cursor` returns the cursor in use."""
+    """Cancels the running call on one DBAPI connection. `current_cursor` returns the cursor in use."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class ConnectionStopper:
         self.is_cut = False
 
     def request_stop(self) -> None:
-        """Stop the call in progress; returns immediately and may be called repeatedly."""
+        """Cancel the call in progress. Returns immediately and may be called repeatedly."""
         now = time.monotonic()
         self._began = self._began or now
         if now - self._began > _CANCEL_S:
@@ -178,7 +178,7 @@ class ConnectionStopper:
             self._stopping = self._executor.submit(self._stop)
 
     def settle(self) -> None:
-        """Wait until no stop is in flight, because it would hit the next statement."""
+        """Wait until no cancel request is in flight, because it would hit the next statement."""
         if self._stopping is not None:
             with suppress(TimeoutError):
                 self._stopping.result(_KILL_S)
@@ -199,7 +199,7 @@ class ConnectionStopper:
             self.cut()
 
     def cut(self) -> None:
-        """Shut down the driver's socket, so that its call returns with an error."""
+        """Shut down the driver's socket, so that the driver call returns with an error."""
         if self.is_cut:
             return
         self.is_cut = True
@@ -215,7 +215,7 @@ class ConnectionStopper:
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, ParameterType.TIMESTAMP_TZ})
 """Parameter types that PEP 249 drivers support.
 
-Array support differs, and some drivers drop a timestamp's offset (PyMySQL).
+Array support differs between drivers, and some drop a timestamp's offset (PyMySQL).
 """
 
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
@@ -249,7 +249,7 @@ _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 
 ResultT = TypeVar("ResultT")
 
-# Maximum number of rows to fetch between checks of their width, because the driver reads all of these rows.
+# Maximum number of rows to fetch before checking their width, because the driver reads all of them into memory.
 _MAX_STEP_ROWS = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
@@ -258,7 +258,7 @@ _DRAIN_ROWS = 1_000
 class SqlalchemyConnection(DriverConnection):
     """A connection in autocommit mode if the dialect supports it; otherwise, each statement is committed at its end.
 
-    `read_only` is a statement that makes the server refuse changes. It is sent before each statement, because an
+    `read_only` is a statement that makes the server reject changes. It is sent before each statement, because an
     earlier statement may have reverted it. `rules` apply to all addresses that the driver connects to.
     """
 
@@ -320,7 +320,7 @@ class SqlalchemyConnection(DriverConnection):
         return answer
 
     def inspected(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
-        """Run `read` on an Inspector. Raises EngineUnavailable, StatementRejected and the errors of `read`."""
+        """Call `read` with an Inspector. Raises EngineUnavailable, StatementRejected and the errors of `read`."""
         self._stopper.settle()
         self._interrupted = False
         try:
@@ -351,7 +351,7 @@ class SqlalchemyConnection(DriverConnection):
                 self._connection.close()
 
     def _note(self, error: errors.EngineError) -> None:
-        """Invalidate a lost connection. Raises Interrupted if the error was caused by a stop."""
+        """Invalidate a lost connection. Raises Interrupted if the error was caused by an interrupt."""
         if isinstance(error, errors.OutcomeUnknown) and not self._connection.invalidated:
             with guarded(self._rules):
                 self._connection.invalidate()
@@ -360,7 +360,10 @@ class SqlalchemyConnection(DriverConnection):
 
 
 class SqlalchemyAnswer(DriverAnswer):
-    """Reads one statement's rows. The first chunk is read in advance, to infer types that drivers do not report."""
+    """Reads the rows of one statement.
+
+    The first chunk is read in advance, to infer types that drivers do not report.
+    """
 
     def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
         self.cursor: Any = None
@@ -376,7 +379,7 @@ class SqlalchemyAnswer(DriverAnswer):
         self._keyword = ""
         self._ended = False
         self.is_left = False
-        """Whether no thread uses the cursor any more."""
+        """Whether no thread uses the cursor anymore."""
         self._rows_read = 0
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
@@ -397,7 +400,7 @@ class SqlalchemyAnswer(DriverAnswer):
             return
         self.cursor = result.cursor
         description = self.cursor.description
-        # These rows are in SQLAlchemy's buffer; afterwards, the driver's own cursor is faster.
+        # These rows are in SQLAlchemy's buffer. For later rows, the driver's own cursor is faster.
         self._ahead = [tuple(row) for row in result.fetchmany(1)]
         if self._ahead:
             self._ahead = [*self._ahead, *self._fetched()]
@@ -420,7 +423,7 @@ class SqlalchemyAnswer(DriverAnswer):
             return list(slice_batch(batch))
 
     def close(self) -> None:
-        """Stop a statement with unread rows, because drivers would read all these rows to close the cursor."""
+        """Cancel a statement that has unread rows, because drivers would read all of them to close the cursor."""
         self._ahead = ()
         if not self._ended:
             self._ended = True
@@ -458,7 +461,7 @@ class SqlalchemyAnswer(DriverAnswer):
         return rows
 
     def _drain(self) -> None:
-        """Discard rows still in flight after a stop. A connection that does not respond in time is cut."""
+        """Discard rows still in flight after a cancel request. A connection that does not respond in time is cut."""
         cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a silent connection would block forever
         cutting.start()
         try:

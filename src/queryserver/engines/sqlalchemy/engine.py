@@ -1,4 +1,4 @@
-"""Implements `Engine` for any SQLAlchemy dialect."""
+"""The engine for any SQLAlchemy dialect."""
 
 import asyncio
 import inspect
@@ -24,8 +24,8 @@ from queryserver.platform.connection_guard import guarded, install_guard
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     """Return a URL's dialect and its DBAPI module. Raises DriverNotInstalled.
 
-    These are third-party packages; a driver whose import fails for any reason counts as not installed. A driver may
-    connect when it is first imported, so all imports go through this function and are subject to the rules.
+    These are third-party packages; a driver whose import fails for any reason is treated as not installed. A driver may
+    open connections while it is first imported, so all imports go through this function and are subject to the rules.
     """
     install_guard()
     try:
@@ -38,18 +38,18 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
         raise errors.DriverNotInstalled(text) from error
-    except Exception as error:  # a third-party package may raise anything when it is imported
+    except Exception as error:  # a third-party package may raise anything on import
         raise errors.DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
 
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
-"""Dialects whose URL contains a cloud account, from which the driver derives host names."""
+"""Dialects whose URL names a cloud account, from which the driver derives host names."""
 
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
-"""Possible names of the driver argument for the connect timeout, in seconds."""
+"""Names that drivers use for the connect timeout argument, in seconds."""
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
-"""Default ports of drivers written in C, which always receive the port.
+"""Default ports of drivers written in C. The port is always passed to these drivers.
 
 Otherwise they would use this server's PGPORT or MYSQL_TCP_PORT. These drivers also bypass the guard
 (platform/connection_guard.py).
@@ -65,7 +65,7 @@ _PORTS = {
 }  # fmt: skip
 """The drivers' default ports, which SQLAlchemy does not provide."""
 _NO_HOST = "localhost"
-"""The drivers' default host. Drivers based on libpq would otherwise read this server's environment."""
+"""The default host. It is passed explicitly, because libpq drivers would otherwise read this server's environment."""
 
 _HIDDEN_LIMIT_ARGUMENTS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
@@ -74,7 +74,7 @@ _HIDDEN_LIMIT_ARGUMENTS = {"psycopg2": "connect_timeout", "psycopg": "connect_ti
 class SqlalchemyAddress:
     """One data source.
 
-    `url` is a SQLAlchemy URL. With `wants_credentials`, the URL has no login, and each session has its own login.
+    `url` is a SQLAlchemy URL. If `wants_credentials` is set, the URL has no login, and each session has its own.
     """
 
     url: sa.URL
@@ -83,13 +83,13 @@ class SqlalchemyAddress:
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """Return the login to put into the URL; None to keep the URL's login. Raises CredentialsRequired."""
+        """Return the login to put into the URL, or None to keep the URL's login. Raises CredentialsRequired."""
         if options.credentials is None and self.wants_credentials:
             raise errors.CredentialsRequired("This data source needs a user and a password.")
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
-        """Create SQLAlchemy's engine for one session, without a pool and not connected yet.
+        """Create an SQLAlchemy engine for one session, without a pool and not connected yet.
 
         Raises EngineUnavailable if the driver is not installed or connections to the host are not allowed.
         """
@@ -112,13 +112,13 @@ class SqlalchemyAddress:
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:
-        """Host and port, if the URL has a port or the driver's default port is known."""
+        """The host and port, if the URL has a port or the driver's default port is known; otherwise empty."""
         host, port = self.host, self._port_of(self._named_driver)
         return () if host is None or port is None else ((host, port),)
 
     @property
     def host(self) -> str | None:
-        """Host name or address; None if the driver derives it from an account name."""
+        """The host name or address; None if the driver derives it from an account name."""
         is_account = self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
         return None if is_account else self.url.host or _NO_HOST
 
@@ -129,7 +129,7 @@ class SqlalchemyAddress:
     def checked_url(self, login: Credentials | None, database: str | None, *, driver: str | None = None) -> sa.URL:
         """Return the URL to connect to, with an address that the rules allow. Raises UnknownHost, HostRefused.
 
-        `driver` is the dialect's driver, if the dialect has been imported.
+        `driver` is the dialect's driver if the dialect has been imported.
         """
         driver = driver or self._named_driver
         url, port = self.url, self._port_of(driver)
@@ -142,7 +142,7 @@ class SqlalchemyAddress:
         if (host := self.host) is None:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
-            # Certificates are issued for names, so the driver must receive the name, and resolves it again.
+            # Certificates are issued for names, so the driver must receive the name, which it resolves again.
             self.rules.require_all(host, port or 0)
             return url
         return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])

@@ -1,4 +1,4 @@
-"""SQLite in separate processes, through apsw. The server needs the constants below without importing apsw."""
+"""SQLite in separate processes, through apsw. The server uses the constants below without importing apsw."""
 
 from typing import Final
 
@@ -15,4 +15,7 @@ TEMPORARY_DIRECTORY = ".sqlite-temporary"
 """A subdirectory of the database directory. SQLite unlinks its temporary files as soon as they are open."""
 
 HEAP_BYTES = 160 * 1024 * 1024
-"""Limit of SQLite's memory in one process, including in-memory databases; the only limit for a row of 2,000 columns."""
+"""Limit on SQLite's memory in one process, including in-memory databases.
+
+No other limit applies to a row of 2,000 columns.
+"""

@@ -31,9 +31,9 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 class SqliteWatch:
-    """Watches the disk use of one database file with its log and temporary files.
+    """Watches the disk use of one database file, its log and its temporary files.
 
-    `full` creates the error for a statement that SQLite refused as full.
+    `full` creates the error for a statement that SQLite rejected because storage is full.
     """
 
     def __init__(self, file: Path, temporary: Path, *, quota_bytes: int, floor: DiskFloor) -> None:
@@ -47,9 +47,9 @@ class SqliteWatch:
 
     @contextmanager
     def over(self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool]) -> Generator[None]:
-        """Watch running work.
+        """Interrupt running work that exceeds the limits.
 
-        Below the floor, a query is only stopped if it may be writing, that is, if temporary files exist.
+        Below the disk floor, a query is interrupted only if it may be writing, that is, if temporary files exist.
         """
 
         def may_write() -> bool:
@@ -65,7 +65,9 @@ class SqliteWatch:
         return size_of(self._log) > LOG_BYTES
 
     def _extra_bytes(self) -> int:
-        """Return the larger of the log's and the temporary files' sizes, because each may use the full quota."""
+        """Return the size of the log or of the temporary files, whichever is larger, because each may use the full
+        quota.
+        """
         return max(size_of(self._log), temporary_bytes(self._temporary))
 
 
@@ -83,14 +85,15 @@ def temporary_bytes(directory: Path) -> int:
 def keep_temporary_files_in(directory: Path, connection: apsw.Connection) -> None:
     """Set the directory for temporary files.
 
-    The setting is global to the process; the default is the system's directory.
+    The setting is global to the process; SQLite's default is the system's directory.
     """
     if connection.execute("PRAGMA temp_store_directory").get != str(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection.execute(f"PRAGMA temp_store_directory = {apsw.format_sql_value(str(directory))}")
 
 
-# Pragmas that describe this database or affect only this session; `database_list` would reveal the server's path.
+# Pragmas that describe this database or affect only this session. `database_list` is missing because it would reveal
+# the server's path.
 _PRAGMAS: Final = frozenset({
     "analysis_limit", "application_id", "case_sensitive_like", "collation_list", "compile_options", "count_changes",
     "data_version", "defer_foreign_keys", "encoding", "foreign_key_check", "foreign_key_list", "foreign_keys",
@@ -128,7 +131,7 @@ class SqliteAuthorizer:
         self.grows = False
         """Whether the last statement needs storage.
 
-        A statement that only deletes or drops is permitted on a full disk.
+        Statements that only delete or drop do not, and are permitted on a full disk.
         """
 
     @property
@@ -142,7 +145,7 @@ class SqliteAuthorizer:
     def __call__(
         self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
     ) -> int:
-        """Return SQLITE_OK to permit an action, SQLITE_DENY to refuse it."""
+        """Return SQLITE_OK to permit an action, or SQLITE_DENY to refuse it."""
         if action in _CHANGES and first is not None and not first.startswith("sqlite_"):
             self._changes_rows = True
             self.grows = self.grows or action != apsw.SQLITE_DELETE
@@ -173,7 +176,7 @@ _LOST = (
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Translate errors on opening a database. Their messages contain no path."""
+    """Translate errors on opening a database. SQLite's messages contain no path."""
     try:
         yield
     except apsw.Error as error:
@@ -191,7 +194,7 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
         raise _domain_error(error) from error
     except UnicodeDecodeError as error:
         raise errors.StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
-    except ValueError as error:  # raised for the text before it reaches SQLite
+    except ValueError as error:  # raised before the text reaches SQLite
         raise errors.StatementRejected("A statement must not hold U+0000 or half a character.") from error
 
 
@@ -207,7 +210,7 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     return known.at(errors.Octet(offset) if offset >= 0 else None)
 
 
-# SQLite has its own result codes. Constraint errors and the errors that have a class in the standard are mapped.
+# SQLite has its own result codes. Mapped here: constraint errors, and errors with an SQLSTATE class in the standard.
 _CONSTRAINTS = {
     apsw.SQLITE_CONSTRAINT_NOTNULL: "23502",
     apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "23503",
@@ -234,7 +237,7 @@ Cell = int | float | str | bytes | None
 def _bound_value(one: Parameter) -> Cell:
     """Return the value to bind.
 
-    SQLite has neither decimals nor times: decimals become numbers as in SQL text, times become text.
+    SQLite has neither decimals nor times. Decimals become numbers, as in SQL text; times become strings.
     """
     match one.value:
         case None | bool() | int() | float() | str() | bytes():
@@ -270,8 +273,8 @@ _TYPES_BY_VALUE: dict[type, ResultType] = {int: ResultType.BIGINT, float: Result
 def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
     """Describe a result column.
 
-    Its type depends on words in the declared type, with text as the default. Without a declared type, that is, for an
-    expression, the first value that is not NULL determines the type.
+    The result type depends on words in the declared type; the default is a string. If there is no declared type, as for
+    an expression, the first value that is not NULL determines the result type.
     """
     if declared:
         upper = declared.upper()
@@ -295,7 +298,7 @@ _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
 def record_batch(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
     """Convert rows to one batch.
 
-    A column whose values have one class gets a plain type; a mixed column becomes a dense union.
+    A column whose values all have one class gets a plain type; a mixed column becomes a dense union.
     """
     by_column = zip(*rows, strict=True) if rows else [()] * len(columns)
     arrays = [_array(values, column.type) for values, column in zip(by_column, columns, strict=True)]
@@ -329,7 +332,7 @@ def _dense_union(values: Sequence[Cell], classes: list[type]) -> pa.Array:
 
 _CHUNK_ROWS = 10_000
 _CHUNK_S = 0.2
-"""A slow query's rows are returned after this time."""
+"""After this time, the rows of a slow query that are available are returned."""
 
 _BUSY_PAUSE_S = 0.02
 _ROWS = "queryserver_rows"
@@ -349,7 +352,9 @@ class SqliteConnection:
     ) -> None:
         self._watch = watch
         self.native = connection
-        """The driver's connection, for the server's own statements, which are confined like user statements."""
+        """The driver's connection, also used for the server's own statements, which are confined like user
+        statements.
+        """
         self._cell_max_bytes = cell_max_bytes
         self._authorizer = SqliteAuthorizer()
         self._busy_timeout_s = busy_timeout_s
@@ -388,9 +393,9 @@ class SqliteConnection:
 
     @contextmanager
     def watched(self, *, grows: bool = False) -> Generator[None]:
-        """Wrap running work, which is stopped if the log, the temporary files or the disk exceed their limits.
+        """Wrap running work, which is interrupted if the log, the temporary files or the disk exceed their limits.
 
-        `grows` means that the work needs storage, regardless of its statements.
+        `grows` means that the work needs storage, whatever its statements are.
         """
         if self._watch is None or self._is_watched:
             yield
@@ -406,18 +411,18 @@ class SqliteConnection:
             raise
 
     def require_room(self) -> None:
-        """Check the free storage before the prepared statement runs."""
+        """Check the free storage before the prepared statement runs. Raises EngineError `insufficient_storage`."""
         if self._watch is not None and self._authorizer.grows and not (self._is_watched and self._has_room):
             self._watch.require_room(self._used_bytes)
             self._has_room = True
 
     def shrink_log(self) -> None:
-        """Truncate the log after a large change, even if it was cancelled. Does not wait for other connections."""
+        """Truncate the log after a large change, even a canceled one. Does not wait for other connections."""
         if self._watch is not None and self._watch.has_long_log() and not self.native.in_transaction:
-            was_interrupted, self._interrupted = self._interrupted, True  # makes the busy handler give up immediately
+            was_interrupted, self._interrupted = self._interrupted, True  # the busy handler then gives up at once
             # If other connections are reading, a later statement truncates the log.
             with suppress(apsw.Error):
-                # If a stop of the previous statement is pending, it interrupts this first attempt, which clears it.
+                # A pending interrupt meant for the previous statement hits this first attempt, which clears it.
                 with suppress(apsw.InterruptError):
                     self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -428,11 +433,9 @@ class SqliteConnection:
         return (pages - free) * page_bytes
 
     def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
-        """Run the statement once per parameter row, in a savepoint within the open transaction or its own
-        transaction.
-        """
+        """Run the statement once per parameter row, in a savepoint within the open transaction or else a new one."""
         with self.watched():
-            # All rows are watched together, because a watch per row would take longer than the row.
+            # All rows are watched together, because a watch per row would take longer than running the row.
             self._is_watched, self._has_room = True, False
             try:
                 changed = self._run_row(statement)
@@ -463,7 +466,7 @@ class SqliteConnection:
         return changed
 
     def _check_interrupted(self) -> None:
-        """Raise Interrupted if a stop was requested between two rows."""
+        """Raise Interrupted if an interrupt was requested between two rows."""
         if self._interrupted:
             raise Interrupted
 
@@ -487,7 +490,7 @@ class SqliteConnection:
             self.native.close()
 
     def _wait_for_lock(self, tries: int) -> bool:
-        """Wait while another connection holds a lock, until a stop or the timeout.
+        """Wait while another connection holds a lock, until an interrupt or the timeout.
 
         SQLite calls this before each retry.
         """
@@ -501,7 +504,7 @@ class SqliteConnection:
 
 
 class SqliteAnswer(DriverAnswer):
-    """Reads one statement's rows.
+    """Reads the rows of one statement.
 
     The first chunk is read in advance, because it determines the types of expressions.
     """
@@ -525,7 +528,7 @@ class SqliteAnswer(DriverAnswer):
         """Run the statement up to its first rows. Raises the driver's errors."""
         self._statement = statement
         self._cursor.exec_trace = self._check_prepared
-        # SQLite does not call the authorizer again for a cached statement.
+        # SQLite would not call the authorizer again for a cached statement.
         self._cursor.execute(statement, values, can_cache=False)
         self._ahead = self._chunk()
         if self._described:
@@ -540,7 +543,7 @@ class SqliteAnswer(DriverAnswer):
             return [record_batch(rows, self.columns or ())] if rows else []
 
     def close(self) -> None:
-        """Close the cursor, which would otherwise keep its database snapshot and prevent truncation of the log."""
+        """Close the cursor. An open cursor would keep its database snapshot and prevent truncation of the log."""
         self._ahead, self._ended = [], True
         self._cursor.close(True)
         if not self._is_closed:
@@ -550,7 +553,7 @@ class SqliteAnswer(DriverAnswer):
     def _check_prepared(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
         """Check the prepared statement before it runs.
 
-        The driver calls this again for a comment after the statement.
+        The driver also calls this for a comment after the statement.
         """
         if self._is_prepared:
             return True

@@ -1,4 +1,4 @@
-"""The program of a SQLite process: opens connections to the database, and imports tables. All calls block."""
+"""The program of a SQLite process, which opens connections to the database and imports tables. All calls block."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,7 +82,7 @@ class SqliteWriter(TableWriter):
         self._connection.forget_interrupt()
         self.allow_interrupt(is_allowed=True)
         try:
-            # Without this pragma, a broken view, or a view that refers to the new table, would prevent the rename.
+            # Without this pragma, a broken view, or a view that references the new table, would prevent the rename.
             self._native.execute("PRAGMA legacy_alter_table = ON")
             yield
         finally:
@@ -90,7 +90,7 @@ class SqliteWriter(TableWriter):
 
     @contextmanager
     def _transaction(self, *, is_last: bool) -> Generator[None]:
-        """Run the block in a transaction; if `is_last`, its commit cannot be interrupted."""
+        """Run the block in a transaction. If `is_last` is set, its commit cannot be interrupted."""
         self._native.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -129,9 +129,9 @@ def _storage_values(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
 
 
 _MEMORY_DATABASE_BYTES = 32 * 1024 * 1024
-"""Size limit of an in-memory database."""
+"""Maximum size of an in-memory database."""
 _LOADED_VALUE_BYTES = 64 * 1024 * 1024
-"""Size limit of a value in an import."""
+"""Maximum size of a value in an import."""
 
 _OPTIONS = (
     (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
@@ -142,7 +142,7 @@ _OPTIONS = (
 
 
 class SqliteDatabase:
-    """A database file below `root`. Without `file`, each connection has its own in-memory database."""
+    """A database file below `root`. If `file` is None, each connection has its own in-memory database."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class HostedSqlite:
         return self._database.connect(is_loader=is_loader)
 
     def writer(self, connection: DriverConnection) -> TableWriter:
-        assert isinstance(connection, SqliteConnection)  # noqa: S101 `connect` made it
+        assert isinstance(connection, SqliteConnection)  # noqa: S101 `connect` created it
         return SqliteWriter(connection)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine `sqlite`: a file below the configured directory, or a private in-memory database per session."""
+"""The engine `sqlite`: a file in the configured directory, or a private in-memory database per session."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,7 +20,7 @@ from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 _PROGRAM = "from queryserver.engines.sqlite.database import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""A process's memory in addition to SQLite's heap, for Arrow data and thread stacks."""
+"""Memory allowed for a process in addition to SQLite's heap, for Arrow data and thread stacks."""
 
 
 def sqlite_processes() -> EngineProcesses:
@@ -32,7 +32,7 @@ class SqliteEngine:
     """One database file; each session is a connection (Contract platform 5.11). Other processes may also use the file.
 
     `path` is relative to `root`. With `:memory:`, each session has its own database, which is discarded when the
-    session ends. Statements cannot access other files, extensions, or settings beyond their session. Raises
+    session ends. Statements cannot access other files or extensions, or change settings outside their session. Raises
     InvalidPath, ConfigurationError.
     """
 
@@ -96,17 +96,17 @@ class SqliteEngine:
             await read_rows(session, "SELECT 1 FROM sqlite_schema")
 
     async def close(self) -> None:
-        """Stop running statements and close the connections."""
+        """Cancel running statements and close the connections."""
         await self._connections.close()
 
     @property
     def busy(self) -> int:
-        """Number of statements that processes are running."""
+        """Number of statements that are running in the processes."""
         return self._connections.busy
 
 
 def _check(options: protocol.SessionOptions) -> None:
-    """Reject other databases and settings, with SQLite's messages."""
+    """Reject other databases and settings, with messages worded like SQLite's."""
     if options.database and options.database.lower() != "main":
         raise errors.StatementRejected(f"unknown database {options.database}")
     for name in options.settings:

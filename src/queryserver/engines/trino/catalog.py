@@ -1,4 +1,4 @@
-"""Reads the metadata of all catalogs of one coordinator. A database is a schema, named `catalog.schema`."""
+"""Reads the metadata of all of a coordinator's catalogs. A database is a schema, named `catalog.schema`."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ class TrinoCatalog(SessionCatalog):
         self._schema = schema
 
     async def databases(self) -> Sequence[str]:
-        """List all schemas with one query or, if this fails, with one query per catalog."""
+        """List all schemas with one query; if that fails, with one query per catalog."""
         rows = await self._optional_rows(
             "SELECT table_catalog, table_schem FROM system.jdbc.schemas", for_s=_ALL_SCHEMAS_S
         )
@@ -111,7 +111,7 @@ class TrinoCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Compute the statistics from the fractions and totals that Trino reports."""
+        """Return statistics computed from the fractions and totals that Trino reports."""
         if table.kind.is_view:
             return protocol.ColumnStatistics(message="Views have no statistics.")
         rows = await self._statistics(*split_database(table.database, ""), table.name)
@@ -149,7 +149,7 @@ class TrinoCatalog(SessionCatalog):
         return sample_of_column(source, described.name if described else column, type_text, nested, kind)
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """Build the ANALYZE statement. Connectors without statistics reject it."""
+        """Return the ANALYZE statement. Connectors without statistics reject it."""
         statement = f"ANALYZE {self._full_name(table)}"
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
 
@@ -172,7 +172,7 @@ class TrinoCatalog(SessionCatalog):
         return catalog, schema
 
     async def _optional_rows(self, sql: str, *, for_s: float = _OPTIONAL_S) -> list[Row]:
-        """Query optional details; return no rows if the connector refuses or does not respond in time."""
+        """Query optional details. Return no rows if the connector refuses or does not respond in time."""
         try:
             async with asyncio.timeout(for_s):
                 return await self._rows(sql)
@@ -182,7 +182,7 @@ class TrinoCatalog(SessionCatalog):
             return []
 
     async def _tables(self, catalog: str, schema: str, name: str | None = None) -> list[Row]:
-        """List tables and views as rows of name and `BASE TABLE` or `VIEW`."""
+        """List tables and views as rows of name and type, which is `BASE TABLE` or `VIEW`."""
         source = qualified(catalog, "information_schema", "tables")
         only = "" if name is None else f" AND table_name = {literal(name)}"
         return await self._rows(
@@ -190,7 +190,7 @@ class TrinoCatalog(SessionCatalog):
         )
 
     async def _comments(self, catalog: str, schema: str, name: str | None = None) -> dict[str, str]:
-        """Return the comments of tables and views by name."""
+        """Return the non-empty comments of tables and views, by name."""
         condition = _condition(catalog, schema, "table_name", name)
         rows = await self._optional_rows(f"SELECT table_name, comment FROM system.metadata.table_comments{condition}")
         return {table: comment for table, comment in rows if comment}
@@ -204,7 +204,7 @@ class TrinoCatalog(SessionCatalog):
     async def _row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
         """Return the types of columns that contain rows.
 
-        They come from an empty result, because Trino's lists omit the quotes around field names.
+        The types are read from an empty result, because Trino's lists omit the quotes around field names.
         """
         names = [name for name, kind, *_ in columns if "row(" in kind]
         if not names:
@@ -218,14 +218,15 @@ class TrinoCatalog(SessionCatalog):
         return {column.name: column.native_type for column in answer.columns}
 
     async def _show_create(self, kind: str, *names: str) -> str:
-        """Return the CREATE statement of a schema, table or view; empty if Trino does not show it."""
+        """Return the CREATE statement of a schema, table or view; empty if Trino does not return it."""
         rows = await self._optional_rows(f"SHOW CREATE {kind} {qualified(*names)}")
         return str(rows[0][0]) if rows else ""
 
     async def _statistics(self, catalog: str, schema: str, table: str) -> list[Row]:
-        """Return one row per column, and one for the whole table, whose column name is None.
+        """Return one row per column, and one for the whole table, in which the column name is None.
 
-        A row has the column name, size, distinct values, fraction of NULLs, row count, minimum and maximum.
+        A row contains the column name, size, number of distinct values, fraction of NULLs, row count, minimum and
+        maximum.
         """
         return await self._optional_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
 
@@ -242,7 +243,7 @@ def _database_errors(database: str) -> Generator[None]:
 
 
 def exact_pattern(name: str) -> str:
-    """Return a LIKE pattern with the escape character `!` that matches only this name."""
+    """Return a LIKE pattern, with the escape character `!`, that matches only this name."""
     return re.sub(r"[%_!]", r"!\g<0>", name)
 
 
@@ -272,7 +273,7 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> protoc
 
 
 def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[protocol.FunctionDescription]:
-    """Merge the rows of `SHOW FUNCTIONS`, which has one row per overload."""
+    """Convert the rows of `SHOW FUNCTIONS`, which has one row per overload, to one description per function."""
     return merged_functions(
         (name, arguments, returned, is_builtin, text) for name, returned, arguments, _, _, text, *_ in rows
     )
@@ -285,7 +286,7 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
 def properties(statement: str) -> Mapping[str, str]:
-    """Parse the last `WITH (…)` in a CREATE statement. Text values are returned without quotes."""
+    """Parse the last `WITH (…)` in a CREATE statement. String values are returned without quotes."""
     entries, current, depth, is_within = dict[str, str](), list[str](), 0, False
     for word in _TOKEN.findall(statement):
         if depth == 0 and word.upper() == "AS":
@@ -308,7 +309,9 @@ def properties(statement: str) -> Mapping[str, str]:
 
 
 def owner(statement: str) -> tuple[str, str]:
-    """Return kind (`USER` or `ROLE`) and name after AUTHORIZATION; both are empty without this clause."""
+    """Return the owner's kind (`USER` or `ROLE`) and name after AUTHORIZATION; both empty if there is no such
+    clause.
+    """
     match = _OWNER.search(statement)
     if match is None:
         return "", ""
@@ -317,7 +320,7 @@ def owner(statement: str) -> tuple[str, str]:
 
 
 def texts(value: str) -> list[str]:
-    """Return the texts in `ARRAY['a','b']`."""
+    """Return the strings in `ARRAY['a','b']`."""
     return [text.replace("''", "'") for text in _TEXT.findall(value)]
 
 
@@ -345,7 +348,7 @@ def _bare(quoted: str | None, plain: str | None) -> str:
 
 
 def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: protocol.SampleKind) -> str:
-    """Build a query for the sorted distinct values, or the maximum or minimum. `source` is a quoted table name.
+    """Return a query for the sorted distinct values, the maximum or the minimum. `source` is a quoted table name.
 
     Raises NotSupported if the path does not exist in the column's type.
     """
@@ -368,13 +371,13 @@ def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlTy
         if part is None:
             raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
         if kind.fields:
-            # Field names ignore case, and unnamed fields can only be accessed by number.
+            # Field names ignore case, and unnamed fields can be accessed only by number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)
             value = f"{value}[{number_in_row}]"
         else:
             if kind.item is None:
                 value = f"map_keys({value})" if segment == "key" else f"map_values({value})"
-            # UNNEST expands each row field to a column, so each element is wrapped in a row with one field.
+            # UNNEST expands each row field into a column, so each element is wrapped in a row with one field.
             joins += f" CROSS JOIN UNNEST(transform({value}, x -> ROW(x))) AS u{number}(v)"
             value = f"u{number}.v"
         kind = part

@@ -22,7 +22,7 @@ _EXCHANGES_PER_ANSWER = 4
 
 
 def body_limit(cell_max_bytes: int) -> int:
-    """Return the size limit of a response in bytes.
+    """Return the maximum size of a response in bytes.
 
     A page has 1 MiB plus up to one row, whose JSON is at most about twice as large. Segments have 16 MiB by default.
     """
@@ -50,12 +50,15 @@ class TrinoClient:
         self._chosen: dict[tuple[str, int], str] = {}
 
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
-        """Send one request. Raises TransientFailure, RowTooLarge, EngineUnavailable (closed, host not allowed)."""
+        """Send one request.
+
+        Raises TransientFailure, RowTooLarge, and EngineUnavailable (client closed or host not allowed).
+        """
         async with self._opening:
             if self.is_closed:
                 raise EngineUnavailable("This connector is closed.")
             if self._transport is None:
-                # This runs in a thread because loading the system certificates takes tens of milliseconds.
+                # In a thread, because loading the system certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(_tls_context, self._address)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
@@ -63,7 +66,7 @@ class TrinoClient:
         endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
         last = protocol.TransientFailure("No connection to Trino could be made.", reached=False)
         chosen = self._chosen.get(endpoint)
-        # Try the address that responded last, or else all addresses of the host.
+        # Try the address that responded last; if there is none, all addresses of the host.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
@@ -113,7 +116,7 @@ async def retry_transient(
     for_s: float,
     only_if: Callable[[protocol.TransientFailure], bool] = lambda _: True,
 ) -> ResultT:
-    """Return the result of `attempt`. Retry it with pauses after TransientFailure, and raise the last failure."""
+    """Call `attempt` and return its result. Retry it with pauses after TransientFailure; raise the last failure."""
     retries = Retries(for_s)
     while True:
         try:
@@ -124,7 +127,7 @@ async def retry_transient(
 
 
 async def _whole(response: httpx.Response, request: httpx.Request, cell_max_bytes: int) -> TrinoAnswer:
-    """Read the whole response. Raises RowTooLarge."""
+    """Read the whole response. Raises RowTooLarge if it exceeds the limit."""
     response.request = request
     pieces, size = list[bytes](), 0
     try:
@@ -141,7 +144,10 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
 
 
 def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
-    """Create the TLS context. Segments may be on another server, so a coordinator without TLS needs it too."""
+    """Create the TLS context.
+
+    It is needed even if the coordinator has no TLS, because segments may be on another server.
+    """
     context = ssl.create_default_context(cadata=address.ssl_ca or None)
     if address.is_tls and not address.ssl_validate:
         context.check_hostname = False
@@ -150,7 +156,7 @@ def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
 
 
 PAGE_BYTES = 1024 * 1024
-"""Requested page size. Larger pages save no time, and parsing their JSON would block the event loop."""
+"""Page size to request. Larger pages save no time, and parsing their JSON would block the event loop."""
 
 _STATEMENT = "/v1/statement"
 _STATEMENT_URI = re.compile(r"/v1/statement/[A-Za-z0-9_./\-]+(\?[A-Za-z0-9_.=&%\-]*)?")
@@ -223,7 +229,7 @@ class Coordinator:
             try:
                 answer = await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
             except protocol.TrinoRejected as error:
-                if error.name == "HTTP_500":  # Trino's response once the following page has been requested
+                if error.name == "HTTP_500":  # Trino's response once the next page was requested
                     raise protocol.Expired from error
                 raise
             try:
@@ -240,7 +246,7 @@ class Coordinator:
             raise protocol.final_error(error, sent=True) from error
 
     async def stop(self, uri: str) -> bool:
-        """Stop the statement within a limited time; return whether the coordinator has accepted the request."""
+        """Cancel the statement. Return whether the coordinator accepted the request. Limited in time."""
         try:
             async with asyncio.timeout(self.address.timeouts.stop_s):
                 await retry_transient(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)
@@ -253,7 +259,7 @@ class Coordinator:
     async def finish(self, statement: str) -> None:
         """Run a statement to completion and ignore its rows.
 
-        Raises the same errors as `start` and `page`, and the statement's own failure.
+        Raises the same errors as `start` and `page`, and the statement's own error.
         """
         page = await self.start(statement)
         while page.next_uri is not None and page.error is None:
@@ -281,9 +287,9 @@ class Coordinator:
         return replace(page, next_uri=self.own_uri(page.next_uri))
 
     def own_uri(self, next_uri: str) -> str:
-        """Return the path of a next URI. Only the configured coordinator receives requests for it.
+        """Return the path of a next URI. Requests for it are sent only to the configured coordinator.
 
-        A coordinator behind a proxy may return an internal address, and a forged response must not divert the login to
+        A coordinator behind a proxy may return an internal address, and a forged response must not send the login to
         another host.
         """
         parts = urlsplit(next_uri)

@@ -1,4 +1,4 @@
-"""Implements `Engine` and `TableLoader` for one Trino or Presto coordinator."""
+"""The engine and the table loader for one Trino or Presto coordinator."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ _kernels: Any = pyarrow.compute
 
 _READER_THREADS = 2
 _NOT_SUPPORTED = "NOT_SUPPORTED"
-# In Trino, TIMESTAMP without a precision has only milliseconds.
+# In Trino, TIMESTAMP without a precision stores only milliseconds.
 _MICROSECOND_TYPES: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
 
 
@@ -44,7 +44,7 @@ class TrinoLoader(StatementLoader):
     """Implements `TableLoader`. The database is a schema or `catalog.schema`. Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
-    """By default, `query.max-length` is a million characters. The statement without its rows is small."""
+    """By default, `query.max-length` is a million characters. The statement text around the rows is small."""
 
     def __init__(
         self, session: EngineSession, executor: Executor, *, catalog: str, schema: str, read_only: bool = False
@@ -130,7 +130,7 @@ class TrinoLoader(StatementLoader):
         return catalog, schema
 
     async def _kinds(self, table: TableName) -> list[Row]:
-        """Return one row with the table's type, or no row if the table does not exist."""
+        """Return one row that contains the table's type, or no row if the table does not exist."""
         catalog, schema = self._where(table)
         source = qualified(catalog, "information_schema", "tables")
         return await read_rows(
@@ -152,7 +152,7 @@ def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array
 
 
 def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
-    """Convert to milliseconds. Raises StatementRejected for finer values, which Trino would round."""
+    """Convert values to milliseconds. Raises StatementRejected for finer values, which Trino would round."""
     microseconds = values.cast(pa.int64())
     whole = _kernels.divide(microseconds, 1000)
     if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, 1000), microseconds)).as_py():
@@ -161,7 +161,7 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    if column.type.base is BaseType.DURATION:  # a text cannot be cast to an interval
+    if column.type.base is BaseType.DURATION:  # a string cannot be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:
         return f"from_base64({text})"
@@ -169,7 +169,7 @@ def _value(column: LoadColumn, kind: str, text: str) -> str:
 
 
 class TrinoEngine:
-    """Runs statements on one coordinator. `SessionOptions.database` is `catalog.schema` or a schema."""
+    """Runs statements on one coordinator. `SessionOptions.database` is `catalog.schema` or a schema name."""
 
     lists_functions = True
 
@@ -200,7 +200,7 @@ class TrinoEngine:
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
         """Open a session with the configured or requested catalog, schema and properties.
 
-        Leaving the context stops its running statement.
+        Leaving the context cancels a running statement.
         """
         login = self._address.login(user, options)
         state = protocol.ClientState(catalog=self._address.catalog, schema=self._address.schema)
@@ -274,7 +274,7 @@ class TrinoEngine:
         return Coordinator(self._http, self._address, self._variant, login, state, self._executor)
 
     async def _check(self, coordinator: Coordinator, options: SessionOptions) -> None:
-        """Check login, schema and properties before the first statement. Raises the error for Trino's refusal."""
+        """Check login, schema and properties before the first statement. Raises the error that Trino reports."""
         try:
             async with asyncio.timeout(self._address.timeouts.open_s):
                 if options.database:

@@ -1,6 +1,6 @@
 """Runs statements in a Trino session and reads their rows. A statement advances only when its next URI is requested.
 
-`protocol.TrinoPage.progress` computes a page's progress. The progress reported here never decreases.
+`protocol.TrinoPage.progress` computes the progress of one page. The progress reported here never decreases.
 """
 
 import asyncio
@@ -38,10 +38,9 @@ Json = protocol.Json
 
 
 async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> AsyncIterator[Sequence[Sequence[Any]]]:
-    """Yield the rows of a spooled page in order, without the first `skip` rows.
+    """Yield the rows of a spooled page in order, without the first `skip` rows. Raises OutcomeUnknown.
 
     A segment is acknowledged when the caller requests the rows after it. Until then, it can be read again.
-    Raises OutcomeUnknown.
     """
     loop = asyncio.get_running_loop()
     encoding = str(spooled.get("encoding"))
@@ -56,7 +55,7 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
                 if skip < len(rows):
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
-        if segment.get("ackUri"):  # without an acknowledgement, the engine keeps the segment for a while
+        if segment.get("ackUri"):  # without it, the engine keeps the segment for a while
             with suppress(protocol.TransientFailure, EngineError, TimeoutError):
                 async with asyncio.timeout(coordinator.address.timeouts.stop_s):
                     await _send(coordinator, segment, "ackUri")
@@ -86,7 +85,9 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> by
 
 
 async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:
-    """Send a GET request to the URI in `member`, on any server, with the segment's headers but without our login."""
+    """Send a GET request to the URI in `member`, on any server, with the segment's headers but without the user's
+    login.
+    """
     try:
         url = httpx.URL(segment[member])
     except httpx.InvalidURL as error:
@@ -108,7 +109,7 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
 def _split_rows(text: bytes) -> Sequence[bytes]:
     """Split a JSON array of arrays into several arrays, because parsing a large array blocks the interpreter.
 
-    A row separator counts only if the text before it is valid JSON, because the same characters may be part of a string
+    A row separator counts only if the text before it is valid JSON, because the same characters may occur in a string
     or a nested array.
     """
     slice_batch, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
@@ -127,18 +128,17 @@ def _split_rows(text: bytes) -> Sequence[bytes]:
 
 
 class TrinoOperation:
-    """Runs one statement from the page `first` onwards.
+    """Runs one statement, starting with page `first`.
 
-    `skip` is the number of rows that have already been read from the first page with rows.
-
-    The coordinator keeps a page until the next URI is requested. This happens only once the caller has read all rows of
-    the page and requests more, so another process can resume from `position`.
+    `skip` is the number of rows that have already been read from the first page with rows. The coordinator keeps a page
+    until the next URI is requested. That happens only once the caller has read all rows of the page and requests more,
+    so another process can resume from `position`.
     """
 
     def __init__(
         self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
     ) -> None:
-        """Start with a page. `characters_before` is the length of the text sent before the statement."""
+        """Start with page `first`. `characters_before` is the length of the text sent before the statement."""
         self.columns: tuple[Column, ...] = ()
         self._log_lines = LogLines()
         self._coordinator = coordinator
@@ -166,7 +166,7 @@ class TrinoOperation:
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Return where to resume: at the page with unread rows, or at the next URI.
+        """Return where another process can resume: the page with unread rows, or else the next URI.
 
         The next URI may be requested again, but no earlier page.
         """
@@ -208,7 +208,10 @@ class TrinoOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the rows page by page. A page without rows yields an empty batch, so that the caller sees each page."""
+        """Yield the rows page by page.
+
+        A page without rows yields an empty batch, so that the caller sees every page.
+        """
         while True:
             if self._has_rows_left:
                 async for rows in self._rows_left():
@@ -227,7 +230,7 @@ class TrinoOperation:
         return self._log_lines[start:]
 
     async def cancel(self) -> None:
-        """Stop the statement. Return once Trino has accepted the request or is unavailable."""
+        """Cancel the statement. Return once Trino has accepted the request or is unavailable."""
         uri = self._page.next_uri
         if uri is None or self._error is not None or self._is_closed:
             return
@@ -236,7 +239,7 @@ class TrinoOperation:
             self._canceled = True
 
     async def close(self, *, stop: bool = True) -> None:
-        """Release the statement. With `stop`, also stop it at Trino if it is still running."""
+        """Release the statement. If `stop` is set, also cancel it on Trino if it is still running."""
         self._is_closed = True
         await cancel_tasks(self._step)
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
@@ -250,12 +253,12 @@ class TrinoOperation:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the status no longer changes, except by reading rows."""
+        """Whether the status no longer changes, except when rows are read."""
         ended = self._page.next_uri is None or self._error is not None
         return ended or self._canceled or self._has_begun or self._is_closed
 
     def _next_step(self) -> asyncio.Task[None]:
-        """Return the running request for the next URI, or start a new request."""
+        """Return the request in progress for the next URI, or start a new one."""
         if self._step is None or self._step.done():
             self._step = asyncio.create_task(self._advance(), name="trino next uri")
         return self._step
@@ -327,7 +330,7 @@ _IMMEDIATELY = "EXECUTE IMMEDIATE "
 
 
 def _with_values(statement: BoundStatement) -> str:
-    """Write an `EXECUTE IMMEDIATE … USING …` statement, which needs no prepared statement (since Trino 418)."""
+    """Return an `EXECUTE IMMEDIATE … USING …` statement, which needs no prepared statement (since Trino 418)."""
     text = doubled_quotes(statement.render(lambda _number, _one: "?"))
     if not statement.values_in_order:
         return _IMMEDIATELY + text
@@ -335,7 +338,7 @@ def _with_values(statement: BoundStatement) -> str:
 
 
 class TrinoSession(OperationSession[TrinoOperation]):
-    """Implements `ResumableSession`. The log has the query ID and Trino's warnings."""
+    """Implements `ResumableSession`. The log contains the query ID and Trino's warnings."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__()
@@ -350,12 +353,12 @@ class TrinoSession(OperationSession[TrinoOperation]):
         self._detached = True
 
     async def leave(self) -> None:
-        """Stop the statement and roll back an open transaction, unless detached. Limited in time."""
+        """Cancel the statement and roll back an open transaction, unless detached. Limited in time."""
         self._left = True
         await self._close_operation()
         state = self._coordinator.state
         if state.transaction != protocol.NO_TRANSACTION and not self._detached:
-            # Otherwise Trino would keep the transaction and its locks at the data source for minutes.
+            # Otherwise Trino would keep the transaction and its locks in the data source for minutes.
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")

@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 10_000
 
 
 class TransientFailure(Exception):
-    """A request failed for a possibly temporary reason. `reached` is set if it may have reached the server."""
+    """A request failed for a reason that may be temporary. `reached` is set if it may have reached the server."""
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def transport_errors() -> Generator[None]:
 
 
 def check_status(status: int, body: bytes) -> None:
-    """Raise TransientFailure, CredentialsRequired, Expired or TrinoRejected for any status except 200 and 204."""
+    """Raise TransientFailure, CredentialsRequired, Expired or TrinoRejected unless the status is 200 or 204."""
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
@@ -81,7 +81,7 @@ def check_status(status: int, body: bytes) -> None:
 
 
 def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineError:
-    """Return the error after the last attempt. `sent` is set if Trino may be running the statement."""
+    """Return the error to raise after the last attempt. `sent` is set if Trino may be running the statement."""
     if sent:
         return errors.OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
     return errors.EngineUnavailable(transient.message)
@@ -90,7 +90,7 @@ def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineErro
 def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
     """Convert a page's `error`.
 
-    `before` is the length of the text that we have put before the statement (EXECUTE IMMEDIATE).
+    `before` is the length of the text that this server has put before the statement (EXECUTE IMMEDIATE).
     """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
@@ -101,7 +101,7 @@ def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineE
         # Lines and columns count from 1. Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
             if before and (line == 1 or _PARSER_MESSAGE in message):
-                # The parser adds `before` to the column on every line, but later stages only on the first line.
+                # The parser adds `before` to the column on every line, but later stages add it only on the first line.
                 column = max(column - before, 1)
                 rejected = _rejected(_POSITION.sub(f"line {line}:{column}: ", message), name)
             return rejected.at(errors.LineColumn(line, column))
@@ -119,14 +119,14 @@ def _rejected(message: str, name: str) -> TrinoRejected:
 
 
 def _body_text(body: bytes) -> str:
-    """Return an error body's first line as plain text without HTML tags."""
+    """Return the first line of an error response as plain text without HTML tags."""
     text = re.sub(r"<[^>]*>", " ", body[:_MESSAGE_CHARS].decode(errors="replace"))
     return next((line.strip()[:500] for line in text.splitlines() if line.strip()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoVariant:
-    """The differences between Trino and Presto: header names and features."""
+    """How Trino and Presto differ: header names and features."""
 
     dialect: str
     header_prefix: str
@@ -159,13 +159,13 @@ class TrinoTimeouts:
     connect_s: float = 10.0
     answer_s: float = 30.0  # until the next bytes of a response; the coordinator responds to a GET within 1 s
     retry_s: float = RETRY_S  # how long a request is retried before the statement is abandoned
-    stop_s: float = 5.0  # for each stop or close call
+    stop_s: float = 5.0  # for each cancel or close call
     open_s: float = 20.0  # to open a session
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoLogin:
-    """The credentials for requests, and the `user` whose privileges apply. Secrets never appear in the repr."""
+    """The credentials sent with requests, and the `user` whose privileges apply. Secrets never appear in the repr."""
 
     user: str
     username: str = ""
@@ -175,7 +175,7 @@ class TrinoLogin:
 
 @dataclass(frozen=True, slots=True)
 class TrinoAddress(HttpServer):
-    """A coordinator's address, and its connector's session configuration (Contract platform 5.11: trino)."""
+    """A coordinator's address and the session configuration of its connector (Contract platform 5.11: trino)."""
 
     catalog: str = ""
     schema: str = ""
@@ -195,11 +195,11 @@ class TrinoAddress(HttpServer):
 
     @property
     def path(self) -> str:
-        """Return the path prefix before `/v1`, for a coordinator behind a proxy."""
+        """The path prefix before `/v1`, for a coordinator behind a proxy."""
         return urlsplit(self.url).path.rstrip("/")
 
     def login(self, user: User, options: SessionOptions) -> TrinoLogin:
-        """Choose the login for the user's session. Raises CredentialsRequired."""
+        """Return the login for the user's session. Raises CredentialsRequired."""
         if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
                 raise errors.CredentialsRequired("This data source wants your own token.")
@@ -295,7 +295,7 @@ def request_headers(
             if value
         ]
     )
-    # Between servers, compression costs the coordinator more time than it saves on the network.
+    # Between servers, compression takes the coordinator more time than it saves on the network.
     headers["Accept-Encoding"] = "identity"
     headers["User-Agent"] = address.source
     if login.token is not None:

@@ -70,7 +70,9 @@ def _binary(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _times(_declared: TrinoType, values: Values) -> pa.Array:
-    """Convert times to text without zero fractions, which Trino writes out in full precision (Contract editor 6.3)."""
+    """Convert times to strings, without the zero fractions that Trino writes to full precision (Contract editor
+    6.3).
+    """
     return _without_zero_fraction(pa.array(values, pa.string()))
 
 
@@ -84,7 +86,7 @@ def _dates(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
-    """Convert timestamps. Types finer than microseconds stay text, because nanoseconds do not cover all years."""
+    """Convert timestamps. Types finer than microseconds stay strings, because nanoseconds do not cover all years."""
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
     if digits > _MICROSECOND_DIGITS:
@@ -129,7 +131,7 @@ def _arrays(declared: TrinoType, values: Values) -> pa.Array:
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
-    if key_type.parts:  # in JSON, such a key is the text from Java's string conversion
+    if key_type.parts:  # in JSON, such a key is the result of Java's toString
         key_type = TrinoType(key_type.result, _plain)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = key_type.read([_key(key_type, key) for key, _ in pairs])
@@ -152,7 +154,7 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _key(declared: TrinoType, key: str) -> Any:
-    """Parse a map key. In JSON it is always text."""
+    """Parse a map key, which is always a string in JSON."""
     arrow = _ARROW.get(declared.result, pa.string())
     if pa.types.is_boolean(arrow):
         return key == "true"
@@ -162,7 +164,7 @@ def _key(declared: TrinoType, key: str) -> Any:
 
 
 def _texts_or_json(_declared: TrinoType, values: Values) -> pa.Array:
-    """Convert values of other types: strings as they are, everything else to JSON text."""
+    """Convert values of other types: strings stay as they are, everything else becomes JSON text."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
@@ -207,11 +209,11 @@ def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
 
 
 def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
-    """Describe the columns for clients."""
+    """Return the result columns."""
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
         native = str(column["type"])
-        if native.startswith("INTERVAL "):  # only here does Trino write these in upper case
+        if native.startswith("INTERVAL "):  # Trino writes only these in upper case
             native = native.lower()
         result.append(Column(str(column["name"]), kind.result, native))
     return tuple(result)
