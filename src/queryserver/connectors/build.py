@@ -1,4 +1,4 @@
-"""Gives commands access to stored connectors and their secrets."""
+"""Access to stored connectors and their secrets, for commands."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from queryserver.platform.settings.tree import Settings
 
 @asynccontextmanager
 async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors]:
-    """Open connector administration for commands. Changes notify the servers.
+    """Open connector administration for a command. Changes notify the servers.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -31,7 +31,7 @@ async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The numbers of re-encrypted secrets, and of lost secrets, which no key of the ring opens."""
+    """The numbers of re-encrypted secrets, and of lost secrets, which no key of the keyring can decrypt."""
 
     connectors: int
     others: int
@@ -39,7 +39,7 @@ class Rotation:
 
 
 async def rotate_keys(settings: Settings) -> Rotation:
-    """Re-encrypt all secrets with the current key. Unless some are lost, former keys are no longer needed.
+    """Re-encrypt all secrets with the current key. If none are lost, former keys are no longer needed.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -54,6 +54,6 @@ async def rotate_keys(settings: Settings) -> Rotation:
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[tuple[Database, Keyring]]:
-    """Open the service database and the keys of its sealed secrets."""
+    """Open the service database and the keyring for its sealed secrets."""
     async with open_service_database(settings) as database:
         yield database, await open_keyring(settings.desktop, database)

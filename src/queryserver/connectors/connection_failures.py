@@ -65,7 +65,7 @@ def reason_of(error: BaseException) -> str:
 def sanitized_message(
     error: BaseException, settings: Mapping[str, SettingValue], endpoints: Sequence[tuple[str, int]]
 ) -> str:
-    """Return the error's text without traces, secrets, and addresses and files that the settings do not name."""
+    """Return the error's text without traces, secrets, or addresses and files that the settings do not name."""
     if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
@@ -101,7 +101,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
-    """Return the secrets and the settings that contain them, without short texts, which would match parts of words."""
+    """Return the secrets and the settings that contain them.
+
+    Short strings are left out, because they match parts of words.
+    """
     found = set[str]()
     for value in secrets_of(settings).values():
         text = str(value)
@@ -114,7 +117,7 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
 
 
 def _is_foreign(text: str, known: Collection[str]) -> bool:
-    """Whether the address belongs to a host that the settings do not name. Times of day are not addresses."""
+    """Whether the address belongs to a host that the settings do not name. Times of day do not count as addresses."""
     if "://" in text:
         try:
             return (urlsplit(text).hostname or "") not in known

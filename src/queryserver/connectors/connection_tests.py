@@ -41,7 +41,7 @@ _FILE_IN_USE = "The file is in use by another server, which runs its statements:
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
 FirstStatement: TypeAlias = Callable[[], Awaitable[str | None]]
-"""RunSupport a first statement. Returns the data source's version, None if unknown. Raises EngineError."""
+"""Runs a first statement. Returns the data source's version, or None if it is unknown. Raises EngineError."""
 Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[FirstStatement]]
 """Logs a user in to the data source. Raises EngineError."""
 
@@ -70,9 +70,12 @@ class _TestTarget:
     login: Login
     close: Callable[[], Awaitable[object]]
     endpoints: Sequence[tuple[str, int]]
-    """Hosts and ports, one of which must accept. Port 0: only the driver knows the port. Empty if no host is known."""
+    """Hosts and ports, one of which must accept. A port of 0 means that only the driver knows it.
+
+    Empty if no host is known.
+    """
     takes_own_logins: bool = False
-    """Whether users log in themselves, in which case the test does not log in."""
+    """Whether users log in with their own credentials, in which case the test does not log in."""
     warnings: Sequence[str] = ()
     """Always included in the response."""
     addresses: AddressRules | None = None
@@ -81,27 +84,27 @@ class _TestTarget:
 
 @dataclass(eq=False, repr=False)
 class ConnectionTests:
-    """RunSupport at most `at_once` tests at a time. Use `running()`, which on exit stops unfinished tests."""
+    """Runs at most `at_once` tests at a time. Use `running()`, which cancels unfinished tests on exit."""
 
     builder: EngineBuilder
     engines: Callable[[EngineBuilder, Connector], Engine]
     """Creates a connector's engine."""
     connectors: StoredConnectors
     try_acquire: Callable[[str], Awaitable[bool]]
-    """Acquires data that only one process can have open, if they are free; returns whether this process holds them."""
+    """Acquires data that only one process can have open, if it is free. Returns whether this process now holds it."""
     at_once: int = _MAX_CONCURRENT_TESTS
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.at_once)
         policy, addresses = self.builder.policy, self.builder.addresses
         self._timeout_s: float = policy.test_timeout_s
-        # The test only connects; the engine decides at the login whether the database may be used.
+        # The test only connects; the engine decides at login whether the database may be used.
         self._addresses = addresses.allowing_database_server() if policy.allow_service_database_server else addresses
         self._tasks = Tasks()
         self.running = self._tasks.running
 
     async def test(self, user: User, submitted: SubmittedConnector) -> ConnectionTestOutcome:
-        """Test the given connector, or the stored one if only an id is given.
+        """Test the submitted connector, or the stored one if only an id is submitted.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
@@ -129,7 +132,7 @@ class ConnectionTests:
 
         async def prepare() -> _TestTarget:
             target = await self._engine_target(connector)
-            # Configured connectors may connect to the service's own database server, as in statements.
+            # As for statements, configured connectors may connect to the service's own database server.
             return replace(target, addresses=connector_address_rules(connector, self.builder))
 
         return await self._test(user, prepare, connector.options, "")
@@ -141,7 +144,10 @@ class ConnectionTests:
         settings: Mapping[str, SettingValue],
         prefix: str,
     ) -> ConnectionTestOutcome:
-        """Run a test without waiting for an unresponsive data source to close. The secrets in `settings` are masked."""
+        """Run a test without waiting for an unresponsive data source to close.
+
+        Secrets from `settings` are masked in messages.
+        """
         await self._slots.acquire()
         progress = _TestProgress()
         try:
@@ -177,7 +183,10 @@ class ConnectionTests:
             await target.close()
 
     async def _connect(self, target: _TestTarget, progress: "_TestProgress") -> None:
-        """Connect to the first address that accepts. The login connects instead if only the driver knows the port."""
+        """Connect to the first address that accepts.
+
+        If only the driver knows the port, the login makes the connection instead.
+        """
         found, unknown = list[tuple[str, int]](), None
         rules = target.addresses or self._addresses
         with progress.step("resolve"):
@@ -219,7 +228,7 @@ class ConnectionTests:
     async def _engine_target(self, connector: Connector) -> _TestTarget:
         """Build the engine for a test. Raises ConfigurationError."""
         builder = self.builder
-        # In a thread, since this imports adapters at their first use, reads certificates and looks for files.
+        # In a thread, because this imports adapters on first use, reads certificates and checks files.
         await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
         engine = await asyncio.to_thread(self.engines, builder, connector)
         warnings = [_NOT_VERIFIED] if parse_flag(connector.options.get("ssl_validate", True)) is False else []
@@ -237,7 +246,7 @@ class ConnectionTests:
         )
 
     async def _reason_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
-        """Explain why to test an in-memory database instead, else None.
+        """Return why an in-memory database must be tested instead; None if the file may be opened.
 
         Tests must not create a file, or open a file that another server uses.
         """
@@ -261,7 +270,7 @@ class _TestProgress:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Time one check, which fails if the block raises."""
+        """Time one check. It fails if the block raises."""
         began = time.monotonic()
         self.step_under_way = name, began
         try:
@@ -288,7 +297,7 @@ class _TestProgress:
     def refused_by_data_source(self, reason: str) -> None:
         """Record that the data source itself refused, so the connection succeeded.
 
-        Without a separate login exchange, only the first statement reveals that the login is refused.
+        If there is no separate login exchange, only the first statement reveals that the login is refused.
         """
         last = self.checks[-1]
         if last.name == "connect" and not last.ok:
@@ -303,7 +312,7 @@ class _TestProgress:
 def _result(
     error: BaseException | None, settings: Mapping[str, SettingValue], target: _TestTarget, progress: _TestProgress
 ) -> tuple[str, Sequence[str]]:
-    """Return the failure reason, empty for success, and the texts for the response."""
+    """Return the failure reason (empty for success) and the texts for the response."""
     if error is None and not target.takes_own_logins:
         return "", target.warnings
     if error is None:
@@ -368,7 +377,7 @@ _MAX_VERSION_CHARACTERS = 200
 
 
 def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
-    """Return a login, which acts as the caller if the data source supports this."""
+    """Return a function that logs in to the engine, as the caller if the data source supports this."""
 
     @asynccontextmanager
     async def login(user: User) -> AsyncGenerator[FirstStatement]:
@@ -395,7 +404,7 @@ async def _version(session: EngineSession, dialect: str) -> str | None:
     return None
 
 
-# Servers with a REST interface, which take no statements.
+# Servers with a REST interface, which accept no statements.
 
 _MAX_BYTES = 256 * 1024
 _MAX_REST_VERSION_CHARACTERS = 300
@@ -420,9 +429,10 @@ def _rest_target(connector: Connector, builder: EngineBuilder) -> _TestTarget:
 def rest_login(
     exchanges: HttpClient, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
 ) -> Login:
-    """Return a login by GET request. Only a server of the right type returns an object with the text `member`.
+    """Return a function that logs in with a GET request.
 
-    `has_version`: `member` is the version. `as_user` appends the caller to the query, as WebHDFS expects.
+    Only a server of the right type returns an object with `member`. `has_version` means that `member` is the version.
+    `as_user` appends the caller to the query, as WebHDFS expects.
     """
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
-"""Builds the engine of a connector: one function per interface, listed in `BUILDERS` at the end.
+"""Builds the engine of a connector, with one function per interface, listed in `BUILDERS` at the end.
 
 A new interface needs a folder in `engines` (`engines/protocol.py`), a function and a row here, an option model in
 `connectors/options.py`, and a row in `connectors/catalog.txt`. A new dialect of `hiveserver2` needs a row in
-`HS2_OPTIONS` and in the engine's `VARIANTS`. `connectors/urls.py` reads the urls of the interface `sqlalchemy`.
+`HS2_OPTIONS` and in the engine's `VARIANTS`. `connectors/urls.py` parses the URLs of the interface `sqlalchemy`.
 docs/engines.md, "Add an engine", lists what else a dialect needs.
 """
 
@@ -36,18 +36,21 @@ if TYPE_CHECKING:
 class EngineBuilder:
     """Builds a server's engines. Local databases share processes, and their statements fail below `disk_floor`.
 
-    Close it after the engines.
+    Close the builder after its engines.
     """
 
     def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:
-        """`addresses` are the rules for all connections of the engines; by default the rules in the settings."""
+        """`addresses` are the rules for all connections of the engines. By default, the settings determine them."""
         self.settings = settings
         self.policy = settings.desktop.connector_policy
         self.addresses = addresses or address_rules(settings)
         self.databases_dir = self.policy.local_database_dir
-        """The directory of DuckDB and SQLite files; None permits `:memory:` only."""
+        """The directory of DuckDB and SQLite files; None permits only `:memory:`."""
         self.cell_max_bytes = settings.editor.cell_max_bytes
-        """The maximum size of a result value. Adapters refuse larger values, if possible before they are in memory."""
+        """The maximum size of a result value.
+
+        Adapters reject larger values, if possible before loading them into memory.
+        """
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
         self.duckdb_processes = duckdb_processes()
@@ -57,7 +60,7 @@ class EngineBuilder:
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
-        """The service's own database, which connectors may not use. Imports its adapter at the first use."""
+        """The service's own database, which connectors may not use. Its adapter is imported on first use."""
         from queryserver.engines.postgresql.engine import OwnDatabase
 
         return OwnDatabase(self.service_dsn, self._tasks) if self.service_dsn else None
@@ -92,7 +95,7 @@ class EngineBuilder:
             raise errors.ConfigurationError(found) from error
 
     def read_options(self, model: type[options.Model], connector: Connector) -> options.Model:
-        """Validate and return the connector's options. Raises OptionsRefused with every problem."""
+        """Validate the connector's options and return them. Raises OptionsRefused, which lists every problem."""
         return options.read_options(model, connector.key, connector.options, self.rules(connector))
 
     def rules(self, connector: Connector) -> options.OptionRules:
@@ -104,7 +107,7 @@ class EngineBuilder:
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
-        """Compare without DNS, since every connection is also checked."""
+        """Compare names without DNS, because every connection is checked as well."""
         is_server = (host.lower(), port) in self.addresses.service_database
         return self.is_named_as_own_database(name) and (
             is_server or self.addresses.is_database_server_address(host, port)
@@ -202,7 +205,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 
 
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Build the engine for Hive, Impala, Spark SQL or HPL/SQL. Without options, the settings sections apply."""
+    """Build the engine for Hive, Impala, Spark SQL or HPL/SQL. If it has no options, the settings sections apply."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
@@ -258,7 +261,9 @@ def _hs2_contradictions(opts: options.Hs2Options, mechanism: str, *, is_http: bo
 
 
 def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """Return option defaults from the settings sections, which apply even to connectors with options."""
+    """Return the default options from the settings sections, which also apply to connectors that have options of
+    their own.
+    """
     if dialect == "impala":
         names = ("query_timeout_s", "session_timeout_s", "close_queries")
         return {name: getattr(settings.impala, name) for name in names}
@@ -308,7 +313,7 @@ def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
 
 
 def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Use the native adapter of the url's dialect if there is one, else the generic adapter."""
+    """Use the native adapter for the URL's dialect if there is one, otherwise the generic adapter."""
     opts = builder.read_options(urls.UrlOptions, connector)
     url = opts.url
     if url.dialect == "postgresql":
@@ -327,7 +332,7 @@ def connector_address_rules(connector: Connector, builder: EngineBuilder) -> Add
 
 
 def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
-    """Return a valid connector's url if it uses the PostgreSQL adapter, else None."""
+    """Return a valid connector's URL if it uses the PostgreSQL adapter; otherwise None."""
     if connector.interface != "sqlalchemy":
         return None
     url = builder.read_options(urls.UrlOptions, connector).url
@@ -341,8 +346,8 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
     keep_alive = KeepAlive(
         idle_s=opts.keepalives_idle, interval_s=opts.keepalives_interval, count=opts.keepalives_count
     )
-    # `sslmode` is passed to libpq, except for the modes that verify certificates, which would use this server's CA
-    # files.
+    # `sslmode` is passed to libpq, except for modes that verify certificates, for which libpq would use this server's
+    # CA files.
     verified = client_tls(url.host, check_name=opts.sslmode == "verify-full") if "verify" in opts.sslmode else None
     address = PostgresqlAddress(
         host=url.host or "localhost",
@@ -398,7 +403,7 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
 
 
 def _by_native_client(connector: Connector, opts: urls.UrlOptions, builder: EngineBuilder) -> Engine:
-    """Treat `trino://` and `phoenix://` urls like the interfaces of the same names (Contract platform 5.10)."""
+    """Treat `trino://` and `phoenix://` URLs like the interfaces with these names (Contract platform 5.10)."""
     url = opts.url
     is_trino = url.dialect == "trino"
     is_private = is_trino and (bool(url.password) or url.port == 443)
@@ -442,7 +447,7 @@ def _by_any_driver(connector: Connector, url: urls.DriverUrl, builder: EngineBui
         rules=builder.addresses,
     )
     if connector.is_stored:
-        # For configured connectors, each session fails instead, so that the server starts without the driver.
+        # A configured connector fails in each session instead, so that the server starts even without the driver.
         address.require_driver()
     return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
@@ -469,7 +474,7 @@ NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
 def is_installed(driver: str, rules: AddressRules) -> bool:
     """Whether the dialect `driver`, such as `oracle+oracledb`, and the package it needs can be imported.
 
-    Imports both, which can be slow; `rules` apply to connections during the import.
+    Imports both, which may be slow. `rules` apply to connections during the import.
     """
     import sqlalchemy as sa
     from sqlalchemy import dialects
@@ -490,8 +495,8 @@ def is_installed(driver: str, rules: AddressRules) -> bool:
 def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
     """Warn if a proxy in the environment may affect allowed, installed drivers. Imports nothing.
 
-    SQLAlchemy's own dialects are exempt, as their drivers do not use HTTP. The environment is read as by urllib and
-    requests: names are case-insensitive, and `no_proxy=*` disables all proxies.
+    SQLAlchemy's own dialects are exempt, as their drivers do not use HTTP. Environment variables are interpreted as in
+    urllib and requests: names are case-insensitive, and `no_proxy=*` disables all proxies.
     """
     opts = {name.lower(): text for name, text in environ.items() if text}
     if opts.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or opts.get("no_proxy") == "*":

@@ -36,7 +36,7 @@ _MAX_DESCRIPTION_CHARACTERS = 1000
 
 @dataclass(slots=True)
 class ConnectorEvent:
-    """An audit event that is written at the end of the operation."""
+    """An audit event, written at the end of the operation."""
 
     subject: str
     """The connector's id, or its name before it has an id."""
@@ -45,7 +45,10 @@ class ConnectorEvent:
 
 @contextmanager
 def connector_event(user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
-    """Write an audit event `connector.<operation>` with the outcome `ok`, the error code, or `interrupted`."""
+    """Write an audit event `connector.<operation>` when the block ends.
+
+    The outcome is `ok`, the error code, or `interrupted`.
+    """
     event, outcome = ConnectorEvent((subject or "")[:_MAX_NAME_CHARACTERS]), "interrupted"
     try:
         yield event
@@ -59,7 +62,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
 
 @dataclass(frozen=True, slots=True)
 class SubmittedConnector:
-    """A connector as sent with a call. Missing members are None."""
+    """A connector as submitted by a client. Missing members are None."""
 
     id: str | None = None
     """None for a new connector."""
@@ -74,7 +77,7 @@ class SubmittedConnector:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A connector of a known type with complete, valid settings and unmasked secrets."""
+    """A connector of a known type, with complete, valid settings and unmasked secrets."""
 
     row: ConnectorType
     settings: Settings = field(repr=False)
@@ -82,7 +85,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class TypeView:
-    """A type for responses, perhaps with changed defaults. Secrets sent by the client are masked."""
+    """A connector type for responses, possibly with changed defaults. Secrets sent by the client are masked."""
 
     row: ConnectorType
     is_runnable: bool
@@ -141,12 +144,12 @@ _DEFAULT_EXAMPLES = {
 
 
 class StoredConnectors:
-    """Shows and changes stored connectors. Checks visibility only; callers must check who may make changes."""
+    """Shows and changes stored connectors. Checks only visibility; callers must check who may make changes."""
 
     def __init__(
         self, records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` is awaited after each change, until this process has read the change."""
+        """`changed` is awaited after each change and returns once this process has read the change."""
         desktop = builder.settings.desktop
         self._records = records
         self._builder = builder
@@ -162,7 +165,7 @@ class StoredConnectors:
         self._default_groups = (
             (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
         )
-        """Groups that may use a new connector for which no groups are given."""
+        """Groups that may use a new connector if none are submitted."""
         self._examples = {
             key: SubmittedConnector(
                 nice_name=table.nice_name or key,
@@ -174,16 +177,19 @@ class StoredConnectors:
             for key, table in desktop.connectors.items()
         } or _DEFAULT_EXAMPLES
         self._changing = asyncio.Lock()
-        """Serializes this process's changes without a version. Conflicts with other processes are retried instead."""
+        """Serializes this process's changes that have no version.
+
+        Conflicts with other processes are retried instead.
+        """
         self._installed = dict[str, bool]()
-        """Whether each driver is installed. Drivers installed later need a restart."""
+        """Whether each driver is installed. Drivers installed later are found only after a restart."""
 
     async def types(self) -> Sequence[TypeView]:
         """Return the offered types, in catalogue order."""
         return [TypeView(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
     async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> TypeView:
-        """Return a type with its defaults overridden by the given values. Nothing is stored.
+        """Return a type whose defaults are overridden by the submitted values. Nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
@@ -213,10 +219,9 @@ class StoredConnectors:
         return await self.shown(instance, user)
 
     async def save(self, user: User, submitted: SubmittedConnector) -> tuple[InstanceView, bool]:
-        """Create a connector, or change the connector with the given id. Also returns whether it was created.
+        """Create a connector, or change the one with the submitted id. Return it, and whether it was created.
 
-        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
-        VersionConflict.
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken, VersionConflict.
         """
         is_new = submitted.id is None
         with connector_event(user, "create" if is_new else "change", submitted.id or submitted.nice_name) as event:
@@ -256,7 +261,7 @@ class StoredConnectors:
         )
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """Return the instance with that id. Raises connector_not_found, also if the id is not a number."""
+        """Return the instance with this id. Raises connector_not_found, also if the id is not a number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
@@ -264,9 +269,9 @@ class StoredConnectors:
         return instance
 
     async def draft(self, submitted: SubmittedConnector, instance: ConnectorInstance | None) -> Draft:
-        """Complete and validate the given settings, with masked secrets replaced, or return the stored settings.
+        """Complete and validate the submitted settings, restoring masked secrets.
 
-        Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
+        If none are submitted, use the stored ones. Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
         row = self._row(submitted, instance)
         stored = instance.settings if instance else {}
@@ -288,13 +293,13 @@ class StoredConnectors:
             if row.runs is RunSupport.TEST:
                 rest_options(connector, builder)
             elif row.takes_statements:
-                # In threads: adapters are imported at their first use, and folders are looked up on disk.
+                # In threads, because adapters are imported on first use, and folders are checked on disk.
                 await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
                 engine = await asyncio.to_thread(builder.build, connector)
                 await engine.close()
 
     async def _is_runnable(self, row: ConnectorType, settings: Settings) -> bool:
-        """Whether this server is able to run statements with these settings."""
+        """Whether this server can run statements with these settings."""
         if not row.takes_statements or row.interface != "sqlalchemy":
             is_kerberos = str(settings.get("auth_mechanism", "")).strip().upper() in {"GSSAPI", "SPNEGO"}
             return row.takes_statements and (not is_kerberos or find_spec("gssapi") is not None)
@@ -306,7 +311,7 @@ class StoredConnectors:
         return dialect in NATIVE_DIALECTS or self._installed[driver]
 
     async def _change(self, submitted: SubmittedConnector) -> ConnectorInstance:
-        """Change a connector. Without a version in the call, retry if another change interferes."""
+        """Change a connector. If the call has no version, retry when another change interferes."""
         for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(submitted.id or "")
             draft = await self.draft(submitted, instance)
@@ -342,9 +347,9 @@ class StoredConnectors:
         return row
 
     async def install_examples(self, user: User) -> InstallationResult:
-        """Install the connectors in the settings; instances edited after an earlier installation are left alone.
+        """Install the connectors listed in the settings. Instances edited after an earlier installation are left alone.
 
-        Installs nothing unless everything is valid. Raises ConnectorRefused with `errors` by key.
+        Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key.
         """
         drafts = await self._example_drafts()
         done = InstallationResult()
@@ -385,7 +390,7 @@ class StoredConnectors:
         # If the settings name no groups, grants changed by an administrator are kept.
         default_groups = None if present else self._default_groups
         new = _new_instance(submitted, draft, default_groups if submitted.groups is None else submitted.groups)
-        # The digest covers masked settings only, since a digest of secrets would help to guess weak passwords.
+        # The digest covers only masked settings, because a digest of secrets would help to guess weak passwords.
         content = [
             submitted.nice_name,
             draft.row.dialect,
@@ -419,7 +424,7 @@ class StoredConnectors:
 
 
 def _require_names(submitted: SubmittedConnector, *, is_new: bool) -> None:
-    """Raises ConnectorRefused for names that are missing, too long or unprintable."""
+    """Raise ConnectorRefused for names that are missing, too long or unprintable."""
     problems = dict[str, list[str]]()
     if submitted.nice_name is None:
         if is_new:
@@ -439,7 +444,10 @@ def _folded_name(submitted: SubmittedConnector) -> str:
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
-    """Whether an instance installed from the settings, and not edited, differs from them. Types cannot change."""
+    """Whether an instance that was installed from the settings and not edited differs from them.
+
+    Types cannot change.
+    """
     is_ours = present.example_digest is not None
     is_same_type = (present.dialect, present.interface) == (new.dialect, new.interface)
     differs = present.example_digest != new.example_digest or present.settings != new.settings

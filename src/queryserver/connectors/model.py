@@ -32,9 +32,9 @@ class Connector:
     groups: frozenset[str] | None = None
     read_only: bool = False
     strict_settings: bool = False
-    """Whether engine settings that are not in the allow list are refused rather than ignored."""
+    """Whether engine settings outside the allow list are refused rather than ignored."""
     retries_reads: bool = False
-    """Whether read-only statements rerun once if their process has died (Contract editor 3.3)."""
+    """Whether a read-only statement is rerun once if its process has died (Contract editor 3.3)."""
     close_queries: bool = False
     """Whether close_session also closes the session's results (Contract editor 13)."""
     right: str | None = None
@@ -65,22 +65,22 @@ def connector_right(connector_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInstance:
-    """A stored connector. The only place with unmasked secrets: never log its settings or return them to clients."""
+    """A stored connector. Its secrets are unmasked: never log its settings or return them to clients."""
 
     id: int
     nice_name: str
     dialect: str
     interface: str
     description: str
-    """Empty for the type's description."""
+    """If empty, the type's description applies."""
     settings: Mapping[str, SettingValue] = field(repr=False)
-    """All settings ever stored or listed by the type."""
+    """All settings that were ever stored or are listed by the type."""
     groups: tuple[str, ...]
     """Groups with the right to use the connector, sorted."""
     version: int
     last_modified: datetime
     example_digest: str | None = None
-    """Digest of the values that `examples/install` stored; None if a call created or edited the instance."""
+    """Digest of the values that `examples/install` stored; None if a client created or edited the instance."""
 
 
 @dataclass(frozen=True, slots=True)

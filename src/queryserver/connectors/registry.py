@@ -1,6 +1,6 @@
 """All connectors of this process, who may use them, and their open engines.
 
-`Connectors.unknown` makes the error for unknown names; its text is in `UnknownDialect` in `errors/statements.py`.
+`Connectors.unknown` creates the error for unknown names; its text is in `UnknownDialect` in `errors/statements.py`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _OpenEngine:
 class EngineUses:
     """Builds engines on first use and counts their uses.
 
-    A retired engine accepts no new uses, and is closed when its last use ends.
+    A retired engine accepts no new uses and is closed when its last use ends.
     """
 
     def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = NO_METRICS) -> None:
@@ -50,9 +50,9 @@ class EngineUses:
         self._closings: set[asyncio.Task[None]] = set()
 
     async def prepare(self, connector: Connector) -> None:
-        """Build the engine in a thread, since it may import a driver or read certificates.
+        """Build the engine in a thread, because this may import a driver or read certificates.
 
-        Raises ConfigurationError, NotSupported if this server cannot run it.
+        Raises ConfigurationError, and NotSupported if this server cannot run it.
         """
         if _version_key(connector) not in self._open:
             engine = await asyncio.to_thread(self._build, connector)
@@ -61,12 +61,15 @@ class EngineUses:
             )
 
     def engine(self, connector: Connector) -> Engine:
-        """Return this version's engine for its capabilities only; enter `using` to run anything in it."""
+        """Return the engine for this connector version, for reading its capabilities.
+
+        Use `using` to run anything on it.
+        """
         return self._entry(connector).engine
 
     @asynccontextmanager
     async def using(self, connector: Connector) -> AsyncGenerator[Engine]:
-        """Count one use of this version's engine for the duration of the context."""
+        """Count one use of this version's engine while the context is open."""
         entry = self._entry(connector)
         entry.uses += 1
         try:
@@ -92,7 +95,7 @@ class EngineUses:
         return [(entry.connector, entry.engine) for entry in (*self._open.values(), *self._retired)]
 
     async def discard(self, fits: Callable[[Connector, Engine], bool]) -> None:
-        """Close matching engines now, even if in use; the next use builds new engines."""
+        """Close matching engines now, even if in use. The next use builds new engines."""
         for entry in (*self._open.values(), *self._retired):
             if fits(entry.connector, entry.engine):
                 if self._open.get(_version_key(entry.connector)) is entry:
@@ -117,7 +120,7 @@ class EngineUses:
         return entry
 
     def _close_in_background(self, entry: _OpenEngine) -> None:
-        """Close the engine in the background. `aclose` waits for this, but the last user does not."""
+        """Close the engine in the background. `aclose` waits for this; the last user does not."""
         closing = asyncio.create_task(self._close(entry), name=f"retired-engine-{entry.connector.key}")
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
@@ -140,9 +143,9 @@ _RETRY_S = 2.0
 class Connectors:
     """Finds configured and stored connectors, and their engines, which are built on first use.
 
-    `read_stored` reads the stored connectors and their version; connectors that this server cannot run are not
-    offered. Keys in `wheel` come first, in that order; `default` is the main connector's key, id or display name.
-    Both ignore case. `watching()` reads changes in the background.
+    `read_stored` reads the stored connectors and their version; connectors that this server cannot run are not offered.
+    Keys in `wheel` come first, in that order. `default` is the key, id or display name of the main connector. Both
+    ignore case. `watching()` reads changes in the background.
     """
 
     def __init__(
@@ -171,7 +174,7 @@ class Connectors:
         self._engines = EngineUses(build, metrics)
 
     def watching(self) -> AbstractAsyncContextManager[None]:
-        """Reread the stored connectors after each `may_have_changed`, for the duration of the context."""
+        """Reread the stored connectors after each `may_have_changed`, while the context is open."""
         return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
@@ -179,7 +182,7 @@ class Connectors:
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Yield after changes of stored connectors; several changes may be reported together."""
+        """Yield after stored connectors have changed. Several changes may be reported together."""
         change = self._change
         while True:
             await change.wait()
@@ -187,7 +190,7 @@ class Connectors:
             yield
 
     async def at_least(self, version: int) -> None:
-        """Wait until this process has read this or a later version of the stored connectors.
+        """Wait until this process has read this version of the stored connectors, or a later one.
 
         Raises DatabaseUnavailable.
         """
@@ -203,10 +206,10 @@ class Connectors:
             await self._read()
 
     def resolve(self, user: User, name: str | None) -> Connector:
-        """Find the connector with that name (Contract editor 1.7).
+        """Find the connector with this name (Contract editor 1.7).
 
-        Raises UnknownDialect, also if the caller may not use the connector, so that both cases look alike; NotSupported
-        for a stored connector that the caller may use but no server of this build can run.
+        Raises UnknownDialect, also if the caller may not use the connector, so that both cases look alike. Raises
+        NotSupported for a stored connector that the caller may use but that no server of this build can run.
         """
         folded = _normalized_name((name or "").strip())
         visible = {one.key: one for one in self.visible(user)}
@@ -221,7 +224,7 @@ class Connectors:
         return found
 
     def unknown(self, user: User, name: str) -> errors.UnknownDialect:
-        """Make the error for an unknown name, which lists the connectors that the caller may use."""
+        """Return the error for an unknown name, which lists the connectors that the caller may use."""
         return errors.UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
@@ -232,13 +235,12 @@ class Connectors:
         return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
-        """Return the default connector, else the first (Contract platform 7.1); None if the caller may use none."""
+        """Return the default connector, or else the first (Contract platform 7.1); None if the caller may use none."""
         return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """Return the connector for calls without a name: the main one, else the first that takes SQL.
-
-        Contract editor 1.7.
+        """Return the connector for calls without a name: the main one, or else the first that accepts SQL (Contract
+        editor 1.7).
         """
         main = self.main(user)
         if main is not None and takes_sql(main):
@@ -246,18 +248,21 @@ class Connectors:
         return next((one for one in self._listed if takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
-        """Return the connector with that key if it runs here, regardless of rights."""
+        """Return the connector with this key if it runs here, regardless of permissions."""
         return self._connectors.get(key.casefold())
 
     def known(self, key: str) -> Connector | None:
-        """Return the connector with that key, even if it cannot run in this process; None if deleted."""
+        """Return the connector with this key, even if it cannot run in this process; None if it was deleted."""
         found = self.find(key)
         if found is None and key in self._idle:
             found, _ = self._idle[key]
         return found
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
-        """Return the keys or the dialect that select a name's history entries; no keys for an unknown name."""
+        """Return the keys, or the dialect, that select history entries for a name.
+
+        For an unknown name, there are no keys.
+        """
         folded = _normalized_name(name)
         if folded in self._connectors and self._connectors[folded].dialect != folded:
             return (self._connectors[folded].key,), None
@@ -268,7 +273,7 @@ class Connectors:
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
     def require_permission(self, user: User, key: str) -> None:
-        """Raises PermissionDenied if the caller has lost the right to an own operation's connector."""
+        """Raise PermissionDenied if the caller may no longer use the connector of the caller's own operation."""
         connector = self.known(key)
         if connector is not None and not _is_open(connector, user):
             raise errors.PermissionDenied("You may no longer use the connector of this operation.")
@@ -281,22 +286,22 @@ class Connectors:
         return self._engines.engine(self._current_version(connector))
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
-        """Keep the current version's engine open for the duration of the context.
+        """Keep the current version's engine open while the context is open.
 
         Raises EngineUnavailable if the connector was deleted.
         """
         return self._engines.using(self._current_version(connector))
 
     def data_of(self, connector: Connector) -> str | None:
-        """Return the name of the connector's data if only one process can have them open, else None."""
+        """Return the name of the connector's data if only one process can have it open; otherwise None."""
         return _data(connector, self.engine(connector))
 
     def runnable_by(self, held: Collection[str]) -> Sequence[str]:
-        """Return the keys of connectors whose statements may run in a process that holds these data."""
+        """Return the keys of connectors whose statements may run in a process that holds this data."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
     def bound_to(self, held: Collection[str]) -> Sequence[str]:
-        """Return the keys of connectors whose statements can only run in the process that holds these data."""
+        """Return the keys of connectors whose statements can run only in the process that holds this data."""
         return [one.key for one in self._connectors.values() if self.data_of(one) in held]
 
     def data_to_hold(self) -> frozenset[str]:
@@ -304,18 +309,21 @@ class Connectors:
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
 
     def data_in_use(self) -> frozenset[str]:
-        """Return the names of such data in open engines, including engines of former versions."""
+        """Return the names of such data in open engines, including engines of earlier versions."""
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
-        """Close the engines of these data; the next use builds new engines."""
+        """Close the engines that have this data open. The next use builds new engines."""
         await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:
         await self._engines.aclose()
 
     def _arrange(self) -> None:
-        """Sort the connectors once per change, so that calls only filter by rights. Unknown names are skipped."""
+        """Sort the connectors once per change, so that calls need only filter by permission.
+
+        Unknown names are skipped.
+        """
         ranks = {name: rank for rank, name in enumerate(self._wheel)}
         self._listed = sorted(self._connectors.values(), key=lambda one: ranks.get(one.key.casefold(), len(ranks)))
         keys = [one for one in self._listed if one.key.casefold() == self._default]
@@ -386,7 +394,7 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
-    """Find the connector key for a name by the rules of `resolve`. `among` holds keys and dialects."""
+    """Return the connector key for a name, by the rules of `resolve`. `among` contains pairs of key and dialect."""
     folded = _normalized_name(name)
     dialect, key = _split_reference(folded)
     meanings = (

@@ -15,7 +15,7 @@ from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.tree import Settings
 
 CHANGED = "connectors"
-"""The kind of the change notice to all servers; its subject is the new state number."""
+"""The kind of change notification sent to all servers. Its subject is the new state number."""
 
 log = structlog.get_logger(__name__)
 
@@ -90,8 +90,8 @@ async def matching_keys(settings: Settings, database: Database, name: str) -> li
 class ConnectorRepository:
     """Stores instances. Each method is one transaction; all raise DatabaseUnavailable.
 
-    Every change increments the state number and notifies all servers on commit; changes are serialized. A row holds
-    the settings with masked secrets, and the sealed secrets separately.
+    Every change increments the state number and notifies all servers on commit. Changes are serialized. A row contains
+    the settings with masked secrets, and the sealed secrets in a separate column.
     """
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
@@ -99,7 +99,7 @@ class ConnectorRepository:
         self._sealer = sealer
 
     async def all(self) -> tuple[int, Sequence[ConnectorInstance]]:
-        """Return the state number, and all instances in that state by ascending id.
+        """Return the state number, and all instances in that state, by ascending id.
 
         An instance whose secrets can no longer be decrypted is returned without them.
         """
@@ -123,7 +123,7 @@ class ConnectorRepository:
             return await self._existing(connection, connector_id)
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
-        """Update `instance`, whose version must still be the stored one.
+        """Update `instance`, whose version must still be the stored version.
 
         Raises VersionConflict, connector_not_found, NameTaken, UnknownGroup.
         """
@@ -141,9 +141,9 @@ class ConnectorRepository:
             return await self._existing(connection, instance.id)
 
     async def remove(self, connector_id: int) -> None:
-        """Keep a tombstone with the names; delete the rest, including grants and index rows.
+        """Delete an instance, including its grants and index rows, but keep a tombstone with its names.
 
-        Raises connector_not_found, connector_in_use while one of its statements is waiting or running.
+        Raises connector_not_found, and connector_in_use while one of its statements is waiting or running.
         """
         if not 0 < connector_id <= _INT64_MAX:
             raise errors.connector_not_found(connector_id)
@@ -167,7 +167,7 @@ class ConnectorRepository:
         return frozenset(names - {row["name"] for row in rows})
 
     async def reseal(self) -> tuple[int, int]:
-        """Re-encrypt all secrets with the current key. Returns the numbers of resealed and of unreadable instances.
+        """Re-encrypt all secrets with the current key. Return the numbers of resealed and of unreadable instances.
 
         Secrets whose key is unknown are left alone.
         """
@@ -233,14 +233,17 @@ class ConnectorRepository:
 
 
 async def _require_free_name(connection: Connection, name: str, *, except_id: int = 0) -> None:
-    """Raises NameTaken. Compares in Python, since case folding in the database depends on its locale."""
+    """Raise NameTaken if the name is in use.
+
+    Compared in Python, because case folding in the database depends on its locale.
+    """
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != except_id for row in rows):
         raise errors.NameTaken(f"A connector named {name[:100]} exists already.")
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:
-    """Grant the connector to exactly these groups. Its right may have been granted before the connector existed."""
+    """Grant the connector to exactly these groups, replacing any grants made before the connector existed."""
     await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
     rows = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
     known = {row["name"] for row in rows}

@@ -1,7 +1,7 @@
-"""Finds secrets in connector settings, masks them in responses, and restores masked secrets.
+"""Finds secrets in connector settings, masks them in responses, and restores masked secrets (Contract platform 5.1).
 
-Contract platform 5.1. Secrets are the values of settings and url options whose names contain one of `_WORDS`, and the
-password in the user part of a url.
+Secrets are the values of settings and URL options whose names contain one of `_WORDS`, and the password in the user
+part of a URL.
 """
 
 import re
@@ -13,13 +13,13 @@ from queryserver.connectors.model import MASK, SettingValue
 from queryserver.errors.statements import secret_required
 
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
-"""Parts of secret names. Comparisons ignore case and all characters but letters and digits."""
+"""Parts of secret names. Comparisons ignore case and all characters except letters and digits."""
 
 _SUPPLIED_LATER = "${PASSWORD}"
 _RECEIVERS = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
 """Settings that determine who receives a secret: host, port, user or driver."""
 
-# No backtracking: a url may be long and crafted to be slow.
+# No backtracking: a URL may be long and crafted to be slow.
 _OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")
 _THIN_JDBC = re.compile(r"jdbc:\w+:(?:\w+:)?", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ class _Span:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting or url option with this name holds a secret."""
+    """Whether a setting or URL option with this name contains a secret."""
     plain = re.sub(r"[^a-z0-9]", "", unquote(name).lower())
     return any(word in plain for word in _WORDS)
 
@@ -47,12 +47,12 @@ def masked(settings: Values) -> dict[str, SettingValue]:
 
 
 def without_secrets(settings: Values) -> dict[str, SettingValue]:
-    """Return the settings with all secrets emptied, for secrets that can no longer be decrypted."""
+    """Return the settings with every secret emptied. Used if the secrets can no longer be decrypted."""
     return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
 
 
 def secrets_of(settings: Values) -> dict[str, SettingValue]:
-    """Return the entire values of settings that contain a secret. They are only stored sealed."""
+    """Return the settings that contain a secret, with their entire values. These are stored only sealed."""
     hidden = masked(settings)
     return {name: value for name, value in settings.items() if hidden[name] != value}
 
@@ -109,7 +109,7 @@ def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
 
 
 def _spans(name: str, text: str) -> list[_Span]:
-    """Find the secrets in a url, in order; other texts have none."""
+    """Return the secrets in a URL, in order; empty for other strings."""
     if not _may_be_url(name, text):
         return []
     start, at = _user_part(text)
@@ -123,9 +123,9 @@ def _may_be_url(name: str, text: str) -> bool:
 
 
 def _user_part(text: str) -> tuple[int, int]:
-    """Find the positions of the authority and of its `@`. They are equal without a user part.
+    """Return the offsets of the authority and of its `@`. They are equal if there is no user part.
 
-    Passwords with unescaped reserved characters make a url invalid, but must still be masked.
+    Passwords with unescaped reserved characters make a URL invalid, but must still be masked.
     """
     scheme = text.find("://")
     start = scheme + 3 if scheme >= 0 else 0
@@ -149,7 +149,7 @@ def _password_colon(text: str, start: int, at: int) -> int | None:
 
 
 def _option_spans(text: str, start: int) -> list[_Span]:
-    """Find the values of options with secret names, whatever separates the options."""
+    """Return the values of options with secret names, whatever separates the options."""
     spans, position = list[_Span](), start
     for found in _OPTION.finditer(text, start):
         name = found[0][:-1]

@@ -53,9 +53,9 @@ def configured_connectors(settings: Settings) -> list[Connector]:
 
 
 async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple[int, Sequence[Connector]]:
-    """Read the stored connectors with valid settings, and their state number. Some may not be able to run here.
+    """Read the stored connectors with valid settings, and their state number.
 
-    Raises DatabaseUnavailable.
+    This server may be unable to run some of them. Raises DatabaseUnavailable.
     """
     version, stored = await records.all()
     found = list[Connector]()
@@ -73,7 +73,10 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
 def draft_connector(
     key: str, dialect: str, interface: str, values: Mapping[str, SettingValue], settings: Settings
 ) -> Connector:
-    """Make a connector that no user may use yet. Raises ConfigurationError for invalid settings common to all types."""
+    """Return a connector that no user may use yet.
+
+    Raises ConfigurationError for invalid settings common to all types.
+    """
     general = {name: value for name, value in values.items() if name in GeneralSettings.model_fields}
     own = {name: value for name, value in values.items() if name not in general}
     try:
@@ -97,7 +100,7 @@ def draft_connector(
 
 
 def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> ConnectorLimits:
-    """Return the connector's limits, or else the limits in the section `editor` (Contract editor 13)."""
+    """Return the connector's own limits, or else those in the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(
@@ -111,25 +114,25 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
 
 
 def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:
-    """Return the connector's `close_queries` option, or else its engine section's (Contract editor 13)."""
+    """Return the connector's `close_queries` option, or else that of its engine section (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
     return dialect in options.HS2_OPTIONS and bool(options.parse_flag(general.get("close_queries", default)))
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> options.HdfsOptions | options.AtlasOptions:
-    """Read the options of a server that can be tested and searched but takes no statements. Raises OptionsRefused."""
+    """Read the options of a server that can be tested and searched but accepts no statements. Raises OptionsRefused."""
     return builder.read_options(options.HdfsOptions if connector.dialect == "hdfs" else options.AtlasOptions, connector)
 
 
 def require_folder_of(connector: Connector, databases_dir: Path | None) -> None:
-    """Raises InvalidPath if the file of an embedded engine is in a folder that does not exist. Blocks."""
+    """Raise InvalidPath if the folder of an embedded engine's file does not exist. Blocks."""
     if connector.interface in EMBEDDED:
         require_folder(databases_dir, str(connector.options.get("path") or MEMORY).strip())
 
 
 @contextmanager
 def option_errors() -> Generator[None]:
-    """Convert errors about settings while an engine is built to ConnectorRefused, with texts by setting."""
+    """Translate settings errors while an engine is built to ConnectorRefused, with texts by setting."""
     try:
         yield
     except errors.InvalidPath as error:
@@ -141,7 +144,7 @@ def option_errors() -> Generator[None]:
 
 
 def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
-    """Group adapter messages by setting: `<setting>: <text>`, perhaps prefixed by the connector's key."""
+    """Group adapter messages by setting. They read `<setting>: <text>`, possibly prefixed by the connector's key."""
     found = dict[str, list[str]]()
     for problem in problems:
         setting, _, text = _PLACE.sub("", problem).partition(": ")

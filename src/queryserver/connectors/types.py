@@ -26,11 +26,11 @@ class RunSupport(StrEnum):
     """How this server can use connectors of a type."""
 
     YES = "yes"
-    """RunSupport statements without further installation."""
+    """Runs statements without further installation."""
     DRIVER = "driver"
-    """RunSupport statements if the SQLAlchemy dialect in the url is installed and allowed."""
+    """Runs statements if the SQLAlchemy dialect in the URL is installed and allowed."""
     TEST = "test"
-    """Can be tested, but takes no statements."""
+    """Can be tested, but accepts no statements."""
     NO = "no"
     """Can only be stored, listed and edited."""
 
@@ -68,7 +68,7 @@ _SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
 
 
 def flags(quote: str, letters: str) -> Flags:
-    """Return all 13 flags of an SQL type: `quote` is b or d, `letters` are eleven T or F in catalogue order."""
+    """Return all 13 flags of an SQL type. `quote` is b or d; `letters` are eleven T or F in catalogue order."""
     is_sql, *others = (letter == "T" for letter in letters)
     return MappingProxyType(
         {
@@ -97,7 +97,7 @@ class ConnectorType:
 
     @property
     def takes_statements(self) -> bool:
-        """Whether an instance can be an interpreter of this server."""
+        """Whether an instance can run statements on this server."""
         return self.runs in {RunSupport.YES, RunSupport.DRIVER}
 
 
@@ -143,13 +143,13 @@ _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 
 def flags_of(dialect: str, interface: str) -> Flags:
-    """Return a pair's flags. For an unknown pair in the settings, use the dialect's flags, or plain SQL."""
+    """Return the flags for a dialect and interface; for an unknown pair, those of the dialect, or else plain SQL."""
     row = TYPES_BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 
 
 def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
-    """Return the type with these defaults for its settings; other names are ignored."""
+    """Return the type with these defaults for its settings. Names of other settings are ignored."""
     return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
@@ -164,13 +164,13 @@ _RETRIES = frozenset({"never", "read_only"})
 _GENERAL: Settings = MappingProxyType(
     {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
 )
-"""Additional settings of every runnable type, each with a sample value that shows its type."""
+"""Additional settings of every type that accepts statements, each with a sample value that shows its type."""
 
 
 def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[str, SettingValue]:
-    """Return the given settings in the row's order and types, completed by its defaults.
+    """Return the submitted settings in the row's order and types, with its defaults for missing settings.
 
-    Raises unknown_setting, ConnectorRefused; their texts contain no values.
+    Raises unknown_setting, ConnectorRefused. Their texts contain no values.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.settings}
     unknown = [name for name in values if name not in kinds]
@@ -196,7 +196,7 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
 
 
 def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
-    """Convert the value to the type of `kind`. Raises ValueError with the problem's text."""
+    """Convert the value to the type of `kind`. Raises ValueError with the text to show."""
     problem = None
     if isinstance(kind, bool):
         if (flag := options.parse_flag(value)) is not None:

@@ -42,15 +42,15 @@ _FORBIDDEN_OPTIONS = (
     " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
     " socketfactory creator connectionfactory"
 )
-"""Options that are never allowed. Comparisons ignore case and all characters but letters and digits."""
+"""Options that are never allowed. Comparisons ignore case and all characters except letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
-"""Names that may be shown; other texts may be part of a password that was not percent-encoded."""
+"""Names that may be shown. Any other string may be part of a password that was not percent-encoded."""
 _FORBIDDEN_OPTION_NAMES = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
     r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
 )
-"""Names of options that refer to a file of this server, to code, or to another host."""
+"""Option names that refer to a file on this server, to code, or to another host."""
 
 
 class PostgresqlUrlOptions(Options):
@@ -107,7 +107,7 @@ URL_OPTIONS: Mapping[str, type[Options]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DriverUrl:
-    """A url with an allowed driver and allowed options. `dialect` is the driver's part before the `+`."""
+    """A URL with an allowed driver and allowed options. `dialect` is the part of the driver before the `+`."""
 
     driver: str
     dialect: str
@@ -116,21 +116,21 @@ class DriverUrl:
     path: str
     """Unquoted, without surrounding slashes."""
     username: str | None
-    """None if users give their logins through create_session, or if the url has none."""
+    """None if users provide their logins through create_session, or if the URL has no login."""
     password: str | None = field(repr=False)
     query: Mapping[str, str] = field(repr=False)
     """All options, unparsed."""
     options: Options
-    """The typed options, by the model in `URL_OPTIONS`."""
+    """The typed options, from the model in `URL_OPTIONS`."""
     wants_credentials: bool
 
     @property
     def database(self) -> str:
-        """The database in a `postgresql://` url, by default named like the user."""
+        """The database in a `postgresql://` URL; defaults to the user name."""
         return self.path or self.username or ""
 
     def rules(self, rules: OptionRules) -> OptionRules:
-        """Return the rules for the url's hosts. Only the PostgreSQL adapter can exclude a single database."""
+        """Return the rules for the URL's hosts. Only the PostgreSQL adapter can exclude a single database."""
         is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
         if self.dialect != "postgresql" or not is_allowed:
             return rules
@@ -138,7 +138,7 @@ class DriverUrl:
 
 
 def driver_of(scheme: str) -> tuple[str, str]:
-    """Return a url scheme's normalized driver, and its dialect, the part before the `+`."""
+    """Return the normalized driver of a URL scheme, and its dialect, which is the part before the `+`."""
     dialect, plus, rest = scheme.lower().partition("+")
     dialect = _ALIASES.get(dialect, dialect)
     return f"{dialect}{plus}{rest}", dialect
@@ -189,7 +189,7 @@ def _parts(text: str) -> tuple[SplitResult, int | None]:
         raise invalid("must be given")
     try:
         parts = urlsplit(text)
-        # Unescaped reserved characters in a password split the url, so errors would reveal parts of the password.
+        # Unescaped reserved characters in a password split the URL, so errors would reveal parts of the password.
         behind = (
             f"{parts.path}{parts.fragment}" if "@" in parts.netloc else f"{parts.path}{parts.query}{parts.fragment}"
         )
@@ -211,7 +211,7 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
 
 
 def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
-    """Validate the options by the model in `URL_OPTIONS`. Returns the options and their problems."""
+    """Validate the options with the model in `URL_OPTIONS`. Return the options and their problems."""
     model = URL_OPTIONS.get(dialect, Options)
     try:
         return model.model_validate({name: text for name, text in query.items() if name in model.model_fields}), []

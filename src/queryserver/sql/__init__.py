@@ -1,4 +1,4 @@
-"""Processes SQL text without I/O: splitter, tokenizer, statement classification, type texts, error positions.
+"""SQL text processing without I/O: splitter, tokenizer, statement classification, type names, error positions.
 
 New dialects are added in `connectors/engine_builders.py`.
 """

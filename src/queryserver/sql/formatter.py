@@ -1,4 +1,4 @@
-"""Tokenizes SQL and formats scripts (Contract editor 5.1, 8.4), for texts of a few kilobytes."""
+"""Tokenizes SQL and formats scripts (Contract editor 5.1, 8.4). Intended for texts of a few kilobytes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _TOKENS_WITHOUT_BLANKS = frozenset("(),;")
 _COMMENTS = ("--", "/*", "#", "//")
 _WORD = r"[^\W]+(?:\$\w*)*"
 
-# Without a dialect, scripts are formatted only where the rules of all dialects agree.
+# If no dialect is given, scripts are formatted only where the rules of all dialects agree.
 _DIALECT_WITH_MOST_QUOTES = "sqlite"
 _ALL_RULES = ("", "mysql", "postgresql", "sqlite", "sparksql", "phoenix")
 
@@ -55,9 +55,10 @@ class ScriptFormatter:
         self._max_bytes = max_bytes
 
     async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
-        """Format a script; unsafe statements, and scripts that take too long, are left unchanged.
+        """Format a script, by the rules of `dialect` if given.
 
-        Follows the rules of `dialect` if given. Raises MissingParameter, PayloadTooLarge, TooManyRequests.
+        Statements that cannot be formatted safely, and scripts that take too long, are left unchanged. Raises
+        MissingParameter, PayloadTooLarge, TooManyRequests.
         """
         if script is None:
             raise MissingParameter("statements is required and must not be blank.")
@@ -127,7 +128,7 @@ def _format_statement(text: str, dialect: str | None) -> str:
 
 
 def _with_keyword_case(word: str, before: str, after: str) -> str:
-    """Upper-case the word if it is a keyword in this context; parts of dotted names are not keywords."""
+    """Convert the word to upper case if it is a keyword in this context. Parts of dotted names are not keywords."""
     upper = word.upper()
     if upper not in _KEYWORDS or before in _JOINS_NAMES or after in _JOINS_NAMES:
         return word
@@ -137,7 +138,7 @@ def _with_keyword_case(word: str, before: str, after: str) -> str:
 
 
 def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
-    """Return whether the texts differ only in blanks and the case of keywords."""
+    """Return whether the texts differ only in whitespace and the case of keywords."""
     for rules in _ALL_RULES if dialect is None else (dialect,):
         old, new = tokens(before, rules), tokens(after, rules)
         if len(old) != len(new):
@@ -148,7 +149,10 @@ def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
 
 
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of words, single characters, quotes and comments; unclosed ones extend to the text's end."""
+    """Yield the start and end of words, single characters, quotes and comments.
+
+    Unclosed ones extend to the end of the text.
+    """
     rules = dialect_patterns(dialect).rules
     pattern, at = _pattern(rules), 0
     while match := pattern.search(text, at):
@@ -160,10 +164,10 @@ def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
 
 
 def tokens(text: str, dialect: str) -> list[str]:
-    """Return the tokens as written, with an empty string for each significant blank.
+    """Return the tokens as written, with an empty string for each significant whitespace.
 
-    Blanks next to brackets, commas, semicolons and comments are insignificant, unlike the blanks in `X '00'`, `1. 5`,
-    `< =`.
+    Whitespace next to brackets, commas, semicolons and comments is insignificant, unlike that in `X '00'`, `1. 5`, `<
+    =`.
     """
     written, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):

@@ -1,6 +1,6 @@
-"""Writes parameter values as literals, for engines whose protocol cannot bind parameters well or at all (ADR 61).
+"""Formats parameter values as literals, for engines whose protocol cannot bind parameters well or at all (ADR 61).
 
-Text is quoted only if none of its characters has a special meaning in the dialect. Otherwise it is written as
+A string is quoted only if none of its characters has a special meaning in the dialect. Otherwise it is written as
 hexadecimal UTF-8, which does not depend on session settings.
 """
 
@@ -25,9 +25,9 @@ _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """Writes the literals of a dialect. Templates contain `{}`, and are empty if the engine lacks the type.
+    """Formats the literals of a dialect. Templates contain `{}`; a template is empty if the engine lacks the type.
 
-    `text` writes any text, `binary` takes hexadecimal digits, `array` the comma-separated elements.
+    `text` formats any string, `binary` takes hexadecimal digits, `array` the comma-separated elements.
     """
 
     text: Callable[[str], str]
@@ -41,20 +41,20 @@ class Literals:
     """Template for a timestamp in UTC."""
     double: str = "CAST('{}' AS DOUBLE)"
     not_finite: tuple[str, str, str] | None = None
-    """NaN, infinity and minus infinity as texts for `double`; None if unsupported."""
+    """The strings for NaN, infinity and minus infinity in `double`; None if they are not supported."""
     decimal: str = "CAST('{}' AS DECIMAL({},{}))"
     array: str = ""
     decimal_digits: int = 38
 
     @property
     def support(self) -> ParameterSupport:
-        """The values that can be written."""
+        """The values that can be formatted."""
         lacking = {T.TIME: self.time, T.TIMESTAMP_TZ: self.timestamp_tz, T.ARRAY: self.array}
         types = frozenset(kind for kind in T if lacking.get(kind) != "")
         return ParameterSupport(types, not_finite=self.not_finite is not None, decimal_digits=self.decimal_digits)
 
     def write(self, _number: int, parameter: Parameter) -> str:
-        """Return the literal of a value that `support` permits."""
+        """Return the literal for a value that `support` permits."""
         value = parameter.value
         match value:
             case None:
@@ -100,7 +100,7 @@ class Literals:
 
 
 def doubled_quotes(text: str) -> str:
-    """Quote a text for engines whose literals have no other escape."""
+    """Quote a string for engines whose literals have no other escape."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -177,12 +177,12 @@ TRINO = Literals(
 
 
 def mysql_text(text: str) -> str:
-    """Return a hexadecimal string constant, which is independent of `sql_mode`."""
+    """Return a hexadecimal string literal, which is independent of `sql_mode`."""
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
 class _MysqlLiterals(Literals):
-    """Writes NULL untyped and numbers as digits, because MySQL's CAST does not accept column types."""
+    """Writes NULL without a type and numbers as digits, because MySQL's CAST does not accept column types."""
 
     def write(self, number: int, parameter: Parameter) -> str:
         if parameter.value is None:
@@ -193,7 +193,7 @@ class _MysqlLiterals(Literals):
         return str(value) if value >= 0 else f"({value})"
 
     def _moment(self, value: dt.date | dt.time) -> str:
-        """Write only the significant fraction digits, which determine the type."""
+        """Write only the significant fractional digits, because they determine the type."""
         return _ENDING_ZEROS.sub(r"\1", super()._moment(value))
 
     def _double(self, value: float) -> str:
@@ -221,7 +221,7 @@ def _phoenix_text(text: str) -> str:
 
 
 class _PhoenixLiterals(Literals):
-    """Converts all numbers in an array to the widest type, since the first element determines the type of an array."""
+    """Converts all numbers in an array to the widest type, because the first element determines the array's type."""
 
     def write(self, number: int, parameter: Parameter) -> str:
         kinds = {element.type for element in parameter.elements}

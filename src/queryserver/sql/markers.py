@@ -1,8 +1,8 @@
 """Finds the parameter markers of a statement, and renders the statement with its values.
 
 With a list of values, `?` is a marker and `??` a literal `?`, as in JDBC. With an object, `:name` is a marker, unless
-it directly follows a word, a number, a closing bracket, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`.
-Quotes and comments are skipped. Without values, texts are not searched at all.
+it directly follows a word, a number, a closing bracket, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`. Quotes
+and comments are skipped. Statements without values are not searched at all.
 """
 
 import re
@@ -35,9 +35,9 @@ _BEHIND_WORDS = frozenset("_$)]}'\"`:")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A marker at characters [start, stop).
+    """A marker in the character range [start, stop).
 
-    `name` is empty for `?`; `is_literal` is set for `??`, which stands for `?`.
+    `name` is empty for `?`. `is_literal` is set for `??`, which stands for a literal `?`.
     """
 
     start: int
@@ -71,8 +71,8 @@ def _follows_word(statement: str, at: int) -> bool:
 class ScriptMarkers:
     """Marker counts of a script: in total, before the chosen statement, and in the chosen statement (`own`).
 
-    `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, a quote may
-    end at another position.
+    `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, a quoted
+    string may end somewhere other than these counts assume.
     """
 
     total: int = 0
@@ -111,7 +111,7 @@ NO_MARKERS = ScriptMarkers()
 
 
 def count_markers(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptMarkers:
-    """Count the markers of all statements of a script; `index`, from 0, selects the chosen statement."""
+    """Count the markers of all statements in a script. `index`, from 0, selects the chosen statement."""
     counts, names = list[int](), Counter[str]()
     for statement in statements:
         markers = [marker for marker in find_markers(statement, dialect, named=named) if not marker.is_literal]
@@ -124,7 +124,7 @@ def count_markers(statements: Sequence[str], dialect: str, index: int, *, named:
 
 @dataclass(frozen=True, slots=True)
 class StatementParameters:
-    """The values of a whole script, as stored with one of its statements.
+    """The values for a whole script, as stored with one of its statements.
 
     The first `before` values belong to earlier statements.
     """
@@ -148,16 +148,16 @@ class StatementParameters:
 
 
 RenderValue = Callable[[int, Parameter], str]
-"""Renders one value, given its number, counted from 0."""
+"""Renders the value with the given number, counted from 0."""
 
 
 def sql_text(statement: "str | BoundStatement", render_value: RenderValue) -> str:
-    """Render the text to send; a statement without values is returned unchanged."""
+    """Render the SQL text to send. A statement without values is returned unchanged."""
     return statement if isinstance(statement, str) else statement.render(render_value)
 
 
 class _Mask:
-    """Masks quoted values in engine messages, unless there are very many values."""
+    """Masks quoted values in engine messages, unless there are too many values."""
 
     def __init__(self, values: Sequence[Parameter]) -> None:
         texts = {parameter.value for parameter in values if isinstance(parameter.value, str) and parameter.value}
@@ -182,7 +182,7 @@ class _Mask:
 
 
 class BoundStatement:
-    """A statement and the distinct values of its markers; engines render it in their own syntax.
+    """A statement and the distinct values of its markers. Engines render it in their own syntax.
 
     Positions and lines that the engine reports afterwards refer to the last rendered text.
     """
@@ -194,7 +194,7 @@ class BoundStatement:
         self._markers = list(find_markers(statement, dialect, named=parameters.values.are_named))
         self._set_values(parameters)
         self.rows: Sequence[BoundStatement] = [self._with_values(row) for row in parameters.values.rows]
-        """The statement with each row of values, run in turn; empty if it runs once."""
+        """The statement with each row of values, to be run in turn; empty if it runs only once."""
         self.row = 0
         """The current row, counted from 0."""
 
@@ -240,7 +240,7 @@ class BoundStatement:
 
     @property
     def values_in_order(self) -> tuple[Parameter, ...]:
-        """The value of each marker, in order."""
+        """The value of each marker, in marker order."""
         return tuple(self.values[number] for number in self._numbers)
 
     def render(self, render_value: RenderValue, outside: Callable[[str], str] = str) -> str:
@@ -254,7 +254,7 @@ class BoundStatement:
             else:
                 number = next(numbers)
                 text = render_value(number, self.values[number])
-                # `IN?` and `?AND` are valid, but need a blank once a number or name replaces `?`.
+                # `IN?` and `?AND` are valid, but need whitespace once a number or name replaces `?`.
                 if marker.start and statement[marker.start - 1] == "-":
                     text = f"({text})"  # in MySQL, `5--?` subtracts a negation, but `5-- 3` starts a comment
                 elif marker.start and not statement[marker.start - 1].isspace():
@@ -279,7 +279,7 @@ class BoundStatement:
         return self._rendered, self._pieces
 
     def adopt_rendered(self, text: str, pieces: list[tuple[int, int, int]]) -> None:
-        """Adopt a text that another process has rendered."""
+        """Adopt a text that another process has rendered, for later positions and masking."""
         self._rendered, self._pieces = text, pieces
 
     def value_spans(self) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Defines the parameter types of statements, and reads parameter values from JSON.
 
 Clients send a JSON list for `?` markers, or a JSON object for `:name` markers. A value is plain JSON, or `{"type": …,
-"value": …}`. Messages name the parameter, but never quote its value.
+"value": …}`. Error messages name the parameter but never quote its value.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_VALUES = 10_000
 MAX_BYTES = 1024 * 1024
 """Limit on the JSON text of all values in a call."""
 MAX_WRITTEN_BYTES = 16 * 1024 * 1024
-"""Limit on the JSON text of all values, counting a value once per occurrence, since engines may receive each."""
+"""Limit on the JSON text of all values, counting each value once per marker, because engines may receive each copy."""
 MAX_ROWS = 10_000
 MAX_ROWS_VALUES = 200_000
 MAX_ROWS_BYTES = 4 * 1024 * 1024
@@ -66,9 +66,9 @@ Value: TypeAlias = "bool | int | float | Decimal | str | date | time | datetime 
 class Parameter:
     """A value. `type` is None for a plain null, which adopts the type of its context.
 
-    `is_plain` values were sent without a type, and behave like the same digits or text in the statement. `value` is a
-    `bool`, `int`, `float`, `Decimal`, `str`, `date`, `time`, `datetime` (with a zone for `timestamp_tz`), `bytes`, or a
-    tuple of parameters for an array; None is NULL.
+    A value with `is_plain` was sent without a type, and behaves like the same digits or string in the statement.
+    `value` is a `bool`, `int`, `float`, `Decimal`, `str`, `date`, `time`, `datetime` (with a zone for `timestamp_tz`),
+    `bytes`, or a tuple of parameters for an array; None is NULL.
     """
 
     type: ParameterType | None
@@ -95,21 +95,21 @@ NULL = Parameter(None, None, is_plain=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The values of a call, by position or by name; `original` is the JSON as sent."""
+    """The values of a call, by position or by name. `original` is the JSON as sent."""
 
     original: Sequence[Any] | Mapping[str, Any] = field(repr=False)
     by_position: tuple[Parameter, ...] = field(default=(), repr=False)
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
     """None if the values were sent as a list."""
     rows: "tuple[Parameters, ...]" = field(default=(), repr=False)
-    """All rows, if the statement runs once per row of values; the other fields then hold the first row."""
+    """All rows, if the statement runs once per row of values. The other fields then contain the first row."""
 
     @property
     def are_named(self) -> bool:
         return self.by_name is not None
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield the values with their names in messages."""
+        """Yield each value together with its name in messages."""
         if self.by_name is not None:
             yield from ((f":{name}", value) for name, value in self.by_name.items())
         else:
@@ -129,7 +129,9 @@ class ParameterSupport:
     even_arrays: bool = False
     """Whether nested arrays must have equal lengths."""
     refusal_reason: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
-    """Why the engine cannot hold a value of a supported type, such as `its time is finer than milliseconds`."""
+    """Returns why the engine cannot store a value of a supported type, such as `its time is finer than
+    milliseconds`.
+    """
 
     def require(self, parameters: Parameters) -> None:
         """Raise InvalidParameter for the first value that the engine does not accept."""
@@ -162,7 +164,10 @@ NO_PARAMETERS = ParameterSupport()
 
 
 def _array_shape(parameter: Parameter) -> tuple[int, ...] | None:
-    """Return an array's lengths by nesting level, empty for other values; None if nested arrays differ in length."""
+    """Return an array's lengths by nesting level; None if nested arrays differ in length.
+
+    Other values have an empty shape.
+    """
     if not parameter.elements:
         return (0,) if isinstance(parameter.value, tuple) else ()
     inner, *others = {_array_shape(element) for element in parameter.elements}
@@ -206,7 +211,7 @@ def read_parameter_rows(content: object) -> Parameters:
 
 @contextmanager
 def row_errors(number: int) -> Generator[None]:
-    """Make InvalidParameter name the row, counted from 1."""
+    """Add the row number, counted from 1, to InvalidParameter errors in the block."""
     try:
         yield
     except InvalidParameter as error:

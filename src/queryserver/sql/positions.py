@@ -19,7 +19,10 @@ _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Line and column, both counted from 1. Columns count Unicode code points. Lines end as in Contract editor 5.2."""
+    """A line and column, both counted from 1. Columns count Unicode code points.
+
+    Line endings follow Contract editor 5.2.
+    """
 
     line: int
     column: int | None
@@ -53,7 +56,7 @@ def position_of(location: ErrorLocation | None, statement: str) -> Position | No
 
 
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
-    """Return the position without the single-line `prefix` before the text; None within the prefix."""
+    """Return the position in the text after removing the single-line `prefix`; None if it is inside the prefix."""
     if position is None or position.line > 1 or position.column is None:
         return position
     column = position.column - len(prefix)
@@ -72,7 +75,10 @@ def after_prefix(position: Position | None, before: str) -> Position | None:
 
 
 def line_start(statement: str, line: int) -> int:
-    """Return the offset of the start of `line`, counted from 1, or of the last line if there are fewer."""
+    """Return the offset of the start of `line`, counted from 1.
+
+    If there are fewer lines, return that of the last line.
+    """
     at = 0
     for _ in range(line - 1):
         ends = [end for end in (statement.find("\n", at), statement.find("\r", at)) if end >= 0]
@@ -83,7 +89,7 @@ def line_start(statement: str, line: int) -> int:
 
 
 def position_at(statement: str, offset: int) -> Position | None:
-    """Return the position of the character at `offset`; the offset after the last character is the end."""
+    """Return the position of the character at `offset`, which may be the end of the statement; None if out of range."""
     if not 0 <= offset <= len(statement):
         return None
     ends = sum(statement.count(end, 0, offset) for end in "\r\n") - statement.count("\r\n", 0, offset)
@@ -95,7 +101,7 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
     """Return the start and end of a line, as engines count them."""
     if line < 1 or line - 1 > statement.count("\n"):
         return None
-    start, stop, before = 0, len(statement), line - 1  # number of line ends between `start` and the line
+    start, stop, before = 0, len(statement), line - 1  # number of line endings between `start` and the line
     while stop - start > _MAX_LINEAR_CHARACTERS:
         middle = (start + stop) // 2
         ends = statement.count("\n", start, middle)
@@ -110,7 +116,7 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
 
 
 def _line_of(statement: str, line: int, shown: str) -> int | None:
-    """Return `line` if it contains the shown text, else the only line that contains it.
+    """Return `line` if it contains the shown text, otherwise the only line that contains it.
 
     While reading the rows of a guarded statement, DuckDB also counts the lines of the text around it.
     """
@@ -137,7 +143,7 @@ def _in_line(statement: str, line: int, find_offset: Callable[[str], int | None]
 
 
 def _index_of(text: str, column: int, unit: Unit) -> int | None:
-    """Return the number of characters before `column`, counted from 0; None if uncertain, or if the text is shorter."""
+    """Return the number of characters before `column`, counted from 0; None if uncertain or if the text is shorter."""
     if column < 0:
         return None
     if unit is Unit.CHARACTER:
@@ -181,7 +187,9 @@ def _mark_offset(text: str, shown: str, mark: int, unit: Unit) -> int | None:
 
 
 def _offset_of_rest(statement: str, line: int, rest: str) -> int | None:
-    """Return the offset of `rest` if the statement ends with it, or if the statement or the line contains it once."""
+    """Return the offset of `rest` if the statement ends with it, or if the statement or the line contains it only
+    once.
+    """
     if statement.endswith(rest):
         return len(statement) - len(rest)
     first = statement.find(rest)

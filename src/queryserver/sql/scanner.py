@@ -1,4 +1,4 @@
-"""Finds the offsets of a script's statements in linear time."""
+"""Finds the offsets of a script's statements, in linear time."""
 
 import re
 from array import array
@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True, slots=True)
 class LexicalRules:
-    """Lexical rules of a dialect; the defaults are the rules marked "all"."""
+    """The lexical rules of a dialect. The defaults are the rules marked "all"."""
 
     backslash: bool = False
     e_strings: bool = False
@@ -90,7 +90,7 @@ _RULES = {
 }
 _UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
 _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
-"""Quotes that the rules of the dialect may misread."""
+"""Quotes that the dialect's rules may misinterpret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +138,24 @@ def _dialect_patterns(rules: LexicalRules) -> DialectPatterns:
 
 
 def dialect_patterns(dialect: str) -> DialectPatterns:
-    """Return the patterns of `dialect`; dialects not in the table follow the rules marked "all"."""
+    """Return the patterns for `dialect`. Dialects that are not in the table follow the rules marked "all"."""
     return _dialect_patterns(_RULES.get(dialect.lower(), LexicalRules()))
 
 
 def has_unclear_quotes(text: str, dialect: str) -> bool:
-    """Return whether the rules may misjudge the end of a quote, such as after a backslash in an unknown dialect."""
+    """Return whether the rules may misjudge where a quote ends, for example after a backslash in an unknown dialect."""
     name = dialect.lower()
     unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
     return unclear is not None and unclear.search(text) is not None
 
 
 def match_function(pattern: str) -> MatchFunction:
-    """Return the `match` method of a pattern that may match the empty string, and so always matches."""
+    """Return the `match` method of a pattern that can match the empty string and therefore always matches."""
     return cast("MatchFunction", re.compile(pattern, re.DOTALL).match)
 
 
 def _pieces(alternatives: list[str]) -> MatchFunction:
-    # Possessive, so that matches do not keep a backtracking stack.
+    # Possessive, so that matches keep no backtracking stack.
     return match_function(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
 
 
@@ -170,7 +170,7 @@ def _text(rules: LexicalRules, *, stops: str, words: str = "") -> list[str]:
         rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",
     ]
     if rules.slash_comments:
-        tokens.append("(?<=:)//")  # `PUT file:///tmp/a.csv @stage` of Snowflake
+        tokens.append("(?<=:)//")  # `PUT file:///tmp/a.csv @stage` in Snowflake
     if rules.dollar_quotes:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):
@@ -216,7 +216,10 @@ def _block_comment_start(rules: LexicalRules) -> str:
 
 
 def _comments(rules: LexicalRules) -> list[str]:
-    """Return patterns for short comments. The line end must match, since the searched part may end within a line."""
+    """Return patterns for short comments.
+
+    The line ending must match, because the searched part may end within a line.
+    """
     inside = r"[^*/]{1,1024}+|\*(?!/)|/(?!\*)" if rules.nested_comments else r"[^*]{1,1024}+|\*(?!/)"
     comments = [
         _line_comment_start(rules) + r"[^\r\n]{0,4096}+(?=[\r\n])",
@@ -232,13 +235,13 @@ def _comments(rules: LexicalRules) -> list[str]:
 NOWHERE = -1
 
 _SLASH_COMMENT = re.compile("(?<!:)//")
-# The mysql client accepts up to 15 characters; a limit also keeps the search for a terminator linear.
+# The mysql client accepts up to 15 characters. A limit also keeps the search for a terminator linear.
 _DELIMITER_LINE = re.compile(r"(?i:DELIMITER)[ \t]+(\S{1,15})(?!\S)[^\r\n]*")
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |$)")
 _ROUTINE = re.compile(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE)(?: |$)")
 _MAX_HEAD_WORDS = 6
 _WORD_CHARACTERS = 16
-# PostgreSQL: two literals separated by a line end are one literal, with the same escapes.
+# PostgreSQL: two literals separated by a line ending are one literal, with the same escapes.
 _NEXT_PART = re.compile(r"(?:[ \t\f\v]++|--[^\r\n]*+){0,1024}+[\r\n](?:\s++|--[^\r\n]*+[\r\n]){0,1024}+'")
 _RUN = 65536
 _BLANKS = match_function(rf"\s{{0,{_RUN}}}+")
@@ -246,7 +249,10 @@ _BLANKS_AND_SEMICOLONS = match_function(rf"[\s;]{{0,{_RUN}}}+")
 
 
 class Span(NamedTuple):
-    """Offsets of a statement; `after` and `terminated` are the ends of terminators before and after it, or NOWHERE."""
+    """Offsets of a statement.
+
+    `after` and `terminated` are the ends of the terminators before and after it, or NOWHERE.
+    """
 
     after: int
     first: int
@@ -255,9 +261,9 @@ class Span(NamedTuple):
 
 
 def scan(script: str, patterns: DialectPatterns) -> "array[int]":
-    """Find the spans.
+    """Return the spans of the statements as a flat array of four offsets each.
 
-    The array is flat, since 10 MB may contain five million statements. Scripts are shorter than 2 GiB.
+    The array is flat, because 10 MB may contain five million statements. Scripts are shorter than 2 GiB.
     """
     if not patterns.rules.one_statement:
         return _Scanner(script, patterns).run()
@@ -267,7 +273,7 @@ def scan(script: str, patterns: DialectPatterns) -> "array[int]":
 
 
 def content_start(script: str, patterns: DialectPatterns, start: int = 0) -> int:
-    """Return the offset of the first character at or after `start` that is neither a blank nor in a comment."""
+    """Return the offset of the first character at or after `start` that is neither whitespace nor in a comment."""
     return _Scanner(script, patterns).skip_gap(start)
 
 
@@ -330,7 +336,7 @@ class _Scanner:
             position += 1
 
     def _skip_empty(self, position: int, after: int) -> tuple[int, int]:
-        """Skip blanks and terminators; also returns the end of the last skipped terminator."""
+        """Skip whitespace and terminators. Also return the end of the last terminator skipped."""
         passes_terminators = self._terminator == ";"
         match = _BLANKS_AND_SEMICOLONS if passes_terminators else _BLANKS
         while (end := match(self._script, position).end()) > position:
@@ -342,7 +348,7 @@ class _Scanner:
         return position, after
 
     def skip_gap(self, position: int) -> int:
-        """Skip blanks and comments."""
+        """Skip whitespace and comments."""
         while True:
             end = self._dialect_patterns.gap(self._script, position).end()
             comment = self._comment_end(end) if end < self._size and self._script[end] in "-/#" else NOWHERE
@@ -378,7 +384,7 @@ class _Scanner:
         return size
 
     def _advance(self, position: int, match: MatchFunction, limit: int, stop: str) -> int:
-        """Advance to a character in `stop`, a stop word, or `limit`, which a long token may exceed."""
+        """Advance to a character in `stop`, a stop word, or `limit`. A long token may extend beyond `limit`."""
         script = self._script
         while position < limit:
             end = match(script, position, limit).end()
@@ -511,7 +517,7 @@ _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
 _OPENING = re.compile(r"[(\s]++")
 
 HEAD_CHARACTERS = 65_536
-"""Longer comments and parentheses before the first word are not skipped, since callers run on the event loop."""
+"""Longer comments and parentheses before the first word are not skipped, because callers run on the event loop."""
 UNKNOWN = "?"
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
@@ -542,7 +548,7 @@ def first_keyword(text: str, dialect: str) -> str:
 def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
     """Return the first word in upper case, by rules common to all engines. Used to classify statements that have run.
 
-    Skips any number of blanks, brackets and comments; `/* … */` may nest.
+    Skips any amount of whitespace, brackets and comments; `/* … */` may nest.
     """
     position = 0
     while position < len(sql):

@@ -82,7 +82,7 @@ class Script:
 
 
 class _Rows:
-    """Converts ascending offsets to rows and columns; reads every character once."""
+    """Converts ascending offsets to rows and columns. Reads every character once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -105,15 +105,15 @@ class _Rows:
 
 
 def statement_hash(text: str) -> str:
-    """Return the SHA-224 of the UTF-8 bytes in lower-case hex (`previous_statement_hash`)."""
+    """Return the SHA-224 hash of the UTF-8 bytes in lower-case hex (`previous_statement_hash`)."""
     return hashlib.sha224(text.encode()).hexdigest()
 
 
 def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
     """Return the index of the next statement to run (Contract editor 5.3); `statements` must not be empty.
 
-    `previous` is None without a handle, or if the handle has none of the members. If the text of the previous statement
-    was edited, it runs again. Raises NoMoreStatements at the end, in the short form only.
+    `previous` is None if there is no handle or the handle has none of the members. If the previous statement was
+    edited, it runs again. Raises NoMoreStatements at the end, but only in the short form.
     """
     if previous is None:
         return 0
@@ -131,7 +131,7 @@ def next_statement(statements: Script, previous: PreviousStatement | None, *, fu
 
 @dataclass(frozen=True, slots=True)
 class LastStatement:
-    """The fields about the last statement that the operation of a whole script reports."""
+    """The fields about a script's last statement, reported by the operation that runs the whole script."""
 
     end: ScriptPosition
     hash: str
@@ -152,13 +152,13 @@ class Choice:
     """The `statement_hash`."""
     has_result_set: bool
     is_over: bool
-    """The previous statement was the last one, so none is left to run."""
+    """Whether the previous statement was the last one, so that none is left to run."""
     literal_limit: int | None = None
-    """The literal row limit of the statement itself."""
+    """The literal row limit written in the statement."""
     markers: ScriptMarkers = NO_MARKERS
-    """Markers of the whole script; only set for a call with parameters."""
+    """Markers of the whole script; set only for a call with parameters."""
     last: LastStatement | None = None
-    """Only set if the call runs all statements."""
+    """Set only if the call runs all statements."""
 
 
 def choose(
@@ -211,7 +211,7 @@ def _count_markers(statements: Script, dialect: str, index: int, *, named: bool)
 
 
 class StatementChooser:
-    """Chooses statements in scripts, using a worker process for large ones. Raises TooComplex, TooManyRequests."""
+    """Chooses statements in scripts, using a worker process for large scripts. Raises TooComplex, TooManyRequests."""
 
     def __init__(self, computations: ComputationExecutor) -> None:
         self._computations = computations
@@ -306,9 +306,10 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
 
 
 async def bind(statement: str, dialect: str, parameters: StatementParameters) -> BoundStatement:
-    """Bind the values to the statement. Finds the markers again, in a thread for long texts, which take seconds.
+    """Bind the values to the statement.
 
-    Rows of values also use a thread: 10,000 take 0.3 s.
+    The markers are found again. For long texts, which take seconds, this happens in a thread; so does binding rows of
+    values, of which 10,000 take 0.3 s.
     """
     if is_short(statement) and not parameters.values.rows:
         return BoundStatement(statement, dialect, parameters)

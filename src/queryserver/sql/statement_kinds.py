@@ -7,20 +7,21 @@ from queryserver.sql.formatter import tokens
 from queryserver.sql.scanner import UNKNOWN, content_start, dialect_patterns, first_keyword, has_unclear_quotes
 
 _MAX_TOKENIZED_CHARACTERS = 100_000
-"""Longer texts are not tokenized, because this would block the event loop for more than 50 ms."""
+"""Longer texts are not tokenized, because that would block the event loop for more than 50 ms."""
 
 _READ_KEYWORDS = frozenset(
     {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
 )
 _SEARCHED_KEYWORDS = frozenset({"WITH", "EXPLAIN"})
-_MAX_SEARCHED_CHARACTERS = 1_000_000  # searching longer texts would block the event loop: this length takes about 10 ms
+_MAX_SEARCHED_CHARACTERS = 1_000_000  # this length takes about 10 ms; longer texts would block the event loop
 _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 
 
 def changes_data(text: str, dialect: str) -> bool:
-    """Return whether the statement may change data, and so must be read to the end even if its result is truncated.
+    """Return whether the statement may change data and must therefore be read to the end even if its result is
+    truncated.
 
-    Returns True when in doubt: a WITH or EXPLAIN counts as changing if it is long or contains a changing word.
+    Returns True when in doubt: WITH and EXPLAIN count as changing if the text is long or contains a changing word.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READ_KEYWORDS:
@@ -58,10 +59,10 @@ def controls_transaction(text: str, dialect: str) -> bool:
 
 
 def changes_objects(text: str, dialect: str) -> bool:
-    """Return whether the statement may change databases, tables, functions or statistics, and thus make metadata stale.
+    """Return whether the statement may change databases, tables, functions or statistics, which makes metadata stale.
 
-    Returns True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes
-    changes.
+    Returns True when in doubt, which costs only a reread of the metadata. The end of a transaction counts, because it
+    publishes changes.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _OBJECT_PRESERVING_KEYWORDS:
@@ -80,7 +81,7 @@ def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
 
 _QUERY_KEYWORDS = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
-"""Texts without a limit keyword this close to the end or start need not be tokenized."""
+"""Texts that have no limit keyword this close to their end or start need not be tokenized."""
 _TAIL_TOKENS = 12
 
 _NUMBER = r"([0-9]+(?:_[0-9]+)*)"
@@ -100,8 +101,8 @@ _MAX_DIGITS = 18
 def literal_limit(text: str, dialect: str) -> int | None:
     """Return the row limit: a final `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY`, or an initial `SELECT TOP n`.
 
-    Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. Returns None if there
-    is no limit, or the limit is uncertain.
+    Recognizes only literal numbers in the outermost query, because subqueries end with their brackets. Returns None if
+    there is no limit or the limit is uncertain.
     """
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
@@ -142,16 +143,16 @@ _EXECUTING_OPTION = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
 
 
 def explainable(statement: str, dialect: str) -> str:
-    """Return the statement as it may follow EXPLAIN, without leading comments, since they could hide options.
+    """Return the statement as it may follow EXPLAIN, without leading comments, because they could hide options.
 
-    An unknown first word passes if nothing in the text could execute it, since the engine describes the error best.
-    Raises InvalidParameter.
+    A statement with an unknown first word passes if nothing in the text could execute it, because the engine describes
+    the error best. Raises InvalidParameter.
     """
     start = content_start(statement, dialect_patterns(dialect))
     text, keyword = statement[start:], first_keyword(statement, dialect)
     if keyword == "EXPLAIN":
         raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
-    # Either a plain first word, or parentheses around a query; anything before may be an executable comment.
+    # Either a plain first word, or parentheses around a query. Anything before it may be an executable comment.
     is_plain = text[: len(keyword)].upper() == keyword != ""
     is_wrapped = text.startswith("(") and keyword in _PARENTHESIZED_KEYWORDS
     is_known = keyword in _EXPLAINABLE_KEYWORDS or (
@@ -193,7 +194,7 @@ def only_reads(text: str, dialect: str) -> bool:
     """Return whether the statement is a single query without words that may change something; False when in doubt.
 
     Functions with known effects count as such words; the effects of user-defined functions are unknown. Functions with
-    quoted names count as having effects, since escapes can hide their names.
+    quoted names count as having effects, because escapes can hide their names.
     """
     if (
         len(text) > _MAX_TOKENIZED_CHARACTERS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_DEPTH = 64
-"""Deeper types are shown as scalars."""
+"""More deeply nested types are shown as scalars."""
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`)|(?P<text>'(?:[^']|'')*')|(?P<mark>[<>()\[\],:])"""
@@ -24,7 +24,7 @@ _FIRST_WORD = re.compile(r'[\s"`]*([^\s<>()\[\],:"`\']*)')
 _RAW_NAME = re.compile(r"\s*([^:<>,()\[\]`\"]*):")
 _STRUCTS = frozenset({"struct", "row", "record"})
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
-# Two words that form one type rather than a name and a type.
+# Two words that form one type, not a name and a type.
 _TWO_WORDS = frozenset({
     ("timestamp", "with"), ("timestamp", "without"), ("time", "with"), ("time", "without"), ("interval", "year"),
     ("interval", "day"), ("double", "precision"), ("character", "varying"), ("bit", "varying"),
@@ -33,9 +33,10 @@ _TWO_WORDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the original.
+    """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`.
 
-    Arrays have an `item`, maps `key` and `value`, structs and rows `fields`; scalars have no parts.
+    `text` is the original text. Arrays have an `item`, maps a `key` and a `value`, structs and rows have `fields`.
+    Scalars have no parts.
     """
 
     base: str
@@ -72,7 +73,7 @@ class SqlField:
 
 
 def parse_type(text: str) -> SqlType:
-    """Parse a type text. An unreadable text becomes a scalar named by its first word."""
+    """Parse the text of a type. Text that cannot be parsed becomes a scalar named after its first word."""
     try:
         return _Parser(text).whole()
     except _Unreadable:
@@ -81,7 +82,7 @@ def parse_type(text: str) -> SqlType:
 
 
 class _Unreadable(Exception):
-    """The text has an unknown form."""
+    """The text has an unknown format."""
 
 
 class _Token(NamedTuple):
@@ -119,7 +120,7 @@ class _Parser:
             raise _Unreadable
         self._index += 1
         parsed = self._with_parts(start, depth) or self._scalar(start)
-        # Each following `[]`, `[3]` or `ARRAY` makes it an array.
+        # Each `[]`, `[3]` or `ARRAY` that follows makes it an array.
         while self._current.text == "[" or self._current.text.upper() == "ARRAY":
             depth += 1
             if depth > MAX_DEPTH:
@@ -132,7 +133,7 @@ class _Parser:
         return parsed
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
-        """Parse an array, map or struct with its parts in brackets; None for other types."""
+        """Parse an array, map or struct with its parts in brackets; return None for other types."""
         word, opening = start.text.lower(), self._current.text
         if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
@@ -164,7 +165,7 @@ class _Parser:
         return tuple(fields)
 
     def _raw_name(self) -> str | None:
-        """Read `name:` as written by Hive, which does not even quote names with blanks."""
+        """Read `name:` as written by Hive, which does not quote names even if they contain spaces."""
         match = _RAW_NAME.match(self._text, self._current.start)
         if match is None:
             return None
@@ -173,7 +174,7 @@ class _Parser:
         return match[1].strip()
 
     def _field_name(self) -> str | None:
-        """Read a field name before its type, with or without a colon; None if the field is unnamed."""
+        """Read the field name before a type, with or without a colon; return None if the field is unnamed."""
         now, following = self._current, self._peek(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable

@@ -104,7 +104,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         return f"UPDATE STATISTICS {self._full_name(table)}"
 
     async def _schema(self, wanted: str) -> str:
-        """Find the schema's name as stored in the catalog. Raises database_not_found."""
+        """Return the schema's name as stored in the catalog. Raises database_not_found."""
         if not wanted:
             return ""
         names = ", ".join(map(queries.escaped_literal, queries.name_candidates(wanted, queries.Folding.UPPER)))
@@ -124,7 +124,7 @@ class PhoenixCatalog(queries.SessionCatalog):
                     rows.append(tuple(row_values(row)))
         except (errors.OutcomeUnknown, errors.SessionLost) as error:
             raise errors.EngineUnavailable(error.message) from error
-        # The request takes LIKE patterns, in which `_` matches any character, so other tables may match too.
+        # The request takes LIKE patterns, in which `_` matches any character, so rows of other tables may match too.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
         return tuple(
             TableColumn(
@@ -138,7 +138,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         )
 
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
-        """Read the estimates of UPDATE STATISTICS, which makes no estimates for small tables."""
+        """Return the estimates from UPDATE STATISTICS, which makes none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
         names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(
@@ -182,7 +182,7 @@ class PhoenixLoader:
         return bool(await queries.read_rows(self._session, sql, max_rows=1))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Create or extend a table. Also raises StatementRejected if several rows would have the same key."""
+        """Create a table or append to it. Also raises StatementRejected if several rows would have the same key."""
         loader.refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
@@ -244,7 +244,9 @@ class PhoenixLoader:
         )
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
-        """Raise StatementRejected for duplicate keys, because Phoenix silently overwrites rows with the same key."""
+        """Raise StatementRejected for duplicate keys, because Phoenix silently overwrites rows that have the same
+        key.
+        """
         if not keys or not set(keys) <= {column.name for column in load.columns}:
             return  # Phoenix itself rejects rows without a key
         names = ", ".join(map(queries.identifier, keys))
@@ -261,10 +263,10 @@ class PhoenixLoader:
 
     @asynccontextmanager
     async def _claim_name(self, table: TableName) -> AsyncGenerator[None]:
-        """Create sequences that claim a new table's name, to prevent concurrent imports into it from any server.
+        """Claim the name of a new table by creating sequences, so that no other server imports into it concurrently.
 
-        Both the current and the next time slot are claimed, so that claims made around a slot change conflict.
-        Raises StatementRejected if another import holds a claim.
+        Both the current and the next time slot are claimed, so that claims made around a slot change conflict. Raises
+        StatementRejected if another import holds a claim.
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
@@ -274,7 +276,7 @@ class PhoenixLoader:
                 try:
                     await loader.execute(self._session, f"CREATE SEQUENCE {sequence}")
                 except errors.StatementDenied:
-                    break  # Users without the privilege to create sequences can still create tables.
+                    break  # Users who may not create sequences can still create tables.
                 except errors.StatementRejected as error:
                     if re.search(r"ERROR 1200\b", error.message):
                         message = (
@@ -288,7 +290,7 @@ class PhoenixLoader:
             yield
 
     async def _drop_orphaned_claims(self, table: TableName, slot: int) -> None:
-        """Drop orphaned claims from before `slot`. Requires the privilege to list sequences."""
+        """Drop orphaned claims for slots before `slot`. Requires the privilege to list sequences."""
         least = _claim(table, 0)
         where = _in_schema(self._schema_of(table), "SEQUENCE_SCHEMA")
         # Until 2065 slots have seven digits, so their text order is their numeric order.

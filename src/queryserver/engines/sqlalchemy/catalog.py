@@ -1,7 +1,7 @@
 """Reads the metadata of any data source that SQLAlchemy's Inspector can read.
 
 The Inspector provides neither functions nor statistics. Types have the dialect's names, which may differ from the
-engine's names.
+engine's.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class SqlalchemyCatalog:
         raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
-        """Write the query in the dialect's SQL. A `%` is not doubled, because the driver gets no parameters."""
+        """Return the query in the dialect's SQL. A `%` is not doubled, because the driver receives no parameters."""
         plain: Any = type(self._connection.dialect)
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
@@ -98,7 +98,7 @@ def _exact(name: str) -> sa.quoted_name:
 
 
 def _schema(database: str, inspector: sa.Inspector) -> str:
-    """Return the schema that `database` refers to; an empty name means the connection's schema.
+    """Return the schema that `database` refers to. An empty name means the connection's schema.
 
     Raises database_not_found.
     """

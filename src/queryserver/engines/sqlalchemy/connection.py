@@ -1,4 +1,4 @@
-"""One SQLAlchemy connection: its statements, how they are stopped, and error translation. All calls block."""
+"""One SQLAlchemy connection: its statements, their cancellation, and error translation. All calls block."""
 
 import re
 import socket
@@ -42,7 +42,7 @@ _INVALID_RESPONSE_ERRORS = (
 
 _DRIVER_ERRORS = (exc.SQLAlchemyError, *_INVALID_RESPONSE_ERRORS)
 _PROTOCOL_ERROR_CLASSES = ("InterfaceError", "InternalError")
-"""PEP 249 classes of errors which, without a server error number, mean that the driver lost track of the protocol."""
+"""PEP 249 error classes that, without a server error number, mean that the driver lost track of the protocol."""
 
 _MYSQL_CLIENT_NUMBERS = range(2000, 3000)
 _REFUSED_LOGIN = re.compile(
@@ -72,7 +72,7 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
 
 @contextmanager
 def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
-    """Translate statement errors: OutcomeUnknown if the connection is lost, otherwise StatementRejected."""
+    """Translate statement errors to OutcomeUnknown if the connection is lost, and otherwise to StatementRejected."""
     try:
         with guarded(rules):
             yield
@@ -91,7 +91,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         raise rejected.with_sqlstate(_sqlstate_of(original)) from error
 
 
-# Keyed by PEP 249 class name, for drivers without SQLSTATE.
+# Keyed by PEP 249 class name, for drivers that report no SQLSTATE.
 _SQLSTATES = {"IntegrityError": "23000", "DataError": "22000", "NotSupportedError": "0A000"}
 
 
@@ -101,7 +101,7 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """Return all SQLAlchemy errors and the driver's base class, because cursors are partly read without SQLAlchemy."""
+    """Return SQLAlchemy's errors and the driver's base class, because cursors are partly read without SQLAlchemy."""
     own = getattr(dialect.loaded_dbapi, "Error", None)
     return (*_DRIVER_ERRORS, own) if isinstance(own, type) and issubclass(own, Exception) else _DRIVER_ERRORS
 
@@ -123,7 +123,7 @@ def _driver_error(error: Exception) -> Exception:
 
 
 def _is_server_error(error: Exception) -> bool:
-    """Whether the server reported the error. Such an error has its number as first argument, or a SQLSTATE."""
+    """Whether the server reported the error. Such an error has its number as the first argument, or an SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)

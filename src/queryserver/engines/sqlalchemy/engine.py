@@ -181,10 +181,10 @@ _MAKE_READ_ONLY = {
 
 
 class SqlalchemyEngine:
-    """Runs statements through one DBAPI driver; `dialect` is the name of its SQL dialect.
+    """Runs statements through one DBAPI driver. `dialect` is the name of its SQL dialect.
 
-    The server starts even if the driver is not installed; each session then reports this. Raises ConfigurationError for
-    `read_only` if it cannot be enforced at the data source.
+    The server starts even if the driver is not installed; each session then raises the error. Raises ConfigurationError
+    if `read_only` is set but cannot be enforced in the data source.
     """
 
     lists_functions = False
@@ -229,7 +229,7 @@ class SqlalchemyEngine:
             pass
 
     async def close(self) -> None:
-        """Stop running statements and close all sessions."""
+        """Cancel running statements and close all sessions."""
         await self._sessions.close()
         await asyncio.to_thread(self._stopping.shutdown, cancel_futures=True)
 

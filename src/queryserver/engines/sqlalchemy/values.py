@@ -73,7 +73,7 @@ def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: 
     native = _native_name(code, speaks_mysql=speaks_mysql)
     by_value = _type_of_first(values)
     result = _TYPES.get(_plain(native)) or (
-        # An unlisted name gets the type of the values, if that type is simple.
+        # An unlisted name gets the type of the values if that type is simple.
         by_value if native == "" or by_value in _PLAIN_VALUES else ResultType.USER_DEFINED
     )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
@@ -140,7 +140,7 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 def _text(value: object) -> str:
-    """Write a value in the text format of Contract editor 6.3."""
+    """Format a value as text (Contract editor 6.3)."""
     if isinstance(value, str):
         return value
     if isinstance(value, Decimal):
@@ -156,7 +156,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: dt.timedelta) -> str:
-    """Write a time of day, or a duration such as `-838:59:59`, with microseconds unless they are zero."""
+    """Format a time of day, or a duration such as `-838:59:59`. Microseconds are omitted if they are zero."""
     whole, micros = divmod(abs(value), dt.timedelta(seconds=1))
     minutes, seconds = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
