@@ -99,7 +99,7 @@ class TestResultsInS3(RemoteResults):
         async with open_results(settings_of(ResultsPlace(setting), tmp_path)) as opened:
             connection = opened.store._storage._connection
             sent = []
-            client = await connection._opened()
+            client = await connection._open_client()
             client.meta.events.register("before-call.s3.PutObject", lambda params, **_: sent.append(params["headers"]))
             await opened.store.append(uuid4(), fence=1, number=0, start_row=0, table=numbered(0, 1))
         assert [headers["x-amz-server-side-encryption"] for headers in sent] == ["AES256"]

@@ -53,7 +53,7 @@ class TestFlatS3(EscapesContract):
 
     @pytest.fixture
     async def client(self, flat_file_system):
-        return await flat_file_system._connection._opened()
+        return await flat_file_system._connection._open_client()
 
     @pytest.fixture
     def plant(self, client) -> Plant:
