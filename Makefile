@@ -40,54 +40,54 @@ run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERY
 ##@ Test
 
 .PHONY: test
-test: $(DEV) ## Run all tests but the slow ones and those on real engines, four at a time (ARGS="tests/unit -k splitter")
+test: $(DEV) ## Run all tests except the slow ones and those on real engines, in four processes (ARGS="tests/unit -k splitter")
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: test-slow
-test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, most hostile users, much data, fuzzing
+test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, large data, fuzzing
 	$(BIN)/pytest -n 4 --dist worksteal -m slow $(ARGS)
 
 .PHONY: test-fleet
-test-fleet: $(DEV) ## Run the tests of the editor with the task server on: its statements run in workers
+test-fleet: $(DEV) ## Run the editor tests with the task server enabled, so that statements run in workers
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --task-server $(or $(ARGS),$(EDITOR_TESTS))
 
 .PHONY: test-engines
-test-engines: $(DEV) ## Run the tests that need real engines, three engines at a time (E=hive for one)
+test-engines: $(DEV) ## Run the tests on real engines, three engines at a time (E=hive for one)
 	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(if $(E),,-n 3 --dist loadgroup) $(ARGS)
 
 .PHONY: properties
-properties: $(DEV) ## Run the tests of properties with four times the examples of make test
+properties: $(DEV) ## Run the property tests with four times as many examples as make test
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough $(ARGS)
 
 .PHONY: coverage
-coverage: $(DEV) ## Measure and print the branch coverage of the unit tests; fails below the floor
+coverage: $(DEV) ## Measure the branch coverage of the unit tests; fails below the minimum
 	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --cov --cov-report= $(COVERED_TESTS) $(ARGS)
 	@printf 'Branch coverage of the unit tests, in percent: '
 	@$(BIN)/coverage report --format=total --fail-under=$(COVERAGE_FLOOR)
 
 .PHONY: dialects
-dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, mariadb, postgresql and sqlite; make test-slow does so on duckdb
+dialects: $(DEV) ## Run SQLAlchemy's dialect suite on duckdb, mariadb, postgresql and sqlite; make test-slow runs it on duckdb
 	SQLALCHEMY_SUITE=engines $(BIN)/pytest -n 2 -m slow tests/client/test_sqlalchemy.py -k test_the_dialect_suite $(ARGS)
 	SQLALCHEMY_SUITE=engines $(BIN)/pytest --engine=mariadb tests/client/test_sqlalchemy_engines.py -k test_the_dialect_suite $(ARGS)
 
 .PHONY: downloads
-downloads: $(DEV) ## Download the programs of all engines, which make test-engines does otherwise
+downloads: $(DEV) ## Download the programs of all engines; otherwise make test-engines downloads them
 	$(BIN)/python -m tests.engines.downloads
 
 .PHONY: fuzz
-fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten, ARGS="60 SEED" for one again)
+fuzz: $(DEV) ## Fuzz all operations of the API description for ten minutes (ARGS="60" for a minute, ARGS="60 SEED" to repeat a run)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: chaos
-chaos: $(DEV) ## Disturb a fleet under load and compare what its clients were told; writes chaos-results/
+chaos: $(DEV) ## Disturb a fleet under load and check its responses for contradictions; writes chaos-results/
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: load
-load: $(DEV) ## Let 1,000 users work for ten minutes (ARGS="--servers 2 --workers 2"); writes bench-results/
+load: $(DEV) ## Simulate 1,000 users for ten minutes (ARGS="--servers 2 --workers 2"); writes bench-results/
 	$(BIN)/python -m tests.load $(ARGS)
 
 .PHONY: smoke
-smoke: $(DEV) ## Install and use the server with every Python of this machine
+smoke: $(DEV) ## Install and use the server with each Python version on this machine
 	$(BIN)/python -m tests.smoke
 
 .PHONY: bench
@@ -97,17 +97,17 @@ bench: $(DEV) ## Measure speed and memory; writes bench-results/
 ##@ Check
 
 .PHONY: check
-check: lint typecheck in-sync test ## Everything that must be green before a commit is shared
+check: lint typecheck in-sync test ## Run all checks that must pass before a commit is shared
 
 .PHONY: lint
-lint: $(DEV) ## Style, import rules, size budgets
+lint: $(DEV) ## Check style, import rules and size budgets
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/check_budgets.py
 
 .PHONY: format
-format: $(DEV) ## Put the code into its form
+format: $(DEV) ## Format the code
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
@@ -124,7 +124,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 ##@ Generate
 
 .PHONY: models
-models: $(DEV) ## Make the wire models from openapi/resources.yaml
+models: $(DEV) ## Generate the wire models from openapi/resources.yaml
 	$(BIN)/python -m scripts.generate_models
 
 .PHONY: openapi
@@ -132,15 +132,15 @@ openapi: models ## Write openapi/openapi.json from the routes
 	$(BIN)/python -m scripts.export_openapi
 
 .PHONY: docs
-docs: models openapi ## Refresh everything that is generated: models, API description, tables and picture in docs/
+docs: models openapi ## Regenerate all generated files: models, API description, tables and diagrams in docs/
 	$(BIN)/python -m scripts.document
 
 .PHONY: lock
-lock: $(DEV) ## Bring the lock files up to pyproject.toml (ARGS=--upgrade for newer packages, --wheels to check)
+lock: $(DEV) ## Update the lock files from pyproject.toml (ARGS=--upgrade for newer packages, --wheels to check)
 	$(BIN)/python scripts/lock.py $(ARGS)
 
 .PHONY: clean
-clean: ## Remove the environment and the caches; data directories stay
+clean: ## Remove the environment and the caches, but not the data directories
 	rm -rf $(VENV) .ruff_cache .import_linter_cache .hypothesis
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 

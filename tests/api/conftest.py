@@ -75,8 +75,8 @@ def make_settings(
                 "connector_policy": policy,
                 **changed,
             },
-            # Canceled statements must run longer than `cancel_wait_s`; otherwise the cancel call waits until they end
-            # by themselves.
+            # Slow machines have 30 s to confirm a cancellation. Statements that tests cancel must run longer than this;
+            # otherwise, a cancel call without any effect would pass unnoticed.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},

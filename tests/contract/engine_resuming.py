@@ -1,4 +1,4 @@
-"""The contract of engines on which running statements survive the loss of their client (`ResumableEngine`)."""
+"""Contract for engines whose running statements survive the loss of their client (`ResumableEngine`)."""
 
 import asyncio
 from contextlib import aclosing

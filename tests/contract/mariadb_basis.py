@@ -27,7 +27,7 @@ async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession
 
 
 class MariadbBasis:
-    """Inherited, before the contract, by test classes that use the fixture `mariadb`."""
+    """Mixin for test classes that use the fixture `mariadb`; precedes the contract class in the list of bases."""
 
     engine_on: ClassVar[Callable[[ServerAddress], Engine]]
     """Makes the adapter's engine for the server's database `users`."""

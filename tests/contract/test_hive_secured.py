@@ -102,7 +102,7 @@ async def test_certificate_of_unknown_authority_is_refused(secured_hive_server: 
             assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_a_certificate_of_another_name_is_refused(secured_hive_server: SecuredHive) -> None:
+async def test_certificate_for_another_host_is_refused(secured_hive_server: SecuredHive) -> None:
     async with secured(secured_hive_server, server_host="127.0.0.1") as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)

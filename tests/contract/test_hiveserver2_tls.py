@@ -71,7 +71,7 @@ async def test_unknown_authority_is_refused(server: ScriptedServer) -> None:
             assert_tells_nothing(error, PASSWORD)
 
 
-async def test_a_certificate_of_another_name_is_refused(server: ScriptedServer, authority: Authority) -> None:
+async def test_certificate_for_another_host_is_refused(server: ScriptedServer, authority: Authority) -> None:
     async with engine_of(server, ssl_ca=authority.certificate, server_host="127.0.0.1") as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)

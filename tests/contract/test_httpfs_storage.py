@@ -113,7 +113,7 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
         token = await tokens.get(user.name)
         assert token
     await cluster._renew(token)
-    # Another gateway instance may no longer accept the token.
+    # Simulates a gateway instance that no longer accepts the token.
     tokens._tokens.get("alice").text = token[:-8] + "AAAAAAAA"
     assert await cluster.tree(ALICE).request_value("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()

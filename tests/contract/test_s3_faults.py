@@ -232,7 +232,7 @@ async def test_environment_keys_count_only_without_configured_keys(peer, monkeyp
 
 
 @pytest.mark.security("T8")
-async def test_environment_endpoint_gets_no_configured_keys(peer, monkeypatch):
+async def test_endpoint_from_environment_is_ignored(peer, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", peer.url)
     file_system = S3FileSystem(S3Options(keys=S3Keys("AKIA0", "secret"), timeout_s=1))

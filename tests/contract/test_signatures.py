@@ -212,7 +212,7 @@ STORAGE_TESTS = {
     "test_s3_storage.py": ("TestS3",),
 }
 
-# Test classes that inherit the contract of broken connections, by file; files without classes declare DIALECTS.
+# Test classes that inherit FaultsContract, by file; files without such classes declare DIALECTS.
 FAULT_TESTS = {
     "test_hive_engine.py": ("TestHiveFaults",),
     "test_hiveserver2_faults.py": (),

@@ -69,7 +69,7 @@ class MemoryDesk(LeaseDesk):
 
 
 class DatabaseDesk(LeaseDesk):
-    """Provides leases in PostgreSQL to the contract."""
+    """Runs the contract on leases that are stored in PostgreSQL."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database

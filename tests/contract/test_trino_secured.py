@@ -116,7 +116,7 @@ async def test_certificate_of_unknown_authority_is_refused(secured_trino_server:
             assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_a_certificate_of_another_name_is_refused(secured_trino_server: SecuredAddress):
+async def test_certificate_for_another_host_is_refused(secured_trino_server: SecuredAddress):
     elsewhere = f"https://127.0.0.1:{secured_trino_server.port}"
     async with built("trino", **settings_of(secured_trino_server, url=elsewhere)) as engine:
         error = await refusal(engine)

@@ -70,7 +70,7 @@ class TlsContract(ABC):
                 await engine.ping()
 
     @pytest.mark.usefixtures("trusted")
-    async def test_a_certificate_of_another_name_is_refused(self, server: ServerAddress) -> None:
+    async def test_certificate_for_another_host_is_refused(self, server: ServerAddress) -> None:
         async with built("sqlalchemy", url=self.url(server, self.strictest, "127.0.0.1")) as engine:
             error = await refusal(engine)
             assert isinstance(error, EngineUnavailable)

@@ -1,4 +1,4 @@
-"""The same Trino with HTTPS only, password or token logins, and rules for impersonation."""
+"""A second Trino server, reachable only over HTTPS, with password and token logins and impersonation rules."""
 
 import hashlib
 import json

@@ -31,7 +31,7 @@ from queryserver.platform.networks import LOOPBACK
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"
 REQUEST = HEAD + b"\r\n"
-# Much longer than every deadline in this file, so that a test that hangs fails.
+# Longer than any deadline that a test waits for, so that a test that hangs fails.
 ENDS_WITHIN_S = 60
 SHORT_S = 0.6
 LONG_S = 600.0

@@ -113,7 +113,7 @@ class TestNamesOfOtherIssuers:
         assert (await bearer(external, issuer.token(sub="eve"))).status_code == 200
         assert [one.username for one in await accounts(external).all()] == ["admin", "eve"]
 
-    async def test_subject_not_in_normal_form_is_not_a_passwordless_user_either(
+    async def test_subject_not_in_normal_form_does_not_match_passwordless_user(
         self, external: Api, issuer: Issuer
     ) -> None:
         records = AccountRepository(external.database)

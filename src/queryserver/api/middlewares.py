@@ -66,16 +66,19 @@ class RequestMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         requests = Counter(
-            "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
+            "queryserver_http_requests", "Completed HTTP requests.", ["method", "route", "status"], registry=registry
         )
         seconds = Histogram(
-            "queryserver_http_request_seconds", "Time from call to answer.", ["route"], registry=registry
+            "queryserver_http_request_seconds", "Duration of HTTP requests.", ["route"], registry=registry
         )
         # Cached, because looking up the time series of a set of labels takes longer than incrementing it.
         self._requests_of = cache(requests.labels)
         self._seconds_of = cache(seconds.labels)
         self.active = Gauge(
-            "queryserver_http_requests_active", "Calls being answered.", registry=registry, multiprocess_mode="livesum"
+            "queryserver_http_requests_active",
+            "HTTP requests in progress.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
 
     def observe(self, scope: Scope, method: str, status: int, seconds: float) -> None:

@@ -27,7 +27,7 @@ File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON ob
 
 app = typer.Typer(help="Schedules of statements and tasks.", no_args_is_help=True)
 
-_PAGE = 1000
+_PAGE_SIZE = 1000
 _HEADER = ("ID", "NAME", "ENABLED", "OWNER", "KIND", "TIMES", "NEXT RUN", "LAST RUN", "LAST STATUS", "RUNS")
 
 
@@ -46,9 +46,9 @@ def list_schedules(
     async def work(schedules: "Schedules") -> None:
         found, number = list[dict[str, Any]](), 1
         while True:
-            _, page = await schedules.page(enabled=enabled, owner=owner, page=number, limit=_PAGE)
+            _, page = await schedules.page(enabled=enabled, owner=owner, page=number, limit=_PAGE_SIZE)
             found += map(_exported, page)
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_SIZE:
                 break
             number += 1
         print_listing(found, _HEADER, map(_line, found), as_json=as_json, no_header=no_header)

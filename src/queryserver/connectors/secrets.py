@@ -52,7 +52,7 @@ def without_secrets(settings: Values) -> dict[str, SettingValue]:
 
 
 def secrets_of(settings: Values) -> dict[str, SettingValue]:
-    """Return the settings that contain a secret, with their entire values. These are stored only sealed."""
+    """Return the settings that contain a secret, with their complete values. They must only be stored encrypted."""
     hidden = masked(settings)
     return {name: value for name, value in settings.items() if hidden[name] != value}
 

@@ -64,7 +64,7 @@ def not_plain_table_error(table: TableName) -> StatementRejected:
     return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
 
 
-def refuse_changes(*, read_only: bool) -> None:
+def require_writable(*, read_only: bool) -> None:
     """Raise StatementDenied if the connector is read-only."""
     if read_only:
         raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
@@ -344,7 +344,7 @@ class StatementLoader(ABC):
     async def exists(self, table: TableName) -> bool: ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        refuse_changes(read_only=self._read_only)
+        require_writable(read_only=self._read_only)
         self.check_names(load)
         exists = await self.exists(load.target)
         refuse_target(load, exists=exists)
@@ -362,7 +362,7 @@ class StatementLoader(ABC):
         return rows
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
+        require_writable(read_only=self._read_only)
         await execute(self._session, f"DROP TABLE IF EXISTS {self.qualified_name(table)}")
 
     @abstractmethod

@@ -317,11 +317,11 @@ class DatabaseUnavailable(ServiceUnavailable, code="database_unavailable"):
 
 
 class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailable"):
-    """No login back end accepted the caller, and at least one back end did not respond."""
+    """No login back end accepted the caller, and at least one did not respond, was busy, or failed."""
 
 
 class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
-    """No key set has been fetched yet, so external tokens cannot be verified."""
+    """No recent key set is available, so external tokens cannot be verified."""
 
 
 stopping = ErrorKind(ServiceUnavailable, "stopping")

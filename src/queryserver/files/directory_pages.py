@@ -269,13 +269,14 @@ class DirectoryPage:
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """Maximum number of entries that are counted for the total (`count`), kept in sort order (`sort`), and read in
-    order to be sorted (`scan`).
-    """
+    """Maximum numbers of entries."""
 
     count: int = 100_000
+    """Entries that are counted to determine the total."""
     sort: int = 100_000
+    """Entries that are kept in sort order."""
     scan: int = 1_000_000
+    """Entries that are read for a sorted listing."""
 
 
 class Listings:

@@ -506,7 +506,7 @@ class PathReader:
         has_authority = len(slashes) <= 2
         match scheme:
             case Scheme.HDFS:
-                return scheme, self._below_name_node(rest, slashes) if has_authority else rest
+                return scheme, self._without_authority(rest, slashes) if has_authority else rest
             case Scheme.FILE if len(slashes) == 2 and rest:
                 raise errors.UnknownAuthority("Paths of the local root have no host: file:///<path>.")
             case Scheme.ABFS:
@@ -516,7 +516,7 @@ class PathReader:
             case _:
                 return scheme, rest
 
-    def _below_name_node(self, rest: str, slashes: str) -> str:
+    def _without_authority(self, rest: str, slashes: str) -> str:
         first, _, path = rest.partition("/")
         if first.lower() in self.name_nodes:
             return path

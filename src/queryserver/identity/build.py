@@ -151,7 +151,7 @@ async def _open_bearers(settings: Settings, database: Database, stack: AsyncExit
 async def _login_sources(
     settings: Settings, records: AccountRepository, passwords: Passwords, stack: AsyncExitStack
 ) -> Sequence[LoginSource]:
-    """Open the entries of `desktop.auth.backend`. Raises ConfigurationError."""
+    """Open the login sources listed in `desktop.auth.backend`. Raises ConfigurationError."""
     key, usernames = "desktop.auth.backend", UsernameRule.of(settings.desktop.auth)
     threads = stack.enter_context(closing(LimitedThreads(max_waiting=_MAX_WAITING_LOGINS)))
 

@@ -163,7 +163,10 @@ class KeyServers:
             await exchanges.__aexit__(None, None, None)
 
     async def _fetch_from(self, url: str) -> Keys:
-        """Fetch keys. Raises EngineUnavailable, ValueError (not a JWKS document), OSError (unusable CA file)."""
+        """Fetch keys.
+
+        Raises EngineUnavailable, ValueError (a status other than 200, or no JWKS document), OSError (unusable CA file).
+        """
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
             url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s

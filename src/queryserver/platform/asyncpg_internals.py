@@ -105,7 +105,7 @@ class Portal(asyncpg.cursor.Cursor):
         return records
 
     async def close(self) -> None:
-        """Close the portal within a transaction that continues.
+        """Close the portal without ending the transaction.
 
         An open portal prevents its tables from being dropped or altered, even after its last row was read.
         """

@@ -24,52 +24,54 @@ class Metrics:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
         self.logins = counter(
-            "queryserver_logins", "Logins judged, by the back end that said yes.", ["result", "backend"]
+            "queryserver_logins",
+            "Login attempts by result; `backend` is the login source that accepted.",
+            ["result", "backend"],
         )
-        self.logins_throttled = counter("queryserver_login_throttled", "Logins refused because too many had failed.")
-        self.tokens_issued = counter("queryserver_tokens_issued", "Own tokens issued.", ["type"])
-        self.external_tokens = counter("queryserver_external_jwt", "Tokens of other issuers judged.", ["result"])
-        self.key_fetches = counter("queryserver_jwks_fetch", "Key sets asked for.", ["result"])
+        self.logins_throttled = counter("queryserver_login_throttled", "Logins refused after too many failed attempts.")
+        self.tokens_issued = counter("queryserver_tokens_issued", "Tokens issued by this service.", ["type"])
+        self.external_tokens = counter(
+            "queryserver_external_jwt", "Tokens of external issuers, by result of their check.", ["result"]
+        )
+        self.key_fetches = counter("queryserver_jwks_fetch", "Requests for key sets of external issuers.", ["result"])
         self.index_objects = gauge(
             "queryserver_metadata_index_objects",
-            "Objects in the index of the metadata search.",
+            "Objects in the metadata search index.",
             ["kind"],
             multiprocess_mode="mostrecent",
         )
-        self.searches = histogram("queryserver_search_seconds", "Time that a source of the search took.", ["source"])
+        self.searches = histogram("queryserver_search_seconds", "Duration of a search in one source.", ["source"])
         ended = counter("queryserver_statements", "Statements that have ended.", ["dialect", "outcome"])
         seconds = histogram(
             "queryserver_statement_seconds",
-            "Time from the beginning of the work on a statement to its end.",
+            "Time from the start of a statement by a runner to its end.",
             ["dialect"],
             buckets=_STATEMENT_S,
         )
         # Cached, because looking up the child metric of a label takes longer than counting.
         self._ended_of, self._seconds_of = cache(ended.labels), cache(seconds.labels)
-        self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
+        self._failures = counter("queryserver_engine_errors", "Engine errors by error code.", ["dialect", "kind"])
         self._sessions = gauge(
-            "queryserver_engine_sessions", "Engine sessions open now, those of looks at metadata included.", ["dialect"]
+            "queryserver_engine_sessions", "Open engine sessions, including those for metadata.", ["dialect"]
         )
-        self.leases_lost = counter("queryserver_leases_lost", "Statements that another process took over.")
-        self.results_expired = counter("queryserver_results_expired", "Results whose time was over.")
+        self.leases_lost = counter("queryserver_leases_lost", "Statements taken over by another process.")
+        self.results_expired = counter("queryserver_results_expired", "Results deleted after their retention time.")
         self.storage_operations = counter(
-            "queryserver_storage_operations", "Calls on files that were answered.", ["fs", "operation", "outcome"]
+            "queryserver_storage_operations", "Completed storage operations.", ["fs", "operation", "outcome"]
         )
-        self.uploads = gauge("queryserver_uploads_active", "Uploads on their way.")
+        self.uploads = gauge("queryserver_uploads_active", "Uploads in progress.")
         self.queries = histogram(
-            "queryserver_db_query_seconds", "Time that a connection to the service database was used.", buckets=_QUERY_S
+            "queryserver_db_query_seconds", "Duration of one use of a service database connection.", buckets=_QUERY_S
         )
         self.connections = gauge(
-            "queryserver_db_pool_connections",
-            "Connections to the service database, by whether they are in use.",
-            ["state"],
+            "queryserver_db_pool_connections", "Open and idle connections to the service database.", ["state"]
         )
         self.tasks_ended = counter("queryserver_tasks", "Tasks that have ended.", ["task", "outcome"])
         self.schedules_fired = counter(
-            "queryserver_schedules_fired", "Fires of schedules: submitted, skipped or failed.", ["outcome"]
+            "queryserver_schedules_fired", "Schedule runs by outcome: submitted, skipped or failed.", ["outcome"]
         )
-        self.emails = counter("queryserver_emails", "Tries to send a mail.", ["outcome"])
-        self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
+        self.emails = counter("queryserver_emails", "Attempts to send an email.", ["outcome"])
+        self.webhooks = counter("queryserver_webhooks", "Attempts to call a webhook.", ["outcome"])
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
         """Count a statement that reached the terminal state `outcome`, `seconds` after a runner had started it."""
@@ -105,9 +107,9 @@ class ConnectionCounts:
             "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
         )
         self._refused = counter(
-            "queryserver_http_connections_refused", "Connections above a bound, by the bound.", ["bound"]
+            "queryserver_http_connections_refused", "Connections refused because of a limit, by limit.", ["bound"]
         )
-        self._cut = counter("queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"])
+        self._cut = counter("queryserver_http_connections_cut", "Connections closed early, by reason.", ["reason"])
 
     def refused(self, bound: Literal["address", "total"]) -> None:
         self._refused.labels(bound).inc()

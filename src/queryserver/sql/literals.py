@@ -71,13 +71,13 @@ class Literals:
             case str():
                 return self.text(value)
             case dt.date() | dt.time():
-                return self._moment(value)
+                return self._format_temporal(value)
             case bytes():
                 return self.binary.format(value.hex())
             case tuple():
                 return self.array.format(", ".join(self.write(0, element) for element in value))
 
-    def _moment(self, value: dt.date | dt.time) -> str:
+    def _format_temporal(self, value: dt.date | dt.time) -> str:
         if isinstance(value, dt.time):
             return self.time.format(value.isoformat())
         if not isinstance(value, dt.datetime):
@@ -192,9 +192,9 @@ class _MysqlLiterals(Literals):
     def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 plain digits are a BIGINT
         return str(value) if value >= 0 else f"({value})"
 
-    def _moment(self, value: dt.date | dt.time) -> str:
+    def _format_temporal(self, value: dt.date | dt.time) -> str:
         """Write only the significant fractional digits, because they determine the type."""
-        return _ENDING_ZEROS.sub(r"\1", super()._moment(value))
+        return _ENDING_ZEROS.sub(r"\1", super()._format_temporal(value))
 
     def _double(self, value: float) -> str:
         text = repr(value)

@@ -498,7 +498,7 @@ class Execution:
         return None if self.assignment.resumption else self._bound.position(location)
 
     def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:
-        """Mask parameter values in engine messages, because these may quote the statement."""
+        """Mask parameter values in engine messages, which may quote the statement."""
         bound = self._bound
         return [bound.mask_values(line) for line in lines] if bound else lines
 

@@ -66,7 +66,7 @@ class _CursorMove:
 
 
 class CursorMoves:
-    """Moves cursors. Moves that are requested while a query is running are combined into the next query.
+    """Moves cursors, in at most two concurrent queries. Moves that are requested meanwhile share the next query.
 
     A query contains at most one move per statement, so of two calls that expect the same position, one fails.
     """
@@ -92,7 +92,7 @@ class CursorMoves:
         return await moved
 
     async def aclose(self) -> None:
-        """Stop the moves in progress. Their callers are canceled."""
+        """Stop all moves, including waiting ones. Their callers are canceled."""
         await self._writers.aclose()
         for move in self._waiting:
             move.moved.cancel()

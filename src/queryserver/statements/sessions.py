@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """The request of create_session: the properties as received, and the values parsed from them."""
+    """A create_session request: its properties, with blanked passwords, and the values parsed from them."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
@@ -69,10 +69,10 @@ class Sessions:
         self.forwarding.register(_OPEN, self._open_forwarded, self._undo_forwarded)
 
     async def create(self, user: User, new: NewSession) -> SessionRecord:
-        """Open an engine session that stays open.
+        """Open a persistent engine session, which lasts until it is closed or expires.
 
-        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError, in which
-        case no session exists.
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError. After an
+        error, the caller has no session.
         """
         connector = self.connectors.resolve(user, new.connector)
         self.credentials.require_token(user, connector)

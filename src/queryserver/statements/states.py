@@ -45,7 +45,7 @@ class StateFilter(StrEnum):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The states that match. None matches all."""
+        """The matching states, or None if every state matches."""
         if self is StateFilter.ALL:
             return None
         return tuple(ACTIVE) if self is StateFilter.ACTIVE else (StatementState(self.value),)

@@ -174,7 +174,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Selects the tasks to list. None matches all."""
+    """Selects the tasks to list. A field that is None matches all tasks."""
 
     state: TaskState | None = None
     name: str | None = None

@@ -215,8 +215,8 @@ def _clock_text(total_ms: int) -> str:
 def temporal_of_format(number: int, code: str | None) -> Temporal | None:
     """Return what kind of value a number format displays, or None for plain numbers and text.
 
-    `code` is the format code, such as `[$-409]d. mmm yyyy;@`, whose first section counts; None for built-in formats,
-    which have only a number.
+    `code` is the format code, such as `[$-409]d. mmm yyyy;@`; only its first section is used. It is None for built-in
+    formats, which are identified by their number alone.
     """
     if code is None:
         return _BUILT_IN.get(number)

@@ -109,7 +109,7 @@ async def test_certificate_of_an_untrusted_authority_is_refused(directory, ldap_
         assert await attempt(api) == 503
 
 
-async def test_a_certificate_of_another_name_is_refused(directory: Directories, ldap_server: DirectoryAddress) -> None:
+async def test_certificate_for_another_host_is_refused(directory: Directories, ldap_server: DirectoryAddress) -> None:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await connect(f"tcp:127.0.0.1:{ldap_server.tls_port}")
         await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer))

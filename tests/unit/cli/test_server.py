@@ -1,4 +1,4 @@
-"""`serve` reports an unusable address before it starts any service."""
+"""The check of the address that `serve` runs before it starts any service."""
 
 import socket
 

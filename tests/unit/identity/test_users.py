@@ -132,7 +132,7 @@ async def test_last_administrator_by_group_cannot_be_removed(ground: Ground, cha
 
 
 @pytest.mark.platform(55)
-async def test_groups_can_change_without_any_administrator(ground: Ground) -> None:
+async def test_groups_can_be_changed_when_no_administrator_exists(ground: Ground) -> None:
     await ground.database.execute("delete from group_members")
     await ground.groups.ungrant("admins", "admin")
     await ground.groups.delete("admins")

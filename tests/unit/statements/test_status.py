@@ -1,4 +1,4 @@
-"""A wait for a statement ends when the server stops, even if another server runs the statement (Contract
+"""A wait for a statement ends when the server stops, even if another server is running it (Contract
 platform 9.5).
 """
 

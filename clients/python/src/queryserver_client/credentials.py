@@ -185,7 +185,10 @@ def credentials_of(token: "Secret | TokenSource | None", user: str | None, passw
 
 
 def _token(given: Any) -> Secret:
-    """Return the token without surrounding white space. Raises ConfigurationError, without the token, if invalid."""
+    """Return the token without surrounding white space.
+
+    Raises ConfigurationError if it is invalid; the message does not contain the token.
+    """
     if not isinstance(given, Secret):
         message = f"a token is text, not {type(given).__qualname__}"
         raise ConfigurationError(message)

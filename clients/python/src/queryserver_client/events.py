@@ -3,8 +3,7 @@
 A buffering proxy holds back events, sometimes even the response headers, until the stream ends. The server sends the
 first event immediately and a heartbeat every 15 s. If the first event does not arrive in time, or the stream is silent
 for longer than that or breaks repeatedly, check_status and get_logs are polled instead (Contract editor 7.1, 8.1). If
-the first event was missing, event streams are not tried for a while, not permanently, because it may have been slow by
-chance.
+the first event was late, event streams are avoided only for a while, because the delay may have been a one-off.
 """
 
 import json

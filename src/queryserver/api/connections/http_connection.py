@@ -26,8 +26,8 @@ MAX_PIPELINED = 16
 """Maximum number of requests that wait on one connection for the response to an earlier request."""
 _KEEP_ALIVE_S = 75
 _RETRY_AFTER_S = 5
-# If a connection is closed with unread input, TCP resets it and the client may lose the response, so input is read and
-# discarded for this time first.
+# If a connection is closed with unread input, TCP resets it and the client may lose the response. So the server keeps
+# discarding input for this long before it closes the connection.
 _LINGER_S = 1.0
 
 

@@ -30,7 +30,10 @@ _SQLSTATES = {"permission_denied": "42501"}
 
 
 class SessionFileAccess:
-    """Runs one statement after another, in one thread at a time. Another session may cancel the running statement."""
+    """Runs the statements of a DuckDB session one after another, and controls the files that they access.
+
+    If a statement must lose its access to a file, another session interrupts the statement from its own thread.
+    """
 
     def __init__(self, systems: FileSystems, files: RemoteFiles, interrupt: Callable[[], None]) -> None:
         self._systems = systems

@@ -70,7 +70,7 @@ class RowWriter:
 
 _LAST_STEP_S = 60.0
 _STRICT = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
-_MAX_NAME_CHARACTER = "\uffff"
+_HIGHEST_NAME_CHARACTER = "\uffff"
 
 
 class MysqlLoader(loader.StatementLoader):
@@ -129,7 +129,7 @@ class MysqlLoader(loader.StatementLoader):
 
     def check_names(self, load: TableLoad) -> None:
         for name in (load.target.name, *(column.name for column in load.columns)):
-            if max(name) > _MAX_NAME_CHARACTER:  # the server would replace such characters with `?`
+            if max(name) > _HIGHEST_NAME_CHARACTER:  # the server would replace such characters with `?`
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
 

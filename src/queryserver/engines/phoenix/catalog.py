@@ -183,7 +183,7 @@ class PhoenixLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """Create a table or append to it. Also raises StatementRejected if several rows would have the same key."""
-        loader.refuse_changes(read_only=self._read_only)
+        loader.require_writable(read_only=self._read_only)
         _check_names(load)
         if load.replace:
             raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
@@ -191,7 +191,7 @@ class PhoenixLoader:
         return await (self._append if load.append else self._create_and_fill)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
-        loader.refuse_changes(read_only=self._read_only)
+        loader.require_writable(read_only=self._read_only)
         await loader.execute(self._session, f"DROP TABLE IF EXISTS {self._quoted(table)}")
 
     async def _create_and_fill(

@@ -96,7 +96,7 @@ class PostgresqlLoader:
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         del ledger
         names = [load.target.database or "", load.target.name, *[column.name for column in load.columns]]
-        loader.refuse_changes(read_only=self._read_only)
+        loader.require_writable(read_only=self._read_only)
         _refuse_truncated_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
             raise loader.session_database_error(load.target.database)
@@ -119,7 +119,7 @@ class PostgresqlLoader:
             raise
 
     async def drop(self, table: TableName) -> None:
-        loader.refuse_changes(read_only=self._read_only)
+        loader.require_writable(read_only=self._read_only)
         _refuse_truncated_names([table.database or "", table.name])
         schema = (await self._find(table)).required_schema
         with statement_errors(started=True):
@@ -138,7 +138,8 @@ class PostgresqlLoader:
         ]
         source, target = qualified(schema, load.staging.name), qualified(schema, load.target.name)
         columns = loader.column_definitions(resolved, identifier)
-        # DROP TABLE refuses views, and tables on which views or foreign keys depend.
+        # The DROP TABLE in these steps has no CASCADE, so it fails for a view, and for a table with dependent views or
+        # foreign keys.
         steps = loader.publishing_steps(load, source, target)
         with statement_errors(started=True):
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"

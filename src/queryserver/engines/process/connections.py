@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queryserver.engines.blocking_drivers import NO_USER
-from queryserver.engines.loader import deliver_cancel, refuse_changes, refuse_target, staging_table
+from queryserver.engines.loader import deliver_cancel, refuse_target, require_writable, staging_table
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.messages import BatchWriter, packed, read_row_count
@@ -34,7 +34,7 @@ class ProcessLoader:
         return bool((await self._call_for_table("exists", table)).message.get("exists"))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        refuse_changes(read_only=self._read_only)
+        require_writable(read_only=self._read_only)
         refuse_target(load, exists=await self.exists(load.target))
         async with staging_table(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             async with self._connection.slots.slot(self._connection.user_id):
@@ -45,7 +45,7 @@ class ProcessLoader:
             return rows
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
+        require_writable(read_only=self._read_only)
         await self._call_for_table("drop", table)
 
     async def end(self) -> None:

@@ -453,7 +453,8 @@ def _leave(code: int) -> NoReturn:
 def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
     """Confine this process.
 
-    It can then write only below those directories in `writable` that exist, and use `memory_bytes` more memory.
+    It can then use at most `memory_bytes` of the configuration as additional memory. If the kernel has Landlock, it can
+    write only below those directories in `writable` that exist.
     """
     confine(
         Confinement(

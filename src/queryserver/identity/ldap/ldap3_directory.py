@@ -20,7 +20,7 @@ from queryserver.identity.ldap.login import Entry, LdapSearch
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
 _REFUSALS = frozenset({19, 32, 34, 48, 49, 50, 53})
 _SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 class _NamedTls(ldap3.Tls):
@@ -107,8 +107,8 @@ class Ldap3Session:
     def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
         # Large results are read in pages, because servers typically return at most 1,000 entries per search.
         limits: dict[str, Any] = {"size_limit": search.limit}
-        if search.limit >= _PAGE:
-            limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
+        if search.limit >= _PAGE_SIZE:
+            limits = {"paged_size": _PAGE_SIZE, "paged_criticality": False, "paged_cookie": cookie}
         with self._in_time():
             _, result, response, _ = self._connection.search(
                 search.base,

@@ -478,7 +478,7 @@ def _entries(
 
 
 def block_size(usual: int, announced_bytes: int | None) -> int:
-    """Return a block size with which the file has at most 50,000 blocks, but at most 100 MiB."""
+    """Return `usual`, or a larger block size, up to 100 MiB, if the file would otherwise exceed 50,000 blocks."""
     return max(usual, min(-(-(announced_bytes or 0) // _MAX_BLOCKS), _MAX_BLOCK_BYTES))
 
 

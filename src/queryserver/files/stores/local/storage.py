@@ -349,7 +349,7 @@ class LocalFileSystem:
 
 
 class UserStorage(LocalStorage):
-    """The local root, accessed with one user's permissions. Supports a trash and quotas."""
+    """The local root, accessed with one user's permissions. Supports trash and quotas."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessRules, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)

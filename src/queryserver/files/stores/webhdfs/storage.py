@@ -258,7 +258,7 @@ class GatewayStorage(ABC):
 
 
 class WebHdfsStorage(GatewayStorage):
-    """Accesses HDFS with one user's permissions. Supports a trash."""
+    """Accesses HDFS with one user's permissions. Supports trash."""
 
     def __init__(self, tree: WebHdfsTree) -> None:
         self.tree = tree
