@@ -261,7 +261,7 @@ def spent_by_engines(server: psutil.Process) -> float:
     spent = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):
-            if ".program import main" in " ".join(child.cmdline()):
+            if ".database import main" in " ".join(child.cmdline()):
                 times = child.cpu_times()
                 spent += times.user + times.system
     return spent
