@@ -252,6 +252,22 @@ async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelle
     await until(lambda: not engine_processes())
 
 
+async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(tmp_path: Path) -> None:
+    processes = duckdb_processes()
+    open_engine, waiting_engine = (
+        DuckdbEngine(path="one.duckdb", root=tmp_path, memory_limit=limit, processes=processes)
+        for limit in ("512MB", "600MB")
+    )
+    async with open_engine.session(ANA, NO_OPTIONS):
+        opening = asyncio.create_task(waiting_engine.session(ANA, NO_OPTIONS).__aenter__())
+        await asyncio.sleep(0.2)
+        await waiting_engine.close()
+        await open_engine.close()
+    (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(outcome, EngineUnavailable)
+    await until(lambda: not engine_processes())
+
+
 async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.process.pool._MAX_TURN_WAIT_S", 1.0)
     processes = duckdb_processes()

@@ -126,7 +126,7 @@ class EngineProcesses:
         """
         file = self._files.setdefault(name, _DatabaseFile())
         file.engines.add(engine)
-        pooled = await self._shared(file, wanted)
+        pooled = await self._shared(file, engine, wanted)
         try:
             yield pooled.process
         finally:
@@ -172,7 +172,7 @@ class EngineProcesses:
 
     async def leave(self, engine: object) -> None:
         """End the engine's processes, except those that another engine uses. Idempotent."""
-        for file in self._files.values():
+        for file in list(self._files.values()):  # other engines may add files meanwhile
             if engine in file.engines:
                 async with file.lock:
                     file.engines.discard(engine)
@@ -187,11 +187,13 @@ class EngineProcesses:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    async def _shared(self, file: _DatabaseFile, wanted: Configuration) -> _PooledProcess:
+    async def _shared(self, file: _DatabaseFile, engine: object, wanted: Configuration) -> _PooledProcess:
         """Return the file's process with these settings, already counted as in use."""
         deadline = asyncio.get_running_loop().time() + _MAX_TURN_WAIT_S
         while asyncio.get_running_loop().time() < deadline:
             async with file.lock:
+                if engine not in file.engines:  # it was closed while it waited for the file
+                    raise EngineUnavailable("The engine is closed.")
                 pooled = file.pooled
                 if pooled is not None and (
                     pooled.process.has_ended or (pooled.configuration != wanted and not pooled.uses)
