@@ -24,14 +24,12 @@ class Metrics:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
         self.logins = counter(
-            "queryserver_logins",
-            "Login attempts by result; `backend` is the login source that accepted.",
-            ["result", "backend"],
+            "queryserver_logins", "Login attempts by result and accepting login source.", ["result", "backend"]
         )
         self.logins_throttled = counter("queryserver_login_throttled", "Logins refused after too many failed attempts.")
         self.tokens_issued = counter("queryserver_tokens_issued", "Tokens issued by this service.", ["type"])
         self.external_tokens = counter(
-            "queryserver_external_jwt", "Tokens of external issuers, by result of their check.", ["result"]
+            "queryserver_external_jwt", "Verified tokens of external issuers by result.", ["result"]
         )
         self.key_fetches = counter("queryserver_jwks_fetch", "Requests for key sets of external issuers.", ["result"])
         self.index_objects = gauge(
