@@ -16,8 +16,9 @@ from queryserver.api.schemas import generated
 
 # Contract editor 1.3, security: responses must not reveal these.
 INSIDE = re.compile(
-    r"Traceback|File \"|\.py\b|site-packages|/tmp/|/home/|/var/|asyncpg|sqlalchemy|aiosqlite|apsw|_duckdb|pyarrow"
-    r"|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
+    r"Traceback|File \"|\.py\b|site-packages|/tmp/|/home/|/var/|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
+    # Whole words, because a random id in base64 may contain the four letters of a driver.
+    r"|\b(?:asyncpg|sqlalchemy|aiosqlite|apsw|_duckdb|pyarrow)\b"
 )
 
 TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
