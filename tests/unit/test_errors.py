@@ -6,7 +6,7 @@ from queryserver.errors.statements import UnknownDialect
 
 def test_up_to_twenty_names_are_listed():
     assert known_names(["duckdb", "sqlite"]) == " Configured: duckdb, sqlite."
-    assert known_names([]) == " Configured: nothing that you may use."
+    assert known_names([]) == " Configured: none that you may use."
     assert known_names(["a"], word="Known") == " Known: a."
     names = [f"n{number}" for number in range(32)]
     assert known_names(names[:20]).endswith("n18, n19.")

@@ -77,7 +77,7 @@ KINDS: list[tuple[str, type[QueryServerError]]] = []
 def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
     """Return the last sentence of a message about an unknown name: a list of at most 20 valid names."""
     if not names:
-        return f" {word}: nothing that you may use."
+        return f" {word}: none that you may use."
     shown = ", ".join(name[:_MAX_NAME_CHARACTERS] for name in islice(names, _MAX_NAMES))
     more = len(names) - _MAX_NAMES
     return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."
@@ -197,7 +197,7 @@ class InvalidJson(InvalidRequest, code="invalid_json"): ...
 
 class LateBody(InvalidRequest, code="invalid_body"):
     def __init__(self) -> None:
-        super().__init__("The body did not arrive in time.")
+        super().__init__("The request body did not arrive in time.")
 
 
 class BodyTooSlow(QueryServerError, code="request_timeout"):
@@ -214,7 +214,7 @@ class InvalidFields(InvalidRequest, code="validation_failed"):
 
 class InvalidUsername(InvalidRequest, code="invalid_username"):
     def __init__(self) -> None:
-        super().__init__("A user name has 1 to 150 letters, digits and @ . + - _, and is not only dots.")
+        super().__init__("A username must have 1 to 150 characters: letters, digits and @ . + - _, and not only dots.")
 
 
 class InvalidPassword(InvalidRequest, code="invalid_password"):
@@ -266,17 +266,19 @@ class VersionConflict(Conflict, code="version_conflict"):
     """The object has changed since the client read it. The response contains the stored version number."""
 
     def __init__(self, version: int) -> None:
-        super().__init__("It was changed meanwhile: read it again.", extra_fields={"version": version})
+        super().__init__(
+            "The object has changed since you read it. Read it again and retry.", extra_fields={"version": version}
+        )
 
 
-schedule_not_found = ErrorKind(NotFound, "schedule_not_found", "There is no schedule {}.")
+schedule_not_found = ErrorKind(NotFound, "schedule_not_found", "Schedule {} does not exist.")
 schedule_running = ErrorKind(Conflict, "schedule_running")
 task_server_disabled = ErrorKind(NotSupported, "task_server_disabled")
 smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
-service_account = ErrorKind(Conflict, "service_account", "{} is a service account: it can have API tokens only.")
-api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "There is no API token {}.")
+service_account = ErrorKind(Conflict, "service_account", "{} is a service account and can only have API tokens.")
+api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "API token {} does not exist.")
 
 
 # Limits on callers

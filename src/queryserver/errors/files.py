@@ -74,7 +74,7 @@ class RangeNotSatisfiable(QueryServerError, code="range_not_satisfiable"):
     """The requested byte range does not overlap the file."""
 
     def __init__(self, size_bytes: int) -> None:
-        super().__init__("The range is outside the file.")
+        super().__init__("The requested range is outside the file.")
         self.size_bytes = size_bytes
 
 
@@ -155,7 +155,7 @@ class InsufficientStorage(StorageError, code="insufficient_storage"):
     """One of this server's disks is low on free space. Reading and deleting still work."""
 
     def __init__(self) -> None:
-        super().__init__("The disk of the server is almost full. Try again later, or delete files.")
+        super().__init__("The server's disk is almost full. Delete files, or retry later.")
 
 
 # Imports. Problems with a file are reported as InvalidRequest, status 400.
@@ -200,7 +200,7 @@ replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
 # The file does not exist or belongs to another user (Contract importer 2.7).
 import_file_not_found = ErrorKind(InvalidRequest, "file_not_found", "File not found.")
 # The connector does not exist or belongs to other users.
-import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found", "There is no connector {:.100}.")
+import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found", "Connector {:.100} does not exist.")
 _import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
 
 

@@ -156,14 +156,14 @@ disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
 engine_memory_exceeded = ErrorKind(
     EngineError,
     "engine_memory_exceeded",
-    "The statement needs more memory than the process of the database may have: work on less data at a time. What was"
-    " committed is kept.",
+    "The statement exceeded the memory limit of the database process. Process less data per statement. Committed"
+    " changes are kept.",
 )
 engine_process_lost = ErrorKind(
     EngineError,
     "engine_process_lost",
-    "The process of the database has ended while the statement ran. What was committed is kept; the next statement"
-    " starts a new process.",
+    "The database process ended while the statement was running. Committed changes are kept; the next statement starts"
+    " a new process.",
 )
 result_store_failed = ErrorKind(EngineError, "result_store_failed")
 _cell_too_large = ErrorKind(EngineError, "cell_too_large")
@@ -185,8 +185,8 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
             super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
             return
         super().__init__(
-            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page. A download of the result has it;"
-            f" start_row={row + 1} gives the rows after it.",
+            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page. Download the result to get this"
+            f" row, or continue with start_row={row + 1}.",
             details={"row": row, "limit_bytes": limit_bytes, "next_start_row": row + 1},
         )
 
@@ -211,7 +211,7 @@ class OperationNotFound(NotFound, code="operation_not_found"):
 
 class NoMoreStatements(Conflict, code="no_more_statements"):
     def __init__(self) -> None:
-        super().__init__("The script has no further statement.")
+        super().__init__("The script has no more statements.")
 
 
 previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
@@ -220,8 +220,8 @@ idempotency_conflict = ErrorKind(Conflict, "idempotency_conflict", "This idempot
 statement_text_expired = ErrorKind(
     Conflict,
     "statement_text_expired",
-    "The text of this script is not stored any more: long texts are kept for"
-    " `editor.statement_text_retention_h` hours after their end. Send the script again.",
+    "The text of this script is no longer stored: long scripts are kept for"
+    " `editor.statement_text_retention_h` hours after they end. Submit the script again.",
 )
 session_not_found = ErrorKind(NotFound, "session_not_found", "Session {} does not exist.")
 
@@ -261,7 +261,7 @@ class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
         """`known` lists the dialects of the catalog; the message includes them if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         shown = (dialect[:_MAX_SHOWN_CHARACTERS], interface[:_MAX_SHOWN_CHARACTERS])
-        named = "There is no connector type {} with interface {}.".format(*shown)
+        named = "Connector type {} with interface {} does not exist.".format(*shown)
         super().__init__(named if dialect in dialects else f"{named}{known_names(dialects, word='Known dialects')}")
 
 

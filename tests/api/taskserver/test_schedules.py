@@ -62,7 +62,7 @@ async def test_calls_and_commands_are_equivalent(fleet: Fleet, command: Command,
     assert changed == await fleet.read(by_command["id"])
     assert (changed["version"], changed["cron"], changed["interval_s"]) == (2, "0 4 * * 1", None)
     stale = await command("schedules", "update", one, str(file))
-    assert (stale.code, "changed meanwhile" in stale.err) == (1, True)
+    assert (stale.code, "has changed since" in stale.err) == (1, True)
     assert (await command("schedules", "disable", one)).code == 0
     assert not (await fleet.read(by_command["id"]))["enabled"]
     assert (await command("schedules", "enable", one)).code == 0

@@ -463,7 +463,7 @@ class TestServiceAccounts:
         password = await command("set-password", "robot", "--password-stdin", stdin=f"{PASSWORD}\n")
         linked = await command("link-user", "robot", "--issuer", "ldap")
         assert (password.code, linked.code) == (1, 2), "there is no ldap here"
-        assert "robot is a service account: it can have API tokens only.\n" in password.err
+        assert "robot is a service account and can only have API tokens.\n" in password.err
         async with opener() as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             assert (await bearer(api, value)).status_code == 200

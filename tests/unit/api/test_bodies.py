@@ -356,5 +356,5 @@ async def test_slow_body_closes_its_connection():
     assert json.loads(bytes(answer.body)) == {
         "status": -1,
         "code": "invalid_body",
-        "message": "The body did not arrive in time.",
+        "message": "The request body did not arrive in time.",
     }
