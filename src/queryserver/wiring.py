@@ -21,7 +21,7 @@ from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
-from queryserver.connectors.repository import ConnectorRepository
+from queryserver.connectors.repository import ConnectorRepository, matching_keys
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.connectors.types import TYPES
 from queryserver.engines.protocol import Engine
@@ -42,7 +42,7 @@ from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.shutdown import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
-from queryserver.search.build import SearchServices, index_feed, search_services
+from queryserver.search.build import SearchServices, index_feed, index_refresh, search_services
 from queryserver.search.feed import IndexFeed
 from queryserver.services import Services
 from queryserver.statements.build import (
@@ -56,6 +56,7 @@ from queryserver.statements.build import (
 from queryserver.statements.runner import RunnerHooks
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.instances import Instances, Load
+from queryserver.tasks.jobs import TaskJobs
 
 if TYPE_CHECKING:
     from queryserver.tasks.broker import RedisBroker
@@ -207,26 +208,29 @@ class _ServiceBuilder:
             connectors=self.connectors,
             sessions=self.records.sessions,
             cache=self.metadata_cache,
-            threads=self.resources.threads.rendering,
-            rendering=self.resources.rendering,
-            computations=self.resources.computations,
-            metrics=self.resources.metrics,
+            resources=self.resources,
             statements=self.statements,
             on_result=self.index_feed.add if self.index_feed else None,
         )
 
     @cached_property
     def searching(self) -> SearchServices:
+        refresh = index_refresh(
+            self.settings.metadata,
+            self.records.database,
+            self.connectors,
+            self.metadata.lookups,
+            owner=self.statements.runner.owner,
+            metrics=self.resources.metrics,
+        )
         return search_services(
             settings=self.settings,
             database=self.records.database,
             connectors=self.connectors,
             stores=self.storage.stores,
-            threads=self.resources.threads,
-            metrics=self.resources.metrics,
+            resources=self.resources,
             feed=self.index_feed,
-            lookups=self.metadata.lookups,
-            owner=self.statements.runner.owner,
+            refresh=refresh,
         )
 
     def _importing(self) -> ImportServices:
@@ -242,19 +246,24 @@ class _ServiceBuilder:
 
     @cached_property
     def tasks(self) -> TaskServices:
-        return task_services(
-            self.settings,
-            self.records.database,
-            statements=self.statements,
+        settings, database = self.settings, self.records.database
+        jobs = TaskJobs(
+            retention=self.statements.retention,
             orphans=self.storage.orphans,
             area=self.import_files.area,
             refresh=self.searching.refresh,
             connectors=self.connectors,
             users=self.accounts.directory,
+            matching_keys=partial(matching_keys, settings, database),
+        )
+        return task_services(
+            settings,
+            database,
+            jobs=jobs,
+            statements=self.statements,
             instances=self.instances,
-            notices=self.resources.notices,
+            resources=self.resources,
             broker=self.broker,
-            metrics=self.resources.metrics,
         )
 
     def _scheduling(self) -> ScheduleServices:
@@ -265,8 +274,7 @@ class _ServiceBuilder:
             self.connectors,
             self.statements,
             self.instances,
-            self.resources.threads,
-            self.resources.metrics,
+            self.resources,
         )
 
     def _metrics_page(self) -> MetricsPage:

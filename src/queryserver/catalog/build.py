@@ -10,13 +10,10 @@ from queryserver.catalog.lookups import Lookups, ResultListener
 from queryserver.catalog.plans import Plans
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
-from queryserver.platform.byte_budget import ByteBudget
-from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
-from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import StatementChooser
-from queryserver.statements.build import StatementServices
+from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.statements.session_repository import SessionRecords
 
 
@@ -39,10 +36,7 @@ def metadata_services(
     connectors: Connectors,
     sessions: SessionRecords,
     cache: MetadataCache,
-    threads: Executor,
-    rendering: ByteBudget,
-    computations: ComputationExecutor,
-    metrics: Metrics,
+    resources: SharedResources,
     statements: StatementServices,
     on_result: ResultListener | None,
 ) -> MetadataServices:
@@ -53,14 +47,19 @@ def metadata_services(
         can_run=statements.runner.data.can_run,
         forwarding=statements.forwarding,
         external_data=statements.external_data,
-        metrics=metrics,
+        metrics=resources.metrics,
         on_result=on_result,
     )
     return MetadataServices(
         lookups=lookups,
         browser=CatalogBrowser(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
-            lookups, connectors, statements.submissions, threads, rendering, max_bytes=editor.batch_max_bytes
+            lookups,
+            connectors,
+            statements.submissions,
+            resources.threads.rendering,
+            resources.rendering,
+            max_bytes=editor.batch_max_bytes,
         ),
         analyses=Analyses(lookups, connectors, statements.submissions),
         plans=Plans(
@@ -68,7 +67,7 @@ def metadata_services(
             connectors,
             sessions,
             statements.runner.sessions,
-            StatementChooser(computations),
+            StatementChooser(resources.computations),
             statements.submissions.parameters,
             max_bytes=editor.statement_max_bytes,
         ),

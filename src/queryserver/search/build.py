@@ -15,7 +15,6 @@ from queryserver.platform.http_client import HttpClient
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.threads import Threads
 from queryserver.search.documents import DocumentSource
 from queryserver.search.feed import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
@@ -24,6 +23,7 @@ from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 from queryserver.search.search import MetadataSearch
 from queryserver.search.storage_source import StorageSource
+from queryserver.statements.build import SharedResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +53,39 @@ def index_feed(settings: MetadataSettings, database: Database, connectors: Conne
     return IndexFeed(records, connectors, max_tables=index.max_tables, max_columns=index.max_columns)
 
 
+def index_refresh(
+    settings: MetadataSettings,
+    database: Database,
+    connectors: Connectors,
+    lookups: Lookups,
+    owner: str,
+    metrics: Metrics,
+) -> IndexRefresh | None:
+    index = settings.index
+    if not index.enabled:
+        return None
+    return IndexRefresh(
+        owner=owner,
+        records=MetadataIndexRecords(database),
+        connectors=connectors,
+        lookups=lookups,
+        metrics=metrics,
+        limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
+    )
+
+
 def search_services(
     *,
     settings: Settings,
     database: Database,
     connectors: Connectors,
     stores: Stores,
-    threads: Threads,
-    metrics: Metrics,
+    resources: SharedResources,
     feed: IndexFeed | None,
-    lookups: Lookups,
-    owner: str,
+    refresh: IndexRefresh | None,
 ) -> SearchServices:
-    metadata, index = settings.metadata, settings.metadata.index
+    metadata, threads = settings.metadata, resources.threads
     records = MetadataIndexRecords(database)
-    refresh = None
-    if index.enabled:
-        refresh = IndexRefresh(
-            owner=owner,
-            records=records,
-            connectors=connectors,
-            lookups=lookups,
-            metrics=metrics,
-            limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
-        )
     atlas, exchanges, catalog = None, HttpClient(address_rules(settings)), metadata.catalog
     if catalog.api_url:
         from queryserver.search.atlas import AtlasCatalog  # noqa: PLC0415 few servers have one
@@ -97,6 +106,6 @@ def search_services(
         },
         atlas=atlas,
         interface=catalog.interface,
-        metrics=metrics,
+        metrics=resources.metrics,
     )
     return SearchServices(search, exchanges, feed, refresh)

@@ -9,22 +9,16 @@ from functools import partial
 from queryserver.administration.broker_check import ping_broker
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.registry import Connectors
-from queryserver.connectors.repository import ConnectorRepository, matching_keys
+from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
-from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.keys import AesSealer, open_keyring
 from queryserver.identity.model import UsernameRule
-from queryserver.identity.users import UserDirectory
-from queryserver.imports.uploads import UploadAreaSweep
 from queryserver.platform.addresses import webhook_rules
-from queryserver.platform.database import Database, Notices
-from queryserver.platform.metrics import Metrics
+from queryserver.platform.database import Database
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.threads import Threads
-from queryserver.search.refresh import IndexRefresh
-from queryserver.statements.build import StatementServices
+from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.tasks.beat import Beat
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskRunner
@@ -54,16 +48,11 @@ def task_services(
     settings: Settings,
     database: Database,
     *,
+    jobs: TaskJobs,
     statements: StatementServices,
-    orphans: OrphanSweep,
-    area: UploadAreaSweep,
-    refresh: IndexRefresh | None,
-    connectors: Connectors,
-    users: UserDirectory,
     instances: Instances,
-    notices: Notices,
+    resources: SharedResources,
     broker: TaskBroker | None,
-    metrics: Metrics,
 ) -> TaskServices:
     """Build the task services. `broker` is None if the task server is disabled.
 
@@ -71,15 +60,6 @@ def task_services(
     """
     records = task_records(settings, database)
     statements.retention.add_clean_up_step(records.clean_up)
-    jobs = TaskJobs(
-        retention=statements.retention,
-        orphans=orphans,
-        area=area,
-        refresh=refresh,
-        connectors=connectors,
-        users=users,
-        matching_keys=partial(matching_keys, settings, database),
-    )
     runner = TaskRunner(
         statements.runner.owner,
         records,
@@ -87,18 +67,18 @@ def task_services(
         lease=settings.editor.lease_timeout,
         heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s),
         shutdown_grace=settings.desktop.shutdown_grace,
-        metrics=metrics,
+        metrics=resources.metrics,
     )
     service = TaskService(
         records=records,
         instances=instances,
-        notices=notices,
+        notices=resources.notices,
         statements=statements.administration,
         settings=settings.desktop.task_server,
         cancel_wait_s=settings.editor.cancel_wait.total_seconds(),
         broker=broker,
         ping=partial(ping_broker, settings),
-        metrics=metrics,
+        metrics=resources.metrics,
     )
     return TaskServices(service, runner)
 
@@ -121,15 +101,14 @@ def schedule_services(
     connectors: Connectors,
     statements: StatementServices,
     instances: Instances,
-    threads: Threads,
-    metrics: Metrics,
+    resources: SharedResources,
 ) -> ScheduleServices:
     """Build the services. Background work starts once `beat.running` and `deliveries.running` are entered."""
-    tasks = settings.desktop.task_server
+    tasks, metrics = settings.desktop.task_server, resources.metrics
     outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)
     attachments = CsvAttachments(
-        downloads=statements.downloads, callers=callers, threads=threads.rendering, settings=tasks
+        downloads=statements.downloads, callers=callers, threads=resources.threads.rendering, settings=tasks
     )
     mails = MailSender(settings.desktop.smtp, recipients, attachments)
     beat = Beat(
