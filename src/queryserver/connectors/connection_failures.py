@@ -69,13 +69,13 @@ def sanitized_message(
     if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
-        text = "No connection came about in time."
+        text = "The connection attempt timed out."
     elif isinstance(error, ConnectionRefusedError):
         text = "The connection was refused."
     elif isinstance(error, OSError):
-        text = "No connection could be made."
+        text = "The connection failed."
     else:
-        text = "The test failed; the log of this server says why."
+        text = "The test failed; see the server log."
     lines = list[str]()
     for line in text.strip().splitlines():
         if _TRACE.match(line):

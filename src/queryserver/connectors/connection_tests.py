@@ -32,12 +32,12 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_TESTS = 4
-_TIMED_OUT = "No answer came within {:g} s"
-_OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
-_ONLY_NAME = "Only the name of the host was looked up: the port is known to the driver alone"
-_NO_ADDRESS = "Nothing was connected to: the address is known to the driver alone"
-_NO_FILE = "The file does not exist yet: the first statement makes it"
-_FILE_IN_USE = "The file is in use by another server, which runs its statements: it was not opened"
+_TIMED_OUT = "No response within {:g} s"
+_OWN_LOGIN = "Users log in with their own credentials through create_session, so the login was not tested"
+_ONLY_NAME = "Only the host name was resolved, because only the driver knows the port"
+_NO_ADDRESS = "No connection was attempted, because only the driver knows the address"
+_NO_FILE = "The file does not exist yet; the first statement creates it"
+_FILE_IN_USE = "The file was not opened, because it is in use by another server"
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
 FirstStatement: TypeAlias = Callable[[], Awaitable[str | None]]
@@ -115,10 +115,10 @@ class ConnectionTests:
             row = draft.row
             if row.runs is RunSupport.NO:
                 raise errors.interface_not_supported(
-                    f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
+                    f"Connectors of {row.dialect} with interface {row.interface} can be stored, but not run or tested."
                 )
             if self._slots.locked():
-                raise errors.TooManyRequests(f"{self.at_once} connections are being tested already.")
+                raise errors.TooManyRequests(f"{self.at_once} connection tests are already running.")
             name = submitted.nice_name or (instance.nice_name if instance else row.nice_name)
             outcome = await self._test(user, lambda: self._target(draft), draft.settings, f"{name} - {row.dialect}: ")
             event.outcome = outcome.reason or "ok"
@@ -338,7 +338,7 @@ async def _log_in(login: Login, user: User, progress: _TestProgress) -> None:
     except errors.EngineError as error:
         if not is_done:
             raise
-        log.info("tested session did not close cleanly", code=error.code)
+        log.info("test session did not close cleanly", code=error.code)
 
 
 def _endpoints_of(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
@@ -440,18 +440,18 @@ def rest_login(
         url = f"{request.url}&{urlencode({'user.name': user.username})}" if as_user else request.url
         answer = await exchanges.send(replace(request, url=url, max_bytes=_MAX_BYTES))
         if answer.status in {401, 403}:
-            raise errors.CredentialsRequired("The server refused the login.")
+            raise errors.CredentialsRequired("The server rejected the login.")
 
         async def first_statement() -> str | None:
             if answer.status != 200:
-                raise errors.StatementRejected(f"The server answered with HTTP {answer.status}.")
+                raise errors.StatementRejected(f"The server returned HTTP status {answer.status}.")
             try:
                 body = orjson.loads(answer.body)
             except orjson.JSONDecodeError:
                 body = None
             value = body.get(member) if isinstance(body, dict) else None
             if not isinstance(value, str):
-                raise errors.StatementRejected("The server answered, but not as one of this type.")
+                raise errors.StatementRejected("The server's response does not match this connector type.")
             return value[:_MAX_REST_VERSION_CHARACTERS] if has_version else None
 
         yield first_statement

@@ -80,9 +80,11 @@ class EngineBuilder:
         prefix = f"notebook.interpreters.{connector.key}."
         build = BUILDERS.get(interface)
         if build is None and connector.is_stored:
-            raise errors.interface_not_supported(f"Connectors of {connector.dialect} with {interface} do not run here.")
+            raise errors.interface_not_supported(
+                f"This server cannot run connectors of {connector.dialect} with interface {interface}."
+            )
         if build is None:
-            raise errors.ConfigurationError([f"{prefix}interface: {interface} cannot be run here."])
+            raise errors.ConfigurationError([f"{prefix}interface: this server cannot run {interface}."])
         try:
             return build(connector, self)
         except errors.InvalidPath as error:
@@ -181,7 +183,7 @@ def _phoenix(connector: Connector, builder: EngineBuilder) -> Engine:
 
     opts = builder.read_options(options.PhoenixOptions, connector)
     if opts.auth_mechanism == PhoenixAuthentication.SPNEGO:
-        _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
+        _require_kerberos(connector, "the `kerberos` extra is not installed: pip install queryserver[kerberos]")
     address = PhoenixAddress(
         url=opts.url,
         username=opts.username,
@@ -226,7 +228,7 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     if problems := _hs2_contradictions(opts, mechanism, is_http=is_http):
         raise options.OptionsRefused(connector.key, problems)
     if mechanism == Mechanism.GSSAPI:
-        _require_kerberos(connector, "the driver of GSSAPI is not installed: pip install queryserver[kerberos]")
+        _require_kerberos(connector, "the `kerberos` extra is not installed: pip install queryserver[kerberos]")
     usual_service: str = model.model_fields["kerberos_service_name"].default
     address = Hs2Address(
         members=tuple(Member(host, port) for host, port in opts.server_host),
@@ -252,11 +254,11 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
 def _hs2_contradictions(opts: options.Hs2Options, mechanism: str, *, is_http: bool) -> list[options.Problem]:
     found = list[options.Problem]()
     if mechanism == "JWT" and not (opts.use_ssl or opts.allow_insecure_http):
-        found.append(options.Problem("use_ssl", "must be true with JWT, unless allow_insecure_http is"))
+        found.append(options.Problem("use_ssl", "must be true with JWT unless allow_insecure_http is true"))
     if mechanism == "JWT" and not is_http:
-        found.append(options.Problem("auth_mechanism", "JWT needs transport_mode http"))
+        found.append(options.Problem("auth_mechanism", "JWT requires transport_mode http"))
     if mechanism == "GSSAPI" and is_http:
-        found.append(options.Problem("auth_mechanism", "GSSAPI needs transport_mode binary"))
+        found.append(options.Problem("auth_mechanism", "GSSAPI requires transport_mode binary"))
     return found
 
 
@@ -507,7 +509,7 @@ def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
     ]
     if drivers:
         text = (
-            f"names {', '.join(drivers)}: such drivers may go through the proxy that the environment of this server"
-            " names, and no rule for addresses reaches behind it."
+            f"allows {', '.join(drivers)}: these drivers may connect through the proxy set in the server's environment,"
+            " and the address rules do not apply behind a proxy."
         )
         yield SettingsFinding.warning("desktop.connector_policy.allowed_drivers", text)

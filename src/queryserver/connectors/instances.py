@@ -340,7 +340,7 @@ class StoredConnectors:
                 raise errors.immutable_field(changed, "The type of a connector cannot be changed.")
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(submitted, name)]:
-            raise errors.ConnectorRefused({name: ["Must be given."] for name in missing})
+            raise errors.ConnectorRefused({name: ["Must be set."] for name in missing})
         row = self._catalogue.get((dialect, interface))
         if row is None:
             raise errors.ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
@@ -377,10 +377,10 @@ class StoredConnectors:
                 problems.setdefault(key, []).append(f"groups: {errors.UnknownGroup(group).message}")
             name = _folded_name(submitted)
             if name in names:
-                problems.setdefault(key, []).append("nice_name: Another table has the same.")
+                problems.setdefault(key, []).append("nice_name: Another connector in the settings has the same name.")
             names.add(name)
         if problems:
-            raise errors.ConnectorRefused(problems, "The connectors of the settings are not valid.")
+            raise errors.ConnectorRefused(problems, "The connectors in the settings are not valid.")
         return found
 
     async def _install_example(
@@ -428,13 +428,13 @@ def _require_names(submitted: SubmittedConnector, *, is_new: bool) -> None:
     problems = dict[str, list[str]]()
     if submitted.nice_name is None:
         if is_new:
-            problems["nice_name"] = ["Must be given."]
+            problems["nice_name"] = ["Must be set."]
     elif not 1 <= len(submitted.nice_name.strip()) <= _MAX_NAME_CHARACTERS or not submitted.nice_name.isprintable():
         problems["nice_name"] = [f"Must have 1 to {_MAX_NAME_CHARACTERS} printable characters."]
     if len(submitted.description or "") > _MAX_DESCRIPTION_CHARACTERS:
         problems["description"] = [f"Must have at most {_MAX_DESCRIPTION_CHARACTERS} characters."]
     if is_new:
-        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(submitted, name)}
+        problems |= {name: ["Must be set."] for name in ("dialect", "interface") if not getattr(submitted, name)}
     if problems:
         raise errors.ConnectorRefused(problems)
 

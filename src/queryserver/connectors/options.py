@@ -123,7 +123,7 @@ def validation_problems(error: ValidationError) -> list[Problem]:
         if one["type"] == "extra_forbidden":
             found.append(Problem(setting, "is not an option of this interface"))
         elif one["type"] == "missing":
-            found.append(Problem(setting, "must be given"))
+            found.append(Problem(setting, "must be set"))
         else:
             refused: Refused = one["ctx"]["error"]  # pyright: ignore[reportTypedDictNotRequiredAccess] ours only
             found += (Problem(setting, text, kind) for text, kind in refused.found)
@@ -153,7 +153,7 @@ def _text(value: Any) -> str:
 
 def _required(value: Any) -> str:
     if not (text := _text(value)):
-        raise invalid("must be given")
+        raise invalid("must be set")
     return text
 
 
@@ -173,7 +173,7 @@ def whole_number(least: int, most: int | None = None) -> BeforeValidator:
         text = "" if isinstance(value, bool) else _text(value)
         if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):
             return int(text)
-        raise invalid(f"must be a whole number from {least} to {most}" if most else f"must be at least {least}")
+        raise invalid(f"must be an integer from {least} to {most}" if most else f"must be at least {least}")
 
     return BeforeValidator(read)
 
@@ -194,7 +194,7 @@ def choice(*words: str) -> BeforeValidator:
 def _http_url(value: Any, info: ValidationInfo) -> str:
     """Accept a url without credentials whose host the rules permit."""
     text = _text(value)
-    found: list[tuple[str, Kind]] = [] if text else [("must be given", ConnectorRefused)]
+    found: list[tuple[str, Kind]] = [] if text else [("must be set", ConnectorRefused)]
     try:
         parts = urlsplit(text)
         is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -204,9 +204,9 @@ def _http_url(value: Any, info: ValidationInfo) -> str:
         raise Refused(*found, ("must be an http or https url", ConnectorRefused))
     server = HttpServer(text)
     if "?" in text or "#" in text:
-        found.append(("must end with the path: no query, no fragment", ConnectorRefused))
+        found.append(("must not contain a query or fragment", ConnectorRefused))
     elif "@" in text:
-        found.append(("must hold no login: use username and password", ConnectorRefused))
+        found.append(("must not contain credentials: use username and password", ConnectorRefused))
     found += context_rules(info).refused_host(server.host, server.port)
     if found:
         raise Refused(*found)
@@ -219,7 +219,7 @@ def _authorities(value: Any) -> str:
         if text:
             ssl.create_default_context(cadata=text)
     except (ValueError, ssl.SSLError):
-        raise invalid("must be PEM text of certificates") from None
+        raise invalid("must contain certificates in PEM format") from None
     return text
 
 
@@ -234,7 +234,7 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     for part in filter(str.strip, _text(value).split(";")):
         key, equals, values = (piece.strip() for piece in part.partition("="))
         if not key or not equals:
-            found.append(("must look like name=value;name=value", ConnectorRefused))
+            found.append(("must have the form name=value;name=value", ConnectorRefused))
         elif key not in allowed:
             text = f"the name {key[:_MAX_SHOWN_CHARACTERS]} is not in desktop.connector_policy.session_conf_allowed"
             found.append((text, ConnectorRefused))
@@ -278,7 +278,7 @@ def _bytes(value: Any) -> int | None:
     if not (text := _text(value)):
         return None
     if (amount := parse_byte_amount(text)) is None:
-        raise invalid("must be a number and its unit, such as 512MB or 20GB")
+        raise invalid("must be a number with a unit, such as 512MB or 20GB")
     return amount
 
 
@@ -295,7 +295,7 @@ class SqliteOptions(Options):
 
 def _amount(value: Any) -> str:
     if parse_byte_amount(text := _text(value)) is None:
-        raise invalid("must be a number and its unit, such as 512MB or 2GB")
+        raise invalid("must be a number with a unit, such as 512MB or 2GB")
     return text
 
 
@@ -319,7 +319,7 @@ def _over_tls(value: str, info: ValidationInfo) -> str:
     except ValueError:
         is_loopback = server.host == "localhost"
     if not (server.is_tls or is_loopback):
-        raise invalid("needs an https url unless the host is this machine")
+        raise invalid("requires an https url unless the host is a loopback address")
     return value
 
 
@@ -370,9 +370,7 @@ class PhoenixOptions(Options):
     ssl_ca: Authorities = ""
     """PEM text of the authorities to trust; empty: the system's."""
     serialization: Annotated[
-        str,
-        choice("PROTOBUF", "JSON"),
-        allow_only({"PROTOBUF"}, "must be PROTOBUF: this server does not speak Avatica's JSON"),
+        str, choice("PROTOBUF", "JSON"), allow_only({"PROTOBUF"}, "must be PROTOBUF: JSON is not supported")
     ] = "PROTOBUF"
     """`PROTOBUF`; `JSON` is refused."""
 
@@ -405,7 +403,7 @@ def _members(value: Any, info: ValidationInfo) -> tuple[Endpoint, ...]:
         if not colon or part.endswith("]") or (":" in host and not host.endswith("]")):
             host, port = part, str(info.data.get("server_port", _MAX_PORT))
         if "@" in part or "/" in part or not host.strip("[]"):
-            found.append(("must hold nothing but hosts and ports", ConnectorRefused))
+            found.append(("must contain only hosts and ports", ConnectorRefused))
         elif not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= _MAX_PORT):
             found.append(
                 (f"the port of {host[:_MAX_SHOWN_CHARACTERS]} must be a number from 1 to 65535", ConnectorRefused)
@@ -414,7 +412,7 @@ def _members(value: Any, info: ValidationInfo) -> tuple[Endpoint, ...]:
             found += context_rules(info).refused_host(host, int(port))
             members.append((host.strip("[]"), int(port)))
     if not members and not found:
-        raise invalid("must name a host")
+        raise invalid("must contain at least one host")
     if found:
         raise Refused(*found)
     return tuple(members)

@@ -333,7 +333,7 @@ class Connectors:
     def _current_version(self, connector: Connector) -> Connector:
         present = self.find(connector.key)
         if present is None:
-            raise errors.EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
+            raise errors.EngineUnavailable(f"The connector {connector.nice_name} no longer exists.")
         return present
 
     async def _read(self) -> None:
@@ -344,10 +344,10 @@ class Connectors:
             try:
                 await self._engines.prepare(connector)
             except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
-                log.info("stored connector does not run here", connector=connector.key, reason=str(error))
+                log.info("stored connector cannot run on this server", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
             except Exception as error:  # a bad row must not prevent reading the rest, which every call waits for
-                log.exception("stored connector cannot be prepared", connector=connector.key)
+                log.exception("stored connector could not be prepared", connector=connector.key)
                 idle[connector.key] = connector, error
             else:
                 running[connector.key] = connector
@@ -366,11 +366,11 @@ class Connectors:
             try:
                 await self.refresh()
             except errors.DatabaseUnavailable:
-                log.warning("stored connectors not read: the database is out of reach")
+                log.warning("stored connectors not loaded: database unreachable")
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
             except Exception:  # the task must survive to read the next change
-                log.exception("stored connectors not read")
+                log.exception("stored connectors not loaded")
 
 
 def _is_open(connector: Connector, user: User) -> bool:

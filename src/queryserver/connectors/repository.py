@@ -155,7 +155,7 @@ class ConnectorRepository:
             )
             if count:
                 raise errors.connector_in_use(
-                    f"Statements of this connector that wait or run: {count}.", extra_fields={"running": count}
+                    f"The connector is in use. Waiting or running statements: {count}.", extra_fields={"running": count}
                 )
             await connection.execute(_DELETE, connector_id)
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
@@ -227,7 +227,7 @@ class ConnectorRepository:
         try:
             secrets = orjson.loads(self._sealer.unseal(row["sealed_secrets"]))
         except ValueError as error:
-            log.warning("secrets of a connector cannot be opened", connector=row["id"], reason=str(error))
+            log.warning("connector secrets could not be decrypted", connector=row["id"], reason=str(error))
             return without_secrets(shown)
         return {**shown, **secrets}
 
@@ -239,7 +239,7 @@ async def _require_free_name(connection: Connection, name: str, *, except_id: in
     """
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != except_id for row in rows):
-        raise errors.NameTaken(f"A connector named {name[:100]} exists already.")
+        raise errors.NameTaken(f"A connector named {name[:100]} already exists.")
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:

@@ -73,9 +73,9 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
                 return text
             secret = known.get(key, "")
             if secret:
-                taken[name] = ["Must be given again: the address, the driver or the user changed."]
+                taken[name] = ["Must be set again, because the address, driver or user has changed."]
             else:
-                lacking[name] = ["Must be given: no secret is stored."]
+                lacking[name] = ["Must be set, because no secret is stored."]
             return secret
 
         return _replaced(name, value, original)
@@ -83,7 +83,7 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
     whole = {name: unmask(name, value) for name, value in settings.items()}
     problems = lacking or (taken if taken and _address(settings) != _address(stored) else {})
     if problems:
-        raise secret_required(problems, "A secret must be given.")
+        raise secret_required(problems, "A secret is required.")
     return whole
 
 

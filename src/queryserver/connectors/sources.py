@@ -63,7 +63,7 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
         try:
             connector = draft_connector(str(one.id), one.dialect, one.interface, one.settings, settings)
         except errors.ConfigurationError as error:
-            log.warning("stored connector is not understood", connector=one.id, problems=error.problems)
+            log.warning("stored connector is invalid", connector=one.id, problems=error.problems)
         else:
             right = connector_right(one.id)
             found.append(replace(connector, nice_name=one.nice_name, right=right, version=one.version))

@@ -208,13 +208,13 @@ def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
             text = str(int(value))
         if _WHOLE.fullmatch(text) and abs(int(text)) <= 2**63 - 1:
             return int(text)
-        problem = "Must be a whole number."
+        problem = "Must be an integer."
     elif not isinstance(value, str):
-        problem = "Must be text."
+        problem = "Must be a string."
     elif len(value) > _MAX_CHARACTERS:
         problem = f"Must have at most {_MAX_CHARACTERS} characters."
     elif _CONTROLS.search(value.translate(_NO_LINES) if name in _MULTILINE_SETTINGS else value):
-        problem = "Must be free of control characters."
+        problem = "Must not contain control characters."
     else:
         return value
     raise ValueError(problem)

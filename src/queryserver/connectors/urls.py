@@ -150,7 +150,7 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
     driver, dialect = driver_of(parts.scheme)
     found = list[tuple[str, Kind]]()
     if dialect in _OWN_INTERFACES:
-        found.append((f"{dialect} urls are not taken; use the interface {dialect}", driver_not_allowed))
+        found.append((f"{dialect} urls are not supported here: use the interface {dialect}", driver_not_allowed))
     elif driver not in {name.lower() for name in rules.policy.allowed_drivers}:
         shown = driver[:_MAX_SHOWN_CHARACTERS] or "(none)"
         refused = f"the driver {shown} is not in desktop.connector_policy.allowed_drivers"
@@ -186,7 +186,7 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
 
 def _parts(text: str) -> tuple[SplitResult, int | None]:
     if not text:
-        raise invalid("must be given")
+        raise invalid("must be set")
     try:
         parts = urlsplit(text)
         # Unescaped reserved characters in a password split the URL, so errors would reveal parts of the password.
@@ -197,7 +197,7 @@ def _parts(text: str) -> tuple[SplitResult, int | None]:
             return parts, parts.port
     except ValueError:
         pass
-    raise invalid("is not a url; reserved characters in it must be percent-encoded")
+    raise invalid("is not a valid url; reserved characters must be percent-encoded")
 
 
 def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySettings) -> bool:
@@ -222,13 +222,13 @@ def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[
 def _of_trino(value: bool, info: ValidationInfo) -> bool:
     url: DriverUrl | None = info.data.get("url")
     if value and url is not None and url.dialect != "trino":
-        raise invalid("must be false: only trino acts for users")
+        raise invalid("must be false: only trino supports impersonation")
     return value
 
 
 EXAMPLE_KEY = '{"type": "service_account", ...}'
 _NO_KEY = allow_only(
-    {"", EXAMPLE_KEY}, "must be empty: drivers get no key; the environment of this server may name one to them"
+    {"", EXAMPLE_KEY}, "must be empty: keys are not passed to drivers, but the server's environment can configure one"
 )
 """Refuses keys, which would be stored but never used, except for the catalogue's example."""
 

@@ -380,7 +380,7 @@ async def test_name_lookup_alone_is_not_reported_as_connected(any_driver: Caller
     own = "${USER}:${PASSWORD}"
     body = await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://{own}@127.0.0.1/d")
     assert (last(body), body["ok"]) == (("resolve", True, ""), True)
-    assert "Only the name of the host was looked up" in body["warnings"]
+    assert "Only the host name was resolved" in body["warnings"]
     body = await outcome_of(
         any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://{own}@no-such-host.invalid/d"
     )

@@ -32,7 +32,7 @@ def allowing(*drivers: str) -> Settings:
 
 def drivers_told(settings: Settings, **environ: str) -> list[str]:
     """Return the drivers that the warnings name."""
-    return [one.text.removeprefix("names ").partition(":")[0] for one in proxied_drivers(settings, environ)]
+    return [one.text.removeprefix("allows ").partition(":")[0] for one in proxied_drivers(settings, environ)]
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "All_Proxy"])

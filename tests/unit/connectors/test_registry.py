@@ -119,7 +119,7 @@ async def test_deleted_connector_rejects_new_uses_and_old_uses_continue() -> Non
     await world.have(stored(1))
     async with world.connectors.using(stored(1)):
         await world.have()
-        with pytest.raises(EngineUnavailable, match="no longer there"):
+        with pytest.raises(EngineUnavailable, match="no longer exists"):
             async with world.connectors.using(stored(1)):
                 pytest.fail("it is gone")
         with pytest.raises(UnknownDialect):
