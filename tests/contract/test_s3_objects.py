@@ -421,7 +421,7 @@ async def test_wrong_service_keys_are_not_a_user_error(store, base, s3_server):
     file_system, stranger = await counted(s3_server, keys=S3Keys(s3_server.access_key_id, "wrong"))
     for failure in await failures_of(stranger.storage, f"{base}/file"):
         assert type(failure) is StorageError
-        assert failure.message == "The store does not accept the credentials of this service."
+        assert failure.message == "The store rejected the credentials of this service."
     await file_system.close()
 
 
@@ -450,7 +450,7 @@ async def test_outage_is_reported_and_ends_when_store_returns(proxied, proxy, ba
     await put(proxied.storage, f"{base}/file")
     await proxy.die()
     for call in (content(proxied.storage, f"{base}/file"), put(proxied.storage, f"{base}/other")):
-        with pytest.raises(StorageUnavailable, match="does not answer"):
+        with pytest.raises(StorageUnavailable, match="not responding"):
             await call
     await proxy.listen()
     assert await content(proxied.storage, f"{base}/file") == b"x"

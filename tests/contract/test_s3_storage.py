@@ -96,7 +96,7 @@ class TestFlatS3(EscapesContract):
         assert sorted(shown) == [("d", False), ("d", True), ("d-x", False)]
         assert await storage.is_ambiguous(f"{base}/d")
         assert not await storage.is_ambiguous(f"{base}/d-x")
-        with pytest.raises(AmbiguousName, match=f"the file alone is .*/{escaped_file_name(b'd')}"):
+        with pytest.raises(AmbiguousName, match=f"the path of the file is .*/{escaped_file_name(b'd')}"):
             await storage.delete(f"{base}/d", recursive=True)
         alone = f"{base}/{escaped_file_name(b'd')}"
         assert await content(storage, alone) == b"d"

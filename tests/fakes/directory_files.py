@@ -78,7 +78,7 @@ class DirectoryFiles:
             await waiting
         stored = self._stored(self._name(path))
         if version and stored.version != version:
-            raise errors.EntryChanged(f"{path} was changed meanwhile.")
+            raise errors.EntryChanged(f"{path} was modified concurrently.")
         with (self._root / self._name(path)).open("rb") as file:
             file.seek(offset)
             return file.read(length)

@@ -65,7 +65,7 @@ class MemoryStorage:
         self._check(path)
         content = self.tree.file(path).content
         if version is not None and not self.tree.status(path).is_same_content(version):
-            raise EntryChanged(f"{path} was changed meanwhile.")
+            raise EntryChanged(f"{path} was modified concurrently.")
         wanted = content[offset:] if length is None else content[offset : offset + length]
         for start in range(0, len(wanted), PIECE_BYTES):
             yield wanted[start : start + PIECE_BYTES]

@@ -57,7 +57,7 @@ class OddStorage(MemoryStorage):
         for start in range(offset, end, PIECE_BYTES):
             await asyncio.sleep(one.pause_s)
             if version is not None and not (await self.stat(path)).is_same_content(version):
-                raise EntryChanged(f"{path} was changed meanwhile.")
+                raise EntryChanged(f"{path} was modified concurrently.")
             skipped = start % len(one.pattern)
             yield repeated[skipped : skipped + min(PIECE_BYTES, end - start)]
         if one.failure is not None:

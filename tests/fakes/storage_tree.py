@@ -92,7 +92,7 @@ class MemoryTree:
         """
         entry = self.existing(path)
         if entry.kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a link.")
+            raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
         if entry.kind is not EntryKind.FILE:
             raise NotAFile(f"{path} is not a file.")
         return entry
@@ -107,7 +107,7 @@ class MemoryTree:
         if entry is None or (overwrite and entry.kind is EntryKind.FILE):
             return
         if overwrite and entry.kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a link.")
+            raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
         raise PathExists(f"{path} exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
@@ -185,7 +185,7 @@ class MemoryTree:
     def below_root(self, path: str) -> None:
         """Check that the path is not the root of the store. Raises InvalidPath."""
         if not names_of(path):
-            raise InvalidPath("The root of the store cannot be used for this.")
+            raise InvalidPath("The root of the store is not valid for this operation.")
 
     def _check_parents(self, path: str) -> None:
         names = names_of(path)
@@ -201,6 +201,6 @@ class MemoryTree:
         if entry is None:
             raise PathNotFound(f"{path} does not exist.")
         if entry.kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a link.")
+            raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
         if entry.kind is not EntryKind.DIRECTORY:
             raise NotADirectory(f"{path} is not a directory.")

@@ -88,7 +88,7 @@ class Location:
         levels = self.file_system.traits.container_levels
         names = self.path.names if levels else ()
         if len(names) < levels:
-            raise errors.root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
+            raise errors.root_not_allowed("Files must be inside a bucket, container or volume.")
         found = await self.find()
         if found is None and self.path.scheme in OBJECT_STORES and len(names) > levels:
             found = await self.at(StoragePath(self.path.scheme, "/".join(names[:levels]))).find()
@@ -101,7 +101,7 @@ class Location:
         if found is None:
             raise self.missing()
         if found.kind is EntryKind.LINK:
-            raise errors.SymlinkNotFollowed(f"{self.path} is a symbolic link, which is not followed.")
+            raise errors.SymlinkNotFollowed(f"{self.path} is a symbolic link; symbolic links are not followed.")
         if found.kind is not EntryKind.DIRECTORY:
             raise errors.NotADirectory(f"{self.path} is not a directory.")
 
@@ -134,7 +134,7 @@ class Stores:
         if not doas or doas == user.username:
             return Caller.of(user)
         if not user.may(IMPERSONATE):
-            raise errors.ImpersonationNotAllowed("You may not act as another user.")
+            raise errors.ImpersonationNotAllowed("You are not allowed to impersonate other users.")
         try:
             name = _EXACT_USERNAME.read_exact(doas).shown
         except errors.InvalidUsername as error:
@@ -157,7 +157,7 @@ class Stores:
         """
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
-            raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
+            raise errors.storage_access_denied(f"You do not have access to the store {path.scheme}.")
         return Location(path, file_system, file_system.as_user(caller.acting))
 
     def require_rights(self, caller: Caller, user: User, scheme: Scheme) -> None:
@@ -165,9 +165,9 @@ class Stores:
         storage_access_denied, ImpersonationNotAllowed.
         """
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
-            raise errors.storage_access_denied(f"You have no access to the store {scheme}.")
+            raise errors.storage_access_denied(f"You do not have access to the store {scheme}.")
         if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
-            raise errors.ImpersonationNotAllowed("You may not act as another user.")
+            raise errors.ImpersonationNotAllowed("You are not allowed to impersonate other users.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
         """Return the store without checking access, for already authorized work. Raises StorageNotConfigured."""

@@ -59,7 +59,7 @@ class Creations:
 async def _require_file(location: Location) -> None:
     found = await location.storage.stat(location.path.path)
     if found.kind is EntryKind.LINK:
-        raise errors.SymlinkNotFollowed(f"{location.path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{location.path} is a symbolic link; symbolic links are not followed.")
     if not found.is_file:
         raise errors.NotAFile(f"{location.path} is not a file.")
 
@@ -107,7 +107,7 @@ class Attributes:
         location = self._stores.location(caller, path)
         storage = location.storage
         if not isinstance(storage, ModeStorage):
-            raise errors.NotSupported(f"The store {path.scheme} has no permissions.")
+            raise errors.NotSupported(f"The store {path.scheme} does not support permissions.")
         with self._audit.event(caller, "storage.chmod", path):
             entries = await _select_entries(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_permissions(entry, permissions))
@@ -120,7 +120,7 @@ class Attributes:
         location = self._stores.location(caller, path)
         storage = location.storage
         if not isinstance(storage, OwnedStorage):
-            raise errors.NotSupported(f"The store {path.scheme} has no owners that can be changed.")
+            raise errors.NotSupported(f"The store {path.scheme} does not support changing owners.")
         with self._audit.event(caller, "storage.chown", path):
             entries = await _select_entries(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
@@ -130,7 +130,7 @@ class Attributes:
         location = self._stores.location(caller, path)
         storage = location.storage
         if not isinstance(storage, ReplicatedStorage):
-            raise errors.NotSupported(f"The store {path.scheme} has no replication factor.")
+            raise errors.NotSupported(f"The store {path.scheme} does not support replication factors.")
         with self._audit.event(caller, "storage.set_replication", path):
             await _require_file(location)
             await storage.set_replication(path.path, factor)
@@ -140,11 +140,13 @@ async def _select_entries(location: Location, *, recursive: bool) -> Sequence[st
     """Return the paths to change: the entry itself and, if `recursive`, everything below it except links."""
     top = await location.storage.stat(location.path.path)
     if top.kind is EntryKind.LINK:
-        raise errors.NotAFile(f"{location.path} is a link; links have no permissions and owners of their own here.")
+        raise errors.NotAFile(
+            f"{location.path} is a symbolic link; the permissions and owner of a link cannot be changed."
+        )
     if not recursive or not top.is_directory:
         return [top.path]
     if not location.file_system.traits.changes_modes_of_trees:
-        raise errors.NotSupported(f"The store {location.path.scheme} changes no whole trees.")
+        raise errors.NotSupported(f"The store {location.path.scheme} does not support recursive changes.")
     paths, directories = [top.path], [top.path]
     while directories:
         async with aclosing(location.storage.list_directory(directories.pop())) as batches:
@@ -154,7 +156,7 @@ async def _select_entries(location: Location, *, recursive: bool) -> Sequence[st
                 directories += [entry.path for entry in entries if entry.is_directory]
                 if len(paths) > MAX_TREE_ENTRIES:
                     raise errors.too_many_entries(
-                        f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was."
+                        f"The directory tree has more than {MAX_TREE_ENTRIES} entries; nothing was changed."
                     )
     return paths
 
@@ -182,5 +184,5 @@ async def content_summary(location: Location) -> ContentSummary:
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """
     if not isinstance(location.storage, SummarizedStorage):
-        raise errors.NotSupported(f"The store {location.path.scheme} does not sum up directories.")
+        raise errors.NotSupported(f"The store {location.path.scheme} does not support content summaries.")
     return await location.storage.content_summary(location.path.path)

@@ -310,7 +310,7 @@ class Listings:
                     return await self._in_store_order(caller, location, request)
                 return await self._sorted(caller, location, request)
         except TimeoutError:
-            raise StorageUnavailable("The store lists the directory too slowly to reach that page.") from None
+            raise StorageUnavailable("The store did not list the directory up to this page in time.") from None
 
     async def _in_store_order(self, caller: Caller, location: Location, request: PageRequest) -> DirectoryPage:
         start = PageStart(caller.acting.name, location.path, request.filter, request.start)
@@ -348,7 +348,7 @@ class Listings:
                     window.add(batch)
         except (TimeoutError, QueryServerError) as error:
             # The exception chain is not logged, because it may contain store addresses (Contract storage S13).
-            log.debug("entries not counted to the end", reason=str(error))
+            log.debug("directory entry count incomplete", reason=str(error))
         window.cap(self._limits.count)
 
     async def _sorted(self, caller: Caller, location: Location, request: PageRequest) -> DirectoryPage:
@@ -376,7 +376,9 @@ class Listings:
     def _large_listing(self, caller: Caller) -> Generator[None]:
         number = caller.user.id
         if self._large[number] >= _MAX_LARGE_LISTINGS:
-            raise TooManyRequests(f"{_MAX_LARGE_LISTINGS} large directories are being sorted now. Try again later.")
+            raise TooManyRequests(
+                f"You already have {_MAX_LARGE_LISTINGS} listings of large directories in progress. Try again later."
+            )
         self._large[number] += 1
         try:
             yield
@@ -449,6 +451,6 @@ def _too_many(location: Location, limit: str, *, filter_helps: bool) -> PayloadT
     advice = (
         f"Use {', or '.join(suggestions)}."
         if suggestions
-        else "This store has to read them all, whatever the order or filter."
+        else "This store reads all entries for every sort order and filter."
     )
     return too_many_entries(f"The directory has more than {limit}. {advice}")

@@ -187,7 +187,7 @@ class FileDownloads:
         location = self._stores.location(caller, path)
         status = await location.storage.stat(path.path)
         if status.kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a link.")
+            raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
         if not status.is_file:
             raise NotAFile(f"{path} is not a file.")
         version = Version(entity_tag(status), status.modified_at)
@@ -196,7 +196,7 @@ class FileDownloads:
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
-            raise download_disabled("Downloads are switched off for you.")
+            raise download_disabled("Downloads are disabled for your account.")
 
     async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
         """Yield a part's bytes. Ends without an error only if the store delivered all bytes and reported success.
@@ -237,7 +237,7 @@ async def _check_length(pieces: AsyncIterator[bytes], length: int) -> AsyncGener
     last = b""
     async for piece in pieces:
         if len(piece) > left:
-            raise StorageError("The store gave more bytes than the file has.")
+            raise StorageError("The store returned more bytes than the size of the file.")
         left -= len(piece)
         if not piece:
             continue
@@ -246,7 +246,7 @@ async def _check_length(pieces: AsyncIterator[bytes], length: int) -> AsyncGener
         else:
             last = piece
     if left:
-        raise StorageError("The store gave fewer bytes than the file has.")
+        raise StorageError("The store returned fewer bytes than the size of the file.")
     if last:
         yield last
 

@@ -111,7 +111,7 @@ class Excerpts:
         self, user_id: int, location: Location, status: FileStatus, codec: Codec, window: Window
     ) -> None:
         if codec is Codec.SNAPPY and status.size_bytes > self._max_snappy:
-            raise DecompressionLimit(f"Snappy files of more than {self._max_snappy} bytes are not shown.")
+            raise DecompressionLimit(f"Snappy files larger than {self._max_snappy} bytes cannot be displayed.")
         packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
         if packed is None:
             return
@@ -140,7 +140,7 @@ class Excerpts:
                     if window.is_full:
                         return
         except FileTooComplex as error:
-            raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
+            raise DecompressionLimit("Displaying the file exceeds the memory or time limit.") from error
 
     async def _packed_chunks(self, location: Location) -> AsyncGenerator[bytes]:
         """Yield the compressed file's chunks. Raises DecompressionLimit after 4 times the output limit."""
@@ -151,7 +151,7 @@ class Excerpts:
                 taken_bytes += len(piece)
                 if taken_bytes > max_bytes:
                     raise DecompressionLimit(
-                        f"This part of the file lies behind {max_bytes} bytes that unpack to little."
+                        f"Displaying this part of the file requires reading more than {max_bytes} compressed bytes."
                     )
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ class Excerpts:
             async with asyncio.timeout(self._within_s):
                 yield
         except TimeoutError:
-            raise StorageUnavailable("The store gives the file too slowly to show this part of it.") from None
+            raise StorageUnavailable("The store did not return this part of the file in time.") from None
 
 
 def _feed(packed: Unpacker, window: Window, piece: bytes, stop: Stop) -> bool:

@@ -192,7 +192,7 @@ class GlobSearch:
 
     def _enqueue(self, path: str, states: _States) -> None:
         if len(self._waiting) >= _MAX_WAITING:
-            raise too_many_entries(f"The pattern goes through more than {_MAX_WAITING} directories.")
+            raise too_many_entries(f"The pattern searches more than {_MAX_WAITING} directories.")
         self._waiting.append((path, states))
 
     def _add_matches(self, files: Sequence[FileStatus]) -> None:
@@ -203,4 +203,4 @@ class GlobSearch:
     def _count_entries(self, entries: int) -> None:
         self._scanned += entries
         if self._scanned > self.max_scanned:
-            raise too_many_entries(f"The pattern goes through more than {self.max_scanned} entries.")
+            raise too_many_entries(f"The pattern searches more than {self.max_scanned} entries.")

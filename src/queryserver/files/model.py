@@ -316,7 +316,7 @@ def ambiguous_name_error(path: str) -> errors.AmbiguousName:
     """Return the error for a change to a path that is both a file and a directory. `path` is in normal form."""
     parent, _, name = path.rpartition("/")
     alone = escaped_file_name(raw_name(name) if is_escaped(name) else name.encode())
-    return errors.AmbiguousName(f"{path} is a file and a directory; the file alone is {parent}/{alone}.")
+    return errors.AmbiguousName(f"{path} is both a file and a directory; the path of the file is {parent}/{alone}.")
 
 
 def has_escapes(path: str) -> bool:
@@ -341,10 +341,10 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
     names = tuple(path.split("/"))
     if not all(is_name(name) or (escapes and is_escaped(name)) for name in names):
         raise errors.InvalidPath(
-            "The path holds an empty, relative, reserved or overlong name, or a character it must not."
+            "The path contains an empty, relative, reserved or overlong name, or a character that is not allowed."
         )
     if len(path.encode()) > MAX_PATH_BYTES:
-        raise errors.InvalidPath(f"A path has at most {MAX_PATH_BYTES} bytes.")
+        raise errors.InvalidPath(f"The path is longer than {MAX_PATH_BYTES} bytes.")
     return names
 
 
@@ -380,12 +380,12 @@ def checked_new_name(text: str, *, is_directory: bool = False) -> str:
     """
     name = text.strip()
     if not is_name(name) or decodes_to_dots(name):
-        raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
+        raise errors.InvalidName("The name is empty, relative, reserved, too long, or contains / or U+0000.")
     # Checked before stripping, because a line break at the start or end is a control character (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in text):
-        raise errors.InvalidName("A new name holds no backslash and no control character.")
+        raise errors.InvalidName("A new name must not contain backslashes or control characters.")
     if is_directory and "#" in name:
-        raise errors.InvalidName("The name of a new directory holds no #.")
+        raise errors.InvalidName("The name of a new directory must not contain #.")
     return name
 
 
@@ -473,18 +473,18 @@ class PathReader:
         scheme, rest = self._split_scheme(text)
         if scheme is None:
             if not self.configured:
-                raise errors.StorageNotConfigured("This server has no file store.")
+                raise errors.StorageNotConfigured("No file store is configured on this server.")
             scheme = self.configured[0]
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
-            raise errors.UnknownAuthority("The path names another Ozone service than the configured ones.")
+            raise errors.UnknownAuthority("The path names an Ozone service that is not configured.")
         names_of("/".join(names), escapes=True)
         if any(map(decodes_to_dots, names)):
-            raise errors.InvalidPath("The path holds encoded dots.")
+            raise errors.InvalidPath("The path contains encoded dots.")
         if scheme is Scheme.S3A and _key_bytes(names[1:]) > _MAX_KEY_BYTES:
-            raise errors.InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
+            raise errors.InvalidPath(f"The object key is longer than {_MAX_KEY_BYTES} bytes.")
         if scheme is Scheme.HDFS and names and names[0] == ".reserved":
-            raise errors.InvalidPath("/.reserved is closed.")
+            raise errors.InvalidPath("Access to /.reserved is not allowed.")
         return StoragePath(scheme, "/".join(names))
 
     @property
@@ -508,7 +508,7 @@ class PathReader:
             case Scheme.HDFS:
                 return scheme, self._without_authority(rest, slashes) if has_authority else rest
             case Scheme.FILE if len(slashes) == 2 and rest:
-                raise errors.UnknownAuthority("Paths of the local root have no host: file:///<path>.")
+                raise errors.UnknownAuthority("Paths in the local root must not have a host; use file:///<path>.")
             case Scheme.ABFS:
                 return scheme, self._below_account(rest)
             case Scheme.OFS if not has_authority and rest and self.ozone_services:
@@ -521,7 +521,7 @@ class PathReader:
         if first.lower() in self.name_nodes:
             return path
         if len(slashes) == 2 and first:
-            raise errors.UnknownAuthority("The path names another name node than the configured one.")
+            raise errors.UnknownAuthority("The path names a name node that is not configured.")
         return rest
 
     def _below_account(self, rest: str) -> str:
@@ -530,7 +530,7 @@ class PathReader:
         if not at:
             return rest
         if account.lower() != self.azure_account.lower():
-            raise errors.UnknownAuthority("The path names another account than the configured one.")
+            raise errors.UnknownAuthority("The path names an account that is not configured.")
         return f"{container}{slash}{path}"
 
 

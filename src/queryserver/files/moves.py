@@ -125,7 +125,10 @@ class Moves:
         if not requested.path.is_root:
             entry = await requested.find()
             if entry is None:
-                raise errors.NotADirectory(f"Several sources need an existing directory, and {requested.path} is none.")
+                raise errors.NotADirectory(
+                    f"With several sources, the destination must be an existing directory; {requested.path}"
+                    " does not exist."
+                )
             requested.check_directory(entry)
         return requested.path
 
@@ -136,10 +139,10 @@ class Moves:
         requested = self._stores.location(caller, self._destination_path(request, source.path))
         if len(source.path.names) <= source.file_system.traits.container_levels or source.path.is_root:
             if request.kind is TransferKind.COPY:
-                raise errors.NotSupported("Roots, buckets, containers and volumes are not copied.")
-            raise errors.root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
+                raise errors.NotSupported("Roots, buckets, containers and volumes cannot be copied.")
+            raise errors.root_not_allowed("Roots, buckets, containers and volumes cannot be moved or renamed.")
         if is_rename and source.path.scheme is not requested.path.scheme:
-            raise errors.NotSupported("A rename stays in its store; move can go to another one.")
+            raise errors.NotSupported("A rename cannot change the store; use move instead.")
         if requested.path in ({source.path} if is_rename else {source.path, source.path.parent}):
             raise errors.same_path("Source and target are the same.")
         is_directory = request.is_one_of_several or (not is_rename and request.destination.strip().endswith("/"))
@@ -152,7 +155,7 @@ class Moves:
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.requested.path.is_inside(source.path):
-            raise errors.TargetInsideSource("The target lies inside the source.")
+            raise errors.TargetInsideSource("The target is inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
             # The names may be equal once the new name is stripped of whitespace.
@@ -170,7 +173,7 @@ class Moves:
         if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
         if entry.kind is EntryKind.LINK and destination.request.kind is TransferKind.COPY:
-            raise errors.SymlinkNotFollowed("A symbolic link is not copied.")
+            raise errors.SymlinkNotFollowed("Symbolic links cannot be copied.")
         return entry, target, existing
 
     def _destination_path(self, request: TransferRequest, source: StoragePath) -> StoragePath:

@@ -30,7 +30,7 @@ Body = Mapping[str, Any] | str
 _CRASHED_BODY: Mapping[str, Any] = {
     "status": -1,
     "code": "internal_error",
-    "message": "The server that worked on this is gone; parts of it may have been done.",
+    "message": "The server that ran this operation stopped; the operation may be partially complete.",
 }
 _INTERNAL_ERROR_BODY: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message": "Internal error."}
 
@@ -179,7 +179,7 @@ class LongOperations:
             try:
                 return await self._records.end(operation_id, state=state, result=body)
             except DatabaseUnavailable:
-                log.warning("outcome not recorded yet", operation_id=str(operation_id))
+                log.warning("operation outcome not recorded yet", operation_id=str(operation_id))
                 await asyncio.sleep(self._times.report_every.total_seconds())
 
     def _spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
@@ -217,7 +217,7 @@ def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[
     if not items:
         raise MissingParameter(f"{parameter} is required.")
     if len(items) > MAX_ITEMS:
-        raise too_many_entries(f"At most {MAX_ITEMS} items at once.")
+        raise too_many_entries(f"At most {MAX_ITEMS} items are allowed per request.")
     return items
 
 

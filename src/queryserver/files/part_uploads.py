@@ -60,7 +60,7 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
     if part_request.index >= parts:
         raise errors.InvalidParameter("qqpartindex must be below qqtotalparts.")
     if parts > MAX_PARTS:
-        raise errors.InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
+        raise errors.InvalidParameter(f"An upload can have at most {MAX_PARTS} parts.")
     part_bytes = part_request.total_bytes
     if parts > 1:
         if part_request.part_bytes is None:
@@ -70,11 +70,11 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
             # For the last part, clients may send its actual size as qqchunksize.
             part_bytes = part_request.offset // part_request.index
     if parts > 1 and not (parts - 1) * part_bytes < part_request.total_bytes <= parts * part_bytes:
-        raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
+        raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize do not match.")
     if part_request.offset != part_request.index * part_bytes:
-        raise errors.InvalidParameter("qqpartbyteoffset must be qqpartindex times the chunk size.")
+        raise errors.InvalidParameter("qqpartbyteoffset must be qqpartindex times qqchunksize.")
     if not part_request.is_whole and part_bytes > MAX_PART_BYTES:
-        raise errors.InvalidParameter(f"A part has at most {MAX_PART_BYTES} bytes.")
+        raise errors.InvalidParameter(f"A part can have at most {MAX_PART_BYTES} bytes.")
     return PartPlan(path, part_request.total_bytes, part_bytes, parts)
 
 
@@ -103,7 +103,7 @@ def contiguous_bytes(upload: PartUpload) -> int:
 
 
 _CLAIM_WAIT_S = 30.0
-_DIGEST_DIFFERS = "The SHA-256 of the joined file is not the one that was announced."
+_DIGEST_DIFFERS = "The SHA-256 of the joined file does not match the SHA-256 in the request."
 
 
 class UploadJoiner:
@@ -134,7 +134,7 @@ class UploadJoiner:
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 break
         else:
-            raise errors.OperationInProgress("Another call works on this upload.")
+            raise errors.OperationInProgress("Another request is processing this upload.")
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
             async with claim, self._orphans.renewing(upload.id):
@@ -157,7 +157,9 @@ class UploadJoiner:
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.received_parts[0].sha256 != sha256:
                 # A single part has the digest of the whole file, so it is compared before joining.
-                raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+                raise errors.VerificationFailed(
+                    "The SHA-256 of the received bytes does not match the SHA-256 in the request."
+                )
             entry = await self._join(self._stores.location(caller, upload.terms.target), upload, sha256)
             await self.record_file(upload, claimant, entry)
         return await self.find(caller, client_uuid)
@@ -171,7 +173,7 @@ class UploadJoiner:
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
                 if not await self._records.record_result(upload.id, claimant, entry):
-                    raise errors.part_conflict("Another call took over this upload.")
+                    raise errors.part_conflict("Another request took over this upload.")
                 return await self._orphans.end(upload.id)
         raise errors.DatabaseUnavailable
 
@@ -212,7 +214,10 @@ class UploadJoiner:
         await self._records.forget(upload.id)
         if replaces:
             # The previous content is already lost, so deleting the new content would leave nothing.
-            raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
+            raise errors.VerificationFailed(
+                "The parts were received intact, but the SHA-256 of the joined file does not match the SHA-256"
+                " in the request."
+            )
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise errors.VerificationFailed(_DIGEST_DIFFERS)
 
@@ -267,7 +272,9 @@ class PartWriter:
                     part_request.index
                 )
                 if arrived is not None and arrived.sha256 != checked.sha256:
-                    raise errors.part_conflict(f"Part {part_request.index} arrived before with other bytes.")
+                    raise errors.part_conflict(
+                        f"Part {part_request.index} was already received with different contents."
+                    )
                 return
             if staging is not None:
                 write = partial(self._location.storage.write_part, plan, staging, part_request.index, pieces)
@@ -289,7 +296,7 @@ class PartWriter:
             if await self._records.claim_part(upload.id, index, self._claimant, lease=LEASE):
                 return True
             upload = await self._joiner.find(self._caller, upload.client_uuid)
-        raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
+        raise errors.OperationInProgress(f"Part {index} is being received over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
         """Write a part that contains the whole file directly to the target, without a staging area."""
@@ -331,7 +338,7 @@ class PartWriter:
             if upload.staging is not None:
                 await self._location.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
-        raise errors.part_conflict(f"Another call took part {part.stored.index} over.")
+        raise errors.part_conflict(f"Another request took over part {part.stored.index}.")
 
 
 async def _consume(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
@@ -350,12 +357,12 @@ async def _check_part_size(size_bytes: int, checked: CheckedContent) -> AsyncGen
         else:
             if checked.size_bytes == size_bytes:
                 return
-    raise errors.InvalidParameter(f"The part has not the {size_bytes} bytes that its numbers say.")
+    raise errors.InvalidParameter(f"The part does not have the declared size of {size_bytes} bytes.")
 
 
 MAX_OPEN_UPLOADS = 20
 _PREPARE_WAIT_S = 30.0
-_TERMS_DIFFER = "The upload began with another name, destination, size or overwrite."
+_TERMS_DIFFER = "The upload was started with a different name, destination, size or overwrite option."
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,12 +480,12 @@ class PartUploading:
         )
         min_part_bytes = location.file_system.traits.min_part_bytes
         if terms.plan.parts > 1 and terms.plan.part_bytes < min_part_bytes:
-            raise errors.InvalidParameter(f"On this store a part has at least {min_part_bytes} bytes.")
+            raise errors.InvalidParameter(f"Parts on this store must have at least {min_part_bytes} bytes.")
         new = NewUpload(uuid4(), caller.user.id, part_request.client_uuid, caller.acting, terms)
         upload = await self._records.open(new, keep=KEEP_FOR, max_open=MAX_OPEN_UPLOADS)
         if upload is None:
             raise errors.TooManyRequests(
-                f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30)
+                f"{MAX_OPEN_UPLOADS} of your uploads are open.", retry_after=timedelta(seconds=30)
             )
         if upload.id == new.id:
             await self._orphans.begin(new.id, caller, terms.target)
@@ -495,7 +502,7 @@ class PartUploading:
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 await self._prepare(caller, upload.client_uuid, location, claimant)
             upload = await self._joiner.find(caller, upload.client_uuid)
-        raise errors.OperationInProgress("Another call prepares this upload.")
+        raise errors.OperationInProgress("Another request is preparing this upload.")
 
     async def _prepare(self, caller: Caller, client_uuid: UUID, location: Location, claimant: UUID) -> None:
         upload = await self._joiner.find(caller, client_uuid)

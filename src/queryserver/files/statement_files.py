@@ -87,7 +87,7 @@ class SessionFiles:
     @property
     def _current(self) -> "CallerFiles":
         if self._statement is None:
-            raise errors.PermissionDenied("No statement runs that could read or write files.")
+            raise errors.PermissionDenied("Files can be read and written only while a statement is running.")
         return self._statement
 
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
@@ -222,11 +222,13 @@ class CallerFiles:
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
         if offset < 0 or not 0 <= length <= MAX_READ_BYTES:
-            raise errors.InvalidParameter(f"A read is of at most {MAX_READ_BYTES} bytes from an offset of 0 or more.")
+            raise errors.InvalidParameter(
+                f"A read must have an offset of at least 0 and a length of at most {MAX_READ_BYTES} bytes."
+            )
         requested = self._requested_path(path)
         status = await self._readable_file(requested)
         if version and version != entity_tag(status):
-            raise errors.EntryChanged(f"{requested.text} was changed meanwhile.")
+            raise errors.EntryChanged(f"{requested.text} was modified concurrently.")
         wanted_bytes = min(length, status.size_bytes - offset)
         if wanted_bytes <= 0:
             return b""
@@ -266,7 +268,7 @@ class CallerFiles:
             found = await location.find()
             if found is not None:
                 if not found.is_directory:
-                    raise errors.PathExists(f"{requested.text} exists and is no directory.")
+                    raise errors.PathExists(f"{requested.text} exists and is not a directory.")
                 return
             _require_new_name(requested.path, is_directory=True)
             await check_new_parents(location)
@@ -283,9 +285,9 @@ class CallerFiles:
             location = self._location(requested, Scope.FILES_WRITE)
             written = self._written.get(requested.path)
             if written is None:
-                raise errors.PermissionDenied("Statements delete no files but those that they have written themselves.")
+                raise errors.PermissionDenied("Statements can delete only files that they have written.")
             if not (await location.storage.stat(requested.path.path)).is_same_content(written):
-                raise errors.EntryChanged(f"{requested.text} was changed meanwhile.")
+                raise errors.EntryChanged(f"{requested.text} was modified concurrently.")
             await location.storage.delete(requested.path.path, recursive=False)
             self._forget(requested.path)
             del self._written[requested.path]
@@ -306,7 +308,7 @@ class CallerFiles:
         if not self._user.has_scope(scope):
             raise errors.PermissionDenied(f"The API token of this statement lacks the scope {scope}.")
         if scope is Scope.FILES_WRITE and not self._may_write:
-            raise errors.PermissionDenied("The connector is read-only: its statements write no files.")
+            raise errors.PermissionDenied("The connector is read-only; its statements cannot write files.")
         return self._access.stores.location(self._caller, requested.path)
 
     def _require_running(self) -> None:
@@ -364,8 +366,8 @@ class CallerFiles:
         """Count the block as an open write of this process. Raises TooManyRequests above the limits."""
         if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_PER_PROCESS:
             raise errors.TooManyRequests(
-                f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together"
-                f" {_MAX_OPEN_WRITES_PER_PROCESS}.",
+                f"At most {MAX_OPEN_WRITES} files can be open for writing per statement, and"
+                f" {_MAX_OPEN_WRITES_PER_PROCESS} per process.",
                 retry_after=_RETRY_AFTER,
             )
         self._access.open_writes += 1
@@ -478,7 +480,7 @@ def _end_error(writer: "asyncio.Task[FileStatus] | None") -> BaseException:
     """Return why the store's task accepts no more bytes."""
     if writer is None or writer.cancelled():
         return errors.PermissionDenied(_ENDED)
-    return writer.exception() or errors.StorageError("The store did not take the whole file.")
+    return writer.exception() or errors.StorageError("The store did not accept the whole file.")
 
 
 async def _read_exactly(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
@@ -488,14 +490,14 @@ async def _read_exactly(location: Location, offset: int, length: int, version: F
         taken = [piece async for piece in pieces]
     content = taken[0] if len(taken) == 1 else b"".join(taken)
     if len(content) != length:
-        raise errors.StorageError("The store gave another number of bytes than the file has.")
+        raise errors.StorageError("The number of bytes returned by the store does not match the size of the file.")
     return content
 
 
 def _reject_link(path: StoragePath, status: FileStatus) -> FileStatus:
     """Return the entry unchanged. Raises SymlinkNotFollowed for a link."""
     if status.kind is EntryKind.LINK:
-        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
     return status
 
 
@@ -504,7 +506,7 @@ def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
     stripped but also raises InvalidName.
     """
     if checked_new_name(path.name, is_directory=is_directory) != path.name:
-        raise errors.InvalidName("A new name begins and ends with no blank.")
+        raise errors.InvalidName("A new name must not begin or end with whitespace.")
 
 
 @contextmanager

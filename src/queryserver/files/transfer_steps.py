@@ -208,8 +208,8 @@ class TransferSteps:
         source, target = self._from.file_system.traits.escapes, self._to.file_system.traits.escapes
         if source is not target and has_escapes(path):
             raise errors.InvalidName(
-                f"{self._from.path.child(path)} has a name that the store {self._to.path.scheme} cannot hold."
-                " Rename it, or move and copy the other entries alone."
+                f"{self._from.path.child(path)} has a name that the store {self._to.path.scheme} does not support."
+                " Rename it, or move or copy the other entries separately."
             )
 
     async def _require_one_kind(self, entry: FileStatus) -> None:
@@ -276,8 +276,8 @@ class TransferSteps:
             copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
             if copied.size_bytes != key.entry.size_bytes:
                 if not is_unchanged(key.entry, await self._from.storage.stat(source)):
-                    raise errors.EntryChanged(f"{self._source_path(key)} changed while it was copied.")
-                raise errors.VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
+                    raise errors.EntryChanged(f"{self._source_path(key)} was modified while it was being copied.")
+                raise errors.VerificationFailed(f"The copy of {self._source_path(key)} has a different size.")
         else:
             await self._stream(key)
         self._progress.advance()
@@ -297,7 +297,9 @@ class TransferSteps:
         if self._transfer.overwrite:
             # The replaced file is already lost, and no file is better than a corrupt one.
             await _delete(self._to.storage, target)
-        raise errors.VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
+        raise errors.VerificationFailed(
+            f"{self._source_path(key)} was not copied correctly; the copy has different contents."
+        )
 
     async def _delete_source(self, *, leaves_links: bool) -> None:
         try:
@@ -308,7 +310,7 @@ class TransferSteps:
             await self._advance(TransferState.FAILED)
             if isinstance(error, errors.DirectoryNotEmpty):
                 raise errors.EntryChanged(
-                    "The source got new entries while it was moved; they are still there."
+                    "Entries were added to the source while it was being moved; they remain in the source."
                 ) from None
             raise
         except errors.OperationInProgress:
@@ -333,7 +335,9 @@ class TransferSteps:
         except errors.PathNotFound:
             return
         if not is_unchanged(key.entry, now):
-            raise errors.EntryChanged(f"{self._source_path(key)} changed after it was copied; both are there.")
+            raise errors.EntryChanged(
+                f"{self._source_path(key)} was modified after it was copied; the source and the copy both exist."
+            )
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:

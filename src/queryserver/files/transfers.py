@@ -88,7 +88,7 @@ class Transfers:
         """
         claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
-            raise OperationInProgress("The same operation has not ended yet.")
+            raise OperationInProgress("The same operation is already running.")
         steps = TransferSteps(self._records, self._unfinished, claimed, locations, progress)
 
         async def copy_and_finish() -> TransferResult:
@@ -111,13 +111,13 @@ class Transfers:
         exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
         if claimed is None:
             if exists:
-                raise OperationInProgress("The same operation runs already.")
+                raise OperationInProgress("The same operation is already running.")
             return None
         if claimed.state is TransferState.COPYING:
             try:
                 await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
             except DirectoryNotEmpty:
-                raise OperationInProgress("What a server that is gone left is still being removed.") from None
+                raise OperationInProgress("Partial copies from a stopped server are still being removed.") from None
             return None
         return claimed
 
@@ -146,12 +146,14 @@ class Transfers:
             if claimed.state is TransferState.COPYING:
                 await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
                 outcome = failure_body(
-                    StorageError("The server that copied is gone; nothing was changed.", details={"rolled_back": True})
+                    StorageError(
+                        "The server that ran the copy stopped; nothing was changed.", details={"rolled_back": True}
+                    )
                 )
             else:
                 outcome = self._body(await self.resume(claimed, Progress()))
         except QueryServerError as error:
-            log.warning("transfer not settled", transfer=str(claimed.lease.transfer_id), code=error.code)
+            log.warning("transfer recovery failed", transfer=str(claimed.lease.transfer_id), code=error.code)
             outcome = failure_body(error)
             if await self._release(claimed.lease, again_after=self._times.lease):
                 return

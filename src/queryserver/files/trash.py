@@ -38,7 +38,7 @@ async def _trash_of(location: Location) -> TrashDirectory:
     if not isinstance(storage, TrashStorage):
         raise errors.trash_not_supported(f"The store {location.path.scheme} has no trash.")
     if not isinstance(storage, RenamingStorage):
-        raise errors.NotSupported(f"The store {location.path.scheme} does not rename.")
+        raise errors.NotSupported(f"The store {location.path.scheme} does not support renaming.")
     root = StoragePath(location.path.scheme, await storage.trash_root(location.path.path))
     return TrashDirectory(root, location.storage, storage)
 
@@ -48,9 +48,9 @@ async def _move_to_trash(location: Location) -> StoragePath:
     trash = await _trash_of(location)
     path = location.path
     if path.is_inside(trash.root):
-        raise errors.already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
+        raise errors.already_in_trash(f"{path} is already in the trash; use skip_trash to delete it permanently.")
     if path == trash.root or trash.root.is_inside(path):
-        raise errors.contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
+        raise errors.contains_trash(f"{path} contains the trash; use skip_trash to delete it permanently.")
     await location.storage.stat(path.path)
     with suppress(errors.PathExists):
         await location.storage.mkdir(trash.root.path, permissions=_PRIVATE)
@@ -152,7 +152,7 @@ def _original(root: StoragePath, path: StoragePath) -> StoragePath:
     """
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
     if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
-        raise errors.not_in_trash(f"{path} is no entry of your trash.")
+        raise errors.not_in_trash(f"{path} is not an entry in your trash.")
     return StoragePath(path.scheme, "/".join(below[1:]))
 
 

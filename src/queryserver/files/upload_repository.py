@@ -428,7 +428,7 @@ class OrphanSweep:
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
-            log.warning("record of a finished write stays")
+            log.warning("record of a finished write not deleted")
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
         """Remove expired uploads and orphaned files. Return the number of uploads and of swept directories.

@@ -39,7 +39,7 @@ class UploadRules:
         file_too_large.
         """
         if not self._is_enabled:
-            raise upload_disabled("Uploads are switched off.")
+            raise upload_disabled("Uploads are disabled.")
         if self.max_bytes is None:
             return
         file_bytes = (body_bytes or 0) - _BODY_OVERHEAD_BYTES if file_bytes is None else file_bytes
@@ -94,7 +94,7 @@ class UploadSpace:
                 async with asyncio.timeout(_DISK_TIMEOUT_S):
                     limits.append(max(await room, 0))
             except OSError as error:  # TimeoutError is an OSError
-                raise StorageUnavailable("The local root does not answer.") from error
+                raise StorageUnavailable("The local root is not responding.") from error
             storage = self._stores.as_user(Scheme.FILE, Caller.of(user).acting)
             if isinstance(storage, QuotaStorage) and (left := await storage.room_bytes()) is not None:
                 limits.append(left)
@@ -166,7 +166,7 @@ class CheckedContent:
                 await asyncio.gather(next_piece, return_exceptions=True)
             await self._content.aclose()
         if self._expected_sha256 is not None and self._expected_sha256 != self.sha256:
-            raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+            raise VerificationFailed("The SHA-256 of the received bytes does not match the SHA-256 in the request.")
 
     async def _next(self) -> bytes | None:
         return await anext(self._content, None)

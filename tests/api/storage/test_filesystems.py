@@ -192,7 +192,9 @@ async def test_server_without_stores_lists_none(tmp_path: Path, shared_database_
         assert await told(ana) == []
         answer = await ana.get("storage/list", path="/")
         assert (answer.status_code, answer.json()["code"]) == (400, "storage_not_configured")
-        assert answer.json()["message"] == "This server has no file store. Configured: none that you may use."
+        assert (
+            answer.json()["message"] == "No file store is configured on this server. Configured: none that you may use."
+        )
 
 
 async def test_unknown_scheme_error_names_the_callers_schemes(api: Api) -> None:

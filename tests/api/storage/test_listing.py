@@ -282,7 +282,7 @@ async def test_denied_bucket_listing_returns_403(world: World, eva: Caller) -> N
 @pytest.mark.parametrize(
     ("failure", "status", "code"),
     [
-        (StorageUnavailable("The store does not answer."), 503, "storage_unavailable"),
+        (StorageUnavailable("The store is not responding."), 503, "storage_unavailable"),
         (StorageError("The store failed."), 502, "storage_error"),
         (PermissionDenied("Permission denied: user=ana, access=READ"), 403, "permission_denied"),
     ],

@@ -174,7 +174,7 @@ async def test_samples_read_files_with_the_callers_rights_and_never_write(api: A
     assert sample["rows"] == [[ana.username]]
     refused = await bob.post("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
     assert f"{own(ana)}: " in refused.json()["message"]
-    assert "another user's" in refused.json()["message"]
+    assert "belongs to another user" in refused.json()["message"]
     shelf.sample = f"copy file:///user/{ana.username}/new text"
     refused = await ana.post("editor/sample/shop/items", snippet=json.dumps({"type": "shelf"}))
     assert "read-only" in refused.text

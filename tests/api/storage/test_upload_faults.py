@@ -414,7 +414,7 @@ class _FailingStorage(MemoryStorage):
         del path, overwrite, size_bytes
         for _ in range(3):
             await anext(body)
-        raise StorageUnavailable("The store does not answer.")
+        raise StorageUnavailable("The store is not responding.")
 
 
 class CountingFileSystem(MemoryFileSystem):

@@ -47,5 +47,5 @@ def test_error_names_only_the_stores_the_caller_may_use() -> None:
         error = stores.with_available_stores(StorageNotConfigured("The store ofs is not configured."), Caller.of(user))
         assert isinstance(error, StorageNotConfigured)
         assert error.message == f"The store ofs is not configured. Configured: {usable}."
-        other = InvalidPath("The path holds encoded dots.")
+        other = InvalidPath("The path contains encoded dots.")
         assert stores.with_available_stores(other, Caller.of(user)) is other

@@ -149,7 +149,7 @@ async def test_store_permission_is_required_and_the_error_names_the_path():
     async with files.acting(User(7, "eve")):
         with raises_code("permission_denied") as refusal:
             await files.glob("s3a://lake/*.csv")
-    assert refusal.value.message == "s3a://lake/*.csv: You have no access to the store s3a."
+    assert refusal.value.message == "s3a://lake/*.csv: You do not have access to the store s3a."
 
 
 async def test_read_only_engine_or_connector_writes_nothing():
@@ -454,7 +454,7 @@ async def test_upload_rules_apply_to_writes(path: str, code: str, *, overwrite: 
 async def test_disabled_uploads_also_disable_statement_writes():
     files = GivenFiles(lake(), may_upload=False).session()
     async with files.acting(ANA):
-        with pytest.raises(PermissionDenied, match="switched off"):
+        with pytest.raises(PermissionDenied, match="disabled"):
             await write(files, "s3a://lake/a.csv", b"x")
 
 

@@ -39,7 +39,7 @@ async def _write_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[byte
     if former is not None and (not overwrite or not former.is_file):
         raise errors.PathExists(f"/{path} exists.")
     if former is not None:
-        raise errors.NotSupported("Ozone's gateway does not replace files whose path has one of & < > ' \".")
+        raise errors.NotSupported("The Ozone gateway cannot replace files whose path contains & < > ' or \".")
     try:
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except errors.PathExists:
@@ -61,7 +61,7 @@ class OzoneStorage(GatewayStorage):
     def at(self, path: str) -> tuple[WebHdfsTree, str]:
         service, *names = names_of(path) or ("",)
         if not service:
-            raise errors.NotSupported("The root of all services cannot do this.")
+            raise errors.NotSupported("The root of all services does not support this operation.")
         if (tree := self._services.get(service)) is None:
             raise errors.PathNotFound(f"{service} does not exist.")
         return tree, "/".join(names)
@@ -69,10 +69,10 @@ class OzoneStorage(GatewayStorage):
     def at_file(self, path: str) -> tuple[WebHdfsTree, str]:
         """Return the tree and the path of a file within it. Raises PathExists, InvalidPath."""
         if len(names_of(path)) <= 1:
-            raise errors.PathExists("Services are no files.")
+            raise errors.PathExists("Services are not files.")
         found = self.at(path)
         if not _is_in_bucket(path):
-            raise errors.InvalidPath("Files lie in buckets: service/volume/bucket/name.")
+            raise errors.InvalidPath("Files must be inside a bucket: service/volume/bucket/name.")
         return found
 
     async def stat(self, path: str) -> FileStatus:
@@ -92,7 +92,7 @@ class OzoneStorage(GatewayStorage):
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         if not names_of(path):
-            raise errors.NotAFile("The root is no file.")
+            raise errors.NotAFile("The root is not a file.")
         async with aclosing(super().read(path, offset=offset, length=length, version=version)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -109,7 +109,7 @@ class OzoneStorage(GatewayStorage):
         """Create a directory or, depending on the path's depth, a volume or bucket."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
-            raise errors.PathExists("Services are made by the settings.")
+            raise errors.PathExists("Services can be created only in the settings.")
         tree, inner = self.at(path)
         # Unlike on HDFS, the directory is not created under a temporary name, because on Ozone a renamed directory
         # belongs to the owner of the bucket.
@@ -120,14 +120,14 @@ class OzoneStorage(GatewayStorage):
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         status = await self.stat(source)
         if not status.is_file:
-            raise errors.NotAFile(f"{source} is no file.")
+            raise errors.NotAFile(f"{source} is not a file.")
         async with aclosing(self.read(source, version=status)) as body:
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """Delete an entry. Volumes and buckets must be empty."""
         if len(names_of(path)) <= 1:
-            raise errors.root_not_allowed("Services are not deleted.")
+            raise errors.root_not_allowed("Services cannot be deleted.")
         tree, inner = self.at(path)
         if not _is_in_bucket(path):
             async with aclosing(tree.all_entries(inner)) as entries:
@@ -143,11 +143,11 @@ class OzoneStorage(GatewayStorage):
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Rename an entry. Raises NotSupported for a rename between buckets."""
         if not names_of(source):
-            raise errors.root_not_allowed("The root has no other name.")
+            raise errors.root_not_allowed("The root cannot be renamed.")
         self.at(source)
         self.at_file(target)
         if not self.can_rename(source, target):
-            raise errors.NotSupported("Ozone renames within a bucket only.")
+            raise errors.NotSupported("Ozone supports renaming only within a bucket.")
         _check_target(target)
         await super().rename(source, target, overwrite=overwrite)
 
@@ -187,7 +187,7 @@ def _can_be_target(path: str) -> bool:
 
 def _check_target(path: str) -> None:
     if not _can_be_target(path):
-        raise errors.NotSupported("Ozone's gateway does not give names, or names below directories, with & < > ' \".")
+        raise errors.NotSupported("The Ozone gateway cannot rename to a path that contains & < > ' or \".")
 
 
 def _directory(path: str) -> FileStatus:

@@ -182,7 +182,7 @@ class HierarchicalStorage(AzureStorage):
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
-                raise errors.VerificationFailed("The store holds other bytes than were sent.")
+                raise errors.VerificationFailed("The stored bytes do not match the bytes that were sent.")
 
     async def _publish(
         self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
@@ -204,7 +204,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
             else:
                 return await self._find(location)
-        raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
+        raise errors.EntryChanged(f"abfs://{location.path} was modified concurrently.")
 
     async def _copy_access(self, staged: AzureLocation, location: AzureLocation, old: FileStatus) -> None:
         """Copy permissions and owner of the replaced file as far as allowed: owners may set permissions, superusers
@@ -274,13 +274,13 @@ class HierarchicalStorage(AzureStorage):
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         source_location, target_location = parse_location(source), parse_location(target)
         if source_location is None or source_location.is_container:
-            raise errors.root_not_allowed("Containers stay where they are.")
+            raise errors.root_not_allowed("Containers cannot be moved or renamed.")
         if target_location is None or target_location.is_container:
             raise errors.PathExists(f"abfs://{target} is a container.")
         if source == target:
-            raise errors.PathExists("Source and target are one.")
+            raise errors.PathExists("Source and target are the same.")
         if target.startswith(f"{source}/"):
-            raise errors.TargetInsideSource("The target lies inside the source.")
+            raise errors.TargetInsideSource("The target is inside the source.")
         with azure_errors(source):
             found = await self._find(source_location)
         with azure_errors(target):
@@ -315,7 +315,7 @@ class HierarchicalStorage(AzureStorage):
 def _entry_location(path: str) -> AzureLocation:
     location = parse_location(path)
     if location is None or location.is_container:
-        raise errors.root_not_allowed("Containers have no permissions.")
+        raise errors.root_not_allowed("Containers do not support permissions.")
     return location
 
 

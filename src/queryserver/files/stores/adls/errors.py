@@ -10,15 +10,15 @@ UNREACHABLE = "Unreachable"
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
-    401: (errors.StorageError, "The store refuses the credentials of this service."),
-    403: (errors.PermissionDenied, "The store refuses access to {path}."),
+    401: (errors.StorageError, "The store rejected the credentials of this service."),
+    403: (errors.PermissionDenied, "The store denied access to {path}."),
     404: (errors.PathNotFound, "{path} does not exist."),
-    412: (errors.EntryChanged, "{path} was changed meanwhile."),
+    412: (errors.EntryChanged, "{path} was modified concurrently."),
     429: (errors.StorageUnavailable, "The store is busy."),
-    500: (errors.StorageUnavailable, "The store fails."),
+    500: (errors.StorageUnavailable, "The store reported an internal error."),
     503: (errors.StorageUnavailable, "The store is busy."),
-    504: (errors.StorageUnavailable, "The store does not answer in time."),
-    507: (errors.StorageError, "The store has no room left."),
+    504: (errors.StorageUnavailable, "The store did not respond in time."),
+    507: (errors.StorageError, "The store has no space left."),
 }
 _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (
@@ -32,18 +32,22 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     ),
     (errors.DirectoryNotEmpty, "{path} is not empty.", "DirectoryNotEmpty"),
     (
-        *(errors.EntryChanged, "{path} was changed meanwhile."),
+        *(errors.EntryChanged, "{path} was modified concurrently."),
         "ConditionNotMet TargetConditionNotMet SourceConditionNotMet InvalidBlockList",
     ),
-    (errors.EntryChanged, "{path} is leased by another program.", "LeaseIdMissing"),
+    (errors.EntryChanged, "{path} is leased by another client.", "LeaseIdMissing"),
     (errors.StorageUnavailable, "{path} is being deleted.", "ContainerBeingDeleted FilesystemBeingDeleted"),
     (errors.NotAFile, "{path} is not a file.", "ResourceTypeMismatch"),
-    (errors.NotADirectory, "A part of {path} is a file.", "PathConflict"),
-    (errors.VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
-    (errors.InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
+    (errors.NotADirectory, "A parent of {path} is a file.", "PathConflict"),
+    (
+        errors.VerificationFailed,
+        "The stored bytes do not match the bytes that were sent.",
+        "InvalidFlushPosition Md5Mismatch",
+    ),
+    (errors.InvalidName, "The store does not support the name {path}.", "InvalidResourceName"),
     # The credentials of queryserver are wrong, which is unrelated to the caller's permissions.
     (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
-    (errors.StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
+    (errors.StoreQuotaExceeded, "The quota of the account is exhausted.", "QuotaExceeded AccountCapacityExceeded"),
     (*_BY_STATUS[507], "InsufficientStorage"),
     (*_BY_STATUS[503], "ServerBusy"),
     (*_BY_STATUS[504], "OperationTimedOut"),
@@ -104,5 +108,5 @@ def azure_errors(path: str) -> Generator[None]:
     except AzureFailure as failure:
         kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (errors.StorageError, "")
         # The messages from the service are not used, because they contain request ids and possibly the account name.
-        text = text or f"The store refused the call for {{path}} ({failure.code or failure.status})."
+        text = text or f"The store rejected the request for {{path}} ({failure.code or failure.status})."
         raise kind(text.format(path=f"abfs://{path}")) from failure

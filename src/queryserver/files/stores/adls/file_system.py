@@ -80,13 +80,13 @@ def account_at(host: str, credential: SharedKey | ClientCredentials, settings: S
 def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
     account = _account_name(cluster)
     if not account:
-        raise ConfigurationError([f"azure.abfs_clusters.{name}.fs_defaultfs: names no account."])
+        raise ConfigurationError([f"azure.abfs_clusters.{name}.fs_defaultfs: must name an account."])
     host = urlsplit(cluster.fs_defaultfs).netloc.rpartition("@")[2]
     dfs_url = cluster.webhdfs_url or f"https://{host if '.' in host else f'{account}.dfs.core.windows.net'}"
     blob_url = cluster.blob_url or dfs_url.replace(".dfs.", ".blob.", 1)
     for key, url in (("webhdfs_url", dfs_url), ("blob_url", blob_url)):
         if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-            raise ConfigurationError([f"azure.abfs_clusters.{name}.{key}: is no address."])
+            raise ConfigurationError([f"azure.abfs_clusters.{name}.{key}: must be an http or https URL."])
     return dfs_url.rstrip("/"), blob_url.rstrip("/")
 
 
@@ -110,4 +110,4 @@ def _credential(settings: Settings, account_name: str) -> SharedKey | SasToken |
                 login_url=account.login_url,
             )
         break
-    raise ConfigurationError(["azure.azure_accounts: needs account_key, sas_token, or tenant_id and client_id."])
+    raise ConfigurationError(["azure.azure_accounts: account_key, sas_token, or tenant_id and client_id are required."])

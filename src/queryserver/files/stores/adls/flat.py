@@ -287,8 +287,9 @@ class AzureFlatStorage(AzureStorage):
                 for item in items:
                     if not _DOTS.isdisjoint(item.name.split("/")):
                         raise errors.InvalidName(
-                            f"abfs://{location.path} holds a name of dots, which no call to the account can hold."
-                            " Delete the other entries alone, or that one with the account's own tools."
+                            f"abfs://{location.path} contains an entry named . or .., which the store API cannot"
+                            " address. Delete the other entries separately, or delete this entry with the tools of the"
+                            " storage account."
                         )
 
     async def _delete_below(self, location: AzureLocation) -> None:
@@ -359,7 +360,7 @@ class AzureFlatStorage(AzureStorage):
         sizes = await self._sizes(location)
         if not sizes.keys() >= set(names):
             await self._find_replaced(location, overwrite=overwrite)
-            raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
+            raise errors.EntryChanged(f"abfs://{location.path} was modified concurrently.")
         _verify(sizes, names, total)
         return await self._store(location, total, partial(self._calls.commit, location, names), overwrite=overwrite)
 
@@ -397,7 +398,7 @@ class AzureFlatStorage(AzureStorage):
             else:
                 modified_at = entries.parse_time(headers.get("last-modified", ""))
                 return entries.blob_status(location.path, total, modified_at, headers.get("etag", ""))
-        raise errors.EntryChanged(f"abfs://{location.path} was changed meanwhile.")
+        raise errors.EntryChanged(f"abfs://{location.path} was modified concurrently.")
 
     async def _sizes(self, location: AzureLocation) -> Mapping[str, int]:
         """Return the sizes of all blocks of a blob, committed or not, by block id."""
@@ -433,7 +434,7 @@ class AzureFlatStorage(AzureStorage):
         async with aclosing(self._content(staged)) as body:
             status = await self._write(location, body, overwrite=overwrite, size_bytes=size_bytes)
         if status.size_bytes != size_bytes:
-            raise errors.VerificationFailed("The store holds other bytes than were sent.")
+            raise errors.VerificationFailed("The stored bytes do not match the bytes that were sent.")
         await self._discard(staged)
         return status
 
@@ -484,7 +485,7 @@ def block_size(usual: int, announced_bytes: int | None) -> int:
 
 def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
     if sum(sizes.get(name, 0) for name in names) != total:
-        raise errors.VerificationFailed("The store holds other bytes than were sent.")
+        raise errors.VerificationFailed("The stored bytes do not match the bytes that were sent.")
 
 
 def _part_name(index: int) -> str:

@@ -146,7 +146,7 @@ class AzureClient:
     def _url(self, call: AzureCall) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
             # A proxy could normalize the URL, which would then denote another entry.
-            raise InvalidPath("The path holds a relative name.")
+            raise InvalidPath("The path contains a relative name.")
         path = "/".join(quote(name, safe="") for name in call.names)
         query = urlencode(call.query, quote_via=quote, safe="")
         raw = f"{self._base.raw_path.decode().rstrip('/')}/{path}"

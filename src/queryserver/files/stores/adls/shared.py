@@ -83,7 +83,7 @@ def parse_file_location(path: str, *, escapes: bool = False) -> AzureLocation:
     """Parse the path of a file. Raises InvalidPath for the root and for containers, and PathNotFound."""
     location = parse_location(path, escapes=escapes)
     if location is None or location.is_container:
-        raise errors.InvalidPath("Files lie in containers.")
+        raise errors.InvalidPath("Files must be inside a container.")
     return location
 
 
@@ -98,7 +98,7 @@ def staging_location(location: AzureLocation, token: str | None = None) -> Azure
     """
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
-        raise errors.InvalidPath("There is no such staging location.")
+        raise errors.InvalidPath("The staging location does not exist.")
     return location.parent.child(f"{RESERVED_PREFIX}upload_{token}")
 
 
@@ -172,7 +172,7 @@ async def _check_size(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGener
         if piece:
             yield piece
     if seen != size_bytes:
-        raise errors.VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
+        raise errors.VerificationFailed(f"The part does not have the declared size of {size_bytes} bytes.")
 
 
 class AzureStorage(ABC):
@@ -286,7 +286,7 @@ class AzureStorage(ABC):
                         yield batch
             except AzureFailure as failure:
                 if location is None and failure.is_denial:
-                    raise errors.bucket_listing_denied("the account refuses it.") from None
+                    raise errors.bucket_listing_denied("the account denied the request.") from None
                 raise
 
     async def read(
@@ -341,7 +341,7 @@ class AzureStorage(ABC):
             with azure_errors(target):
                 copied = await self._write(target_location, body, overwrite=overwrite, size_bytes=found.size_bytes)
         if copied.size_bytes != found.size_bytes:
-            raise errors.VerificationFailed("The copy has another size than its source.")
+            raise errors.VerificationFailed("The copy and its source have different sizes.")
         return copied
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
@@ -355,21 +355,23 @@ class AzureStorage(ABC):
     async def _make_container(self, name: str) -> None:
         """Create a container. Raises PathExists (also for the root), PermissionDenied, InvalidName."""
         if not names_of(name):
-            raise errors.PathExists("The root exists.")
+            raise errors.PathExists("The root already exists.")
         if is_container_name(name):
             with unless_missing():
                 await self._find(AzureLocation((name,)))
                 raise errors.PathExists(f"abfs://{name} exists.")
         if not self._account.allow_container_creation:
-            raise errors.PermissionDenied("This server makes no containers.")
+            raise errors.PermissionDenied("Creating containers is not allowed on this server.")
         if not is_container_name(name):
-            raise errors.InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
+            raise errors.InvalidName(
+                "A container name must have 3 to 63 lower-case letters, digits and single hyphens."
+            )
         await self._client.change(AzureCall("PUT", (name,), self._container_query))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         location = self._location(path)
         if location is None:
-            raise errors.root_not_allowed("The root stays.")
+            raise errors.root_not_allowed("The root cannot be deleted.")
         with azure_errors(path):
             if not location.is_container:
                 await self._delete_entry(location, recursive=recursive)

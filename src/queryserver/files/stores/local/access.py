@@ -58,7 +58,7 @@ class AccessRules:
         """Check that the entry may be read, and return the names in its path. Raises PermissionDenied, InvalidPath."""
         names = file_names(path)
         if not self._may_enter(names):
-            raise PermissionDenied(f"{path} is another user's.")
+            raise PermissionDenied(f"{path} belongs to another user.")
         return names
 
     def check_change(self, path: str) -> None:
@@ -123,8 +123,8 @@ class UserQuotas:
         with usage.lock:
             if usage.used_bytes + size_bytes > self._max_bytes:
                 raise StoreQuotaExceeded(
-                    f"Your files in this store would take more than the {self._max_bytes} bytes of"
-                    " `filebrowser.max_bytes_per_user`. Delete some, also from the trash."
+                    f"Your files in this store would exceed the {self._max_bytes} bytes allowed by"
+                    " `filebrowser.max_bytes_per_user`. Delete some files, and delete them from the trash as well."
                 )
             usage.used_bytes += size_bytes
             usage.counted_bytes += size_bytes

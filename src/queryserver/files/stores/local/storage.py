@@ -68,7 +68,7 @@ class FileThreads:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, translated)
         except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+            raise StorageUnavailable("The file system is not responding.") from error
 
     async def flush(self, call: Callable[[], None]) -> None:
         """Run a call that waits for the disk, in a thread reserved for such calls.
@@ -87,7 +87,7 @@ class FileThreads:
         try:
             while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
                 if self._ended_flushes == before:
-                    raise StorageUnavailable("The file system does not answer.")
+                    raise StorageUnavailable("The file system is not responding.")
                 before = self._ended_flushes
             waiting.result()
         finally:
@@ -103,7 +103,7 @@ class FileThreads:
                 await asyncio.to_thread(self._threads.shutdown)
                 await asyncio.to_thread(self._flushes.shutdown)
         except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+            raise StorageUnavailable("The file system is not responding.") from error
 
 
 async def flushed(
@@ -383,7 +383,7 @@ class UserStorage(LocalStorage):
         name.
         """
         if not self._access.trash:
-            raise trash_not_supported("Users of that name have no home in this store.")
+            raise trash_not_supported("Users with this name have no home directory in this store.")
         return self._access.trash
 
     def _check_read(self, path: str) -> None:
@@ -491,7 +491,7 @@ class LocalUploadArea(PrivateStorage):
             super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
             problem = _directory_problem(root)
         except OSError as error:
-            problem = error.strerror or "cannot be used"
+            problem = error.strerror or "the directory cannot be used"
         if problem:
             raise ConfigurationError([f"importer.upload_dir: {root}: {problem}."])
         self._root = root
@@ -517,9 +517,9 @@ def _directory_problem(root: Path) -> str:
     """
     mode = root.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return "everybody may rename and delete files there"
+        return "the directory is writable by all users and has no sticky bit"
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        return "this service may not write there"
+        return "the service has no permission to read and write in the directory"
     return ""
 
 

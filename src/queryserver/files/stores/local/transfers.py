@@ -173,14 +173,14 @@ class Download:
         """Return up to `length` bytes from `offset` on; no bytes at the end of the file. Raises EntryChanged."""
         with self._lock:
             if self._ended:
-                raise StorageError(f"The reading of {self._path} was ended.")
+                raise StorageError(f"Reading {self._path} was canceled.")
             if self._file < 0:
                 self._file = self._open_file()
             piece = os.pread(self._file, length, offset)
             # Check after reading, so that changes during the read are also detected.
             version = self._version
             if version is not None and not status_of(self._path, os.fstat(self._file)).is_same_content(version):
-                raise EntryChanged(f"{self._path} was changed meanwhile.")
+                raise EntryChanged(f"{self._path} was modified concurrently.")
             return piece
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ def make_durable(
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             former = found if stat.S_ISREG(found.st_mode) else None
     if (stored := os.fstat(file).st_size) != size_bytes:
-        raise VerificationFailed(f"{path}: {size_bytes} bytes were sent, {stored} are stored.")
+        raise VerificationFailed(f"{path}: {size_bytes} bytes were sent, but {stored} bytes were stored.")
     if tree.file_mode != PRIVATE_FILE:
         if former is not None:
             with suppress(PermissionError):
@@ -248,7 +248,7 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}
     if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
-        raise VerificationFailed(f"{plan.path}: the parts are not those of the plan.")
+        raise VerificationFailed(f"{plan.path}: the parts do not match the declared parts.")
     with tree.parent(plan.path) as (directory, name):
         require_replaceable(plan.path, directory, name, overwrite=overwrite)
         file = os.open(staging, _OLD_FILE, dir_fd=directory)

@@ -33,34 +33,34 @@ from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
     errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),
-    errno.ENOTDIR: (errors.NotADirectory, "{path} is not a directory, or leads through a file."),
+    errno.ENOTDIR: (errors.NotADirectory, "{path} is not a directory, or one of its parents is a file."),
     errno.EEXIST: (errors.PathExists, "{path} exists."),
     errno.EISDIR: (errors.PathExists, "{path} is a directory."),
     errno.ENOTEMPTY: (errors.DirectoryNotEmpty, "{path} is not empty."),
-    errno.ELOOP: (errors.SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
-    errno.EINVAL: (errors.InvalidPath, "{path} cannot be used for this."),
+    errno.ELOOP: (errors.SymlinkNotFollowed, "{path} contains a symbolic link; symbolic links are not followed."),
+    errno.EINVAL: (errors.InvalidPath, "{path} is not valid for this operation."),
     errno.ENAMETOOLONG: (errors.InvalidPath, "{path} is too long."),
-    errno.EILSEQ: (errors.InvalidPath, "The store cannot hold a name like {path}."),
-    errno.ENOSPC: (errors.StorageError, "The store has no room left."),
-    errno.EDQUOT: (errors.StoreQuotaExceeded, "The quota of the store is used up."),
+    errno.EILSEQ: (errors.InvalidPath, "The store does not support the name {path}."),
+    errno.ENOSPC: (errors.StorageError, "The store has no space left."),
+    errno.EDQUOT: (errors.StoreQuotaExceeded, "The quota of the store is exhausted."),
     errno.EFBIG: (errors.StorageError, "The file is larger than the store allows."),
-    errno.EIO: (errors.StorageUnavailable, "The device of the store fails."),
-    errno.ENODEV: (errors.StorageUnavailable, "The device of the store is gone."),
-    errno.ENXIO: (errors.StorageUnavailable, "The device of the store is gone."),
-    errno.ESTALE: (errors.StorageUnavailable, "The file server has lost the file."),
-    errno.ETIMEDOUT: (errors.StorageUnavailable, "The file server does not answer."),
+    errno.EIO: (errors.StorageUnavailable, "The storage device of the store failed."),
+    errno.ENODEV: (errors.StorageUnavailable, "The storage device of the store is missing."),
+    errno.ENXIO: (errors.StorageUnavailable, "The storage device of the store is missing."),
+    errno.ESTALE: (errors.StorageUnavailable, "The file is no longer available on the file server."),
+    errno.ETIMEDOUT: (errors.StorageUnavailable, "The file server is not responding."),
     errno.EMFILE: (errors.StorageUnavailable, "Too many files are open."),
     errno.ENFILE: (errors.StorageUnavailable, "Too many files are open."),
     errno.EROFS: (errors.StorageUnavailable, "The store is read-only."),
-    errno.EACCES: (errors.PermissionDenied, "The store refuses access to {path}."),
-    errno.EPERM: (errors.PermissionDenied, "The store refuses access to {path}."),
-    errno.EXDEV: (errors.StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
+    errno.EACCES: (errors.PermissionDenied, "The store denied access to {path}."),
+    errno.EPERM: (errors.PermissionDenied, "The store denied access to {path}."),
+    errno.EXDEV: (errors.StorageError, "{path} is on another device; files cannot be renamed across devices."),
 }
 
 
 def file_error(path: str, error: OSError) -> errors.QueryServerError:
     """Convert an OSError to a domain error about `path`, which is relative to the root."""
-    kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store failed with {path}."))
+    kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store could not access {path}."))
     return kind(text.format(path=path or "The root of the store"))
 
 
@@ -239,7 +239,7 @@ class LocalTree:
         """
         names = file_names(path)
         if not names:
-            raise errors.PathExists("The root of the store exists.")
+            raise errors.PathExists("The root of the store already exists.")
         with self.parent(path, make=True, permissions=permissions) as (parent, name):
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
@@ -265,7 +265,7 @@ class LocalTree:
         If `overwrite` is set, a file replaces an existing file atomically. Nothing else is ever replaced.
         """
         if target.startswith(f"{source}/"):
-            raise errors.TargetInsideSource(f"{target} lies inside {source}.")
+            raise errors.TargetInsideSource(f"{target} is inside {source}.")
         with self.parent(source) as (old_parent, old):
             mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
             try:
@@ -285,7 +285,7 @@ class LocalTree:
         """Yield a descriptor of the parent directory of `path`, and the last name. Raises InvalidPath for the root."""
         names = file_names(path)
         if not names:
-            raise errors.InvalidPath("The root of the store cannot be used for this.")
+            raise errors.InvalidPath("The root of the store is not valid for this operation.")
         with self._walk(names[:-1], make=make, permissions=permissions) as directory:
             yield directory, names[-1]
 
@@ -299,7 +299,7 @@ class LocalTree:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise errors.StorageUnavailable("The root of the store is gone.") from error
+            raise errors.StorageUnavailable("The root of the store does not exist.") from error
         try:
             for depth, name in enumerate(names, start=1):
                 try:
@@ -340,7 +340,7 @@ def enter(parent: int, name: str) -> int:
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise errors.SymlinkNotFollowed(
-                    f"{path_name(name)} is a symbolic link, which is not followed."
+                    f"{path_name(name)} is a symbolic link; symbolic links are not followed."
                 ) from error
         raise
 
@@ -370,7 +370,7 @@ def _require_file_or_nothing(path: str, parent: int, name: str) -> None:
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
-            raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+            raise errors.SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
         if kind is not EntryKind.FILE:
             raise errors.PathExists(f"{path} exists and is not a file.")
 
@@ -389,7 +389,7 @@ def _make(parent: int, name: str, mode: int) -> None:
 
 def must_be_file(path: str, kind: EntryKind) -> None:
     if kind is EntryKind.LINK:
-        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
     if kind is not EntryKind.FILE:
         raise errors.NotAFile(f"{path} is not a file.")
 

@@ -77,58 +77,62 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (errors.PathNotFound, "{path} does not exist.", "NoSuchKey NoSuchBucket 404 NoSuchVersion"),
     (
         errors.PermissionDenied,
-        "The store refuses access to {path}.",
+        "The store denied access to {path}.",
         "AccessDenied 403 AllAccessDisabled AccountProblem",
     ),
     (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
     # Users cannot correct these errors, so the status is 502 rather than 403.
     (
         errors.StorageError,
-        "The store does not accept the credentials of this service.",
+        "The store rejected the credentials of this service.",
         """SignatureDoesNotMatch InvalidAccessKeyId InvalidSecurity InvalidToken ExpiredToken TokenRefreshRequired
         NotSignedUp CredentialsNotSupported InvalidClientTokenId""",
     ),
     (
         errors.StorageUnavailable,
-        "The store is overloaded or has a failure of its own.",
+        "The store is overloaded or reported an internal error.",
         """SlowDown ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded TooManyRequests InternalError
         BandwidthLimitExceeded RequestTimeout Busy 500 502 503 504 429 XMinioServerNotInitialized""",
     ),
     (
         errors.StorageError,
-        "The bucket of {path} lies in another region than the configured one.",
+        "The bucket of {path} is not in the configured region.",
         """PermanentRedirect 301 AuthorizationHeaderMalformed IllegalLocationConstraintException IncorrectEndpoint
         WrongRegion""",
     ),
     (
         errors.StorageError,
-        "The store sends this service elsewhere; redirects are not followed.",
+        "The store sent a redirect; redirects are not followed.",
         "TemporaryRedirect Redirect 302 307 308",
     ),
     (
         errors.StorageError,
-        "The clocks of this service and of the store differ too much.",
+        "The clocks of this service and the store differ too much.",
         "RequestTimeTooSkewed RequestExpired RequestInTheFuture",
     ),
-    (errors.StoreQuotaExceeded, "A quota of the store is used up.", "QuotaExceeded XMinioAdminBucketQuotaExceeded"),
-    (errors.StorageError, "The store has no room left.", "XMinioStorageFull InsufficientStorage 507"),
+    (errors.StoreQuotaExceeded, "A quota of the store is exhausted.", "QuotaExceeded XMinioAdminBucketQuotaExceeded"),
+    (errors.StorageError, "The store has no space left.", "XMinioStorageFull InsufficientStorage 507"),
     (
         errors.VerificationFailed,
-        "The store did not get the bytes of {path} that were sent.",
+        "The bytes that the store received for {path} do not match the bytes that were sent.",
         "BadDigest XAmzContentSHA256Mismatch IncompleteBody",
     ),
-    (errors.NotSupported, "The store does not offer this.", "NotImplemented 501 MethodNotAllowed 405"),
-    (errors.EntryChanged, "{path} has changed meanwhile.", "PreconditionFailed 412"),
-    (errors.EntryChanged, "{path} is being changed by somebody else.", "ConditionalRequestConflict OperationAborted"),
+    (errors.NotSupported, "The store does not support this operation.", "NotImplemented 501 MethodNotAllowed 405"),
+    (errors.EntryChanged, "{path} was modified concurrently.", "PreconditionFailed 412"),
+    (
+        errors.EntryChanged,
+        "{path} is being modified by another request.",
+        "ConditionalRequestConflict OperationAborted",
+    ),
     (errors.DirectoryNotEmpty, "{path} is not empty.", "BucketNotEmpty"),
-    (errors.NotADirectory, "A part of {path} is a file.", "ObjectParentIsFile"),
+    (errors.NotADirectory, "A parent of {path} is a file.", "ObjectParentIsFile"),
     (errors.InvalidPath, "The path is longer than the store allows.", "KeyTooLongError"),
-    (errors.InvalidName, "No bucket of this store can have the name of {path}.", "InvalidBucketName"),
-    (errors.StoreQuotaExceeded, "The store allows no further bucket.", "TooManyBuckets"),
+    (errors.InvalidName, "The store does not support the bucket name of {path}.", "InvalidBucketName"),
+    (errors.StoreQuotaExceeded, "The store does not allow more buckets.", "TooManyBuckets"),
     (errors.StorageError, "{path} is larger than the store allows.", "EntityTooLarge"),
     (errors.StorageError, "A part of {path} is smaller than the store allows.", "EntityTooSmall"),
-    (errors.PermissionDenied, "{path} is archived; the store must restore it first.", "InvalidObjectState"),
-    (MultipartUploadMissing, "The store does not know this upload, or knows it no more.", "NoSuchUpload"),
+    (errors.PermissionDenied, "{path} is archived and must be restored in the store first.", "InvalidObjectState"),
+    (MultipartUploadMissing, "The upload does not exist, or has ended.", "NoSuchUpload"),
     (RangePastEnd, "The range is outside the file.", "InvalidRange 416"),
 )
 _KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
@@ -152,13 +156,11 @@ def s3_errors(path: str, error_overrides: ErrorOverrides = MappingProxyType({}))
         botocore_errors.CredentialRetrievalError,
         botocore_errors.ProfileNotFound,
     ) as error:
-        raise errors.StorageError(
-            "This service has no credentials for the store, or those it has cannot be read."
-        ) from error
+        raise errors.StorageError("The credentials for the store are missing or could not be read.") from error
     except botocore_errors.IncompleteReadError as error:
-        raise errors.StorageError(f"The store broke off in the middle of {path}.") from error
+        raise errors.StorageError(f"The store closed the connection while sending {path}.") from error
     except botocore_errors.SSLError as error:
-        raise errors.StorageUnavailable("No trusted connection to the store comes about.") from error
+        raise errors.StorageUnavailable("No trusted TLS connection to the store could be established.") from error
     except (
         botocore_errors.HTTPClientError,
         botocore_errors.ConnectionError,
@@ -166,9 +168,9 @@ def s3_errors(path: str, error_overrides: ErrorOverrides = MappingProxyType({}))
         TimeoutError,
         OSError,
     ) as error:
-        raise errors.StorageUnavailable("The store does not answer.") from error
+        raise errors.StorageUnavailable("The store is not responding.") from error
     except (botocore_errors.BotoCoreError, ValueError) as error:
-        raise errors.StorageError("The store gives an answer that is none, or this call is none for it.") from error
+        raise errors.StorageError("The store sent an invalid response or rejected the request as invalid.") from error
 
 
 def _client_error(
@@ -176,14 +178,14 @@ def _client_error(
 ) -> errors.QueryServerError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     if kind := error_overrides.get(code):
-        return kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path))
+        return kind(_TEXTS.get(kind, "{path} is not valid for this operation.").format(path=path))
     if code in _KINDS:
         kind, text = _KINDS[code]
         return kind(text.format(path=path))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     safe_code = code if _CODE.fullmatch(code) else "an unknown code"
     kind = errors.StorageUnavailable if status >= _FIRST_SERVER_ERROR else errors.StorageError
-    return kind(f"The store refuses a call for {path}: {safe_code}.")
+    return kind(f"The store rejected a request for {path}: {safe_code}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +332,7 @@ class S3Connection:
                 return
             following = {name: page[key] for name, key in follow.items() if page.get(key)}
             if not following or following.items() <= arguments.items():
-                raise errors.StorageError("The store does not tell how its listing goes on.")
+                raise errors.StorageError("The store sent a truncated listing without a continuation token.")
             yield page
             arguments = {**arguments, **following}
 
@@ -462,7 +464,7 @@ def parse_location(path: str) -> ObjectLocation:
     segments = tuple(key_segment(name, is_last=number == len(names)) for number, name in enumerate(names[1:], start=2))
     location = ObjectLocation(path, names[0], segments, is_object=is_escaped_file(names[-1]))
     if len(location.key.encode()) > MAX_KEY_BYTES:
-        raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
+        raise errors.InvalidPath(f"The object key is longer than {MAX_KEY_BYTES} bytes.")
     if not BUCKET_NAME.fullmatch(names[0]):
         raise errors.PathNotFound(f"{label(path)} does not exist.")
     return location
@@ -474,7 +476,7 @@ def parse_object_location(path: str) -> ObjectLocation:
     """
     location = parse_location(path)
     if not location.key:
-        raise errors.InvalidPath(f"{location.label} cannot be used for this: files lie in buckets.")
+        raise errors.InvalidPath(f"{location.label} is not a file; files must be inside a bucket.")
     return location
 
 

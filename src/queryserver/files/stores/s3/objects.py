@@ -161,7 +161,7 @@ class Objects:
             try:
                 answer = await self.connection.call("list_buckets", arguments, about="s3a://")
             except errors.PermissionDenied:
-                raise errors.bucket_listing_denied("the store does not tell these credentials its buckets.") from None
+                raise errors.bucket_listing_denied("the credentials lack permission to list buckets.") from None
             for bucket in answer.get("Buckets", ()):
                 yield bucket["Name"]
             following = answer.get("ContinuationToken")
@@ -196,7 +196,7 @@ class Objects:
                 received += len(piece)
                 yield piece
         if received < expected:
-            raise errors.StorageError(f"The store broke off in the middle of {location.label}.")
+            raise errors.StorageError(f"The store closed the connection while sending {location.label}.")
 
     async def _open(
         self, location: ObjectLocation, offset: int, length: int | None, version: FileStatus | None

@@ -105,7 +105,7 @@ class S3Storage:
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """Copy a file within the store, without transferring its bytes through queryserver."""
         if source == target:
-            raise errors.same_path("Source and target are one.")
+            raise errors.same_path("Source and target are the same.")
         location = parse_object_location(target)
         origin = await self._file_location(source)
         await self._check_target(location, overwrite=overwrite)
@@ -145,7 +145,7 @@ class S3Storage:
             block = await blocks.take(size)
             is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
             if len(block) < size or (is_last and await blocks.take(1)):
-                raise errors.VerificationFailed("A part is not as long as was agreed.")
+                raise errors.VerificationFailed("A part does not have the declared size.")
             sent.append(await upload.send(number, block))
         return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
 
@@ -160,7 +160,7 @@ class S3Storage:
             await upload.discard()
             return status
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
-            raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
+            raise errors.VerificationFailed("The total size of the parts does not match the declared size of the file.")
         numbers = PartNumbers(plan)
         sent = [
             uploads.SentPart(number, size, tag)
@@ -242,7 +242,7 @@ class S3Storage:
             await self._objects.status(location)
         except errors.PathNotFound:
             if not self._connection.options.allow_bucket_creation:
-                raise errors.PermissionDenied("New buckets are not allowed here.") from None
+                raise errors.PermissionDenied("Creating buckets is not allowed on this server.") from None
             region = self._connection.options.region
             arguments: dict[str, object] = {"Bucket": location.bucket}
             # AWS rejects the name of its default region here.
@@ -300,9 +300,11 @@ def _keys(table: str, account: AwsAccountSettings) -> S3Keys | None:
     if key_id and secret:
         return S3Keys(key_id, secret, account.security_token.get_secret_value().strip())
     if key_id or secret:
-        raise errors.ConfigurationError([f"{table}: access_key_id and secret_access_key belong together."])
+        raise errors.ConfigurationError([f"{table}: access_key_id and secret_access_key must be set together."])
     if not account.allow_environment_credentials:
-        raise errors.ConfigurationError([f"{table}: keys are needed, since those of the environment are not allowed."])
+        raise errors.ConfigurationError(
+            [f"{table}: keys are required, because credentials from the environment are not allowed."]
+        )
     return None
 
 

@@ -97,7 +97,9 @@ class MultipartUpload:
         Raises PathExists (unless `overwrite` is set), and VerificationFailed if the store has other parts or sizes.
         """
         if not set(parts) <= set(await self.stored_parts()):
-            raise errors.VerificationFailed(f"The store has not the parts of {self._location.label} that were sent.")
+            raise errors.VerificationFailed(
+                f"The store does not have all parts of {self._location.label} that were sent."
+            )
         try:
             await self._join(parts, overwrite=overwrite)
         except errors.StorageUnavailable:
@@ -106,7 +108,9 @@ class MultipartUpload:
                 raise
         status = await self._objects.status(self._location)
         if status.tag == joined_tag(parts) and status.size_bytes != sum(part.size_bytes for part in parts):
-            raise errors.VerificationFailed(f"{self._location.label} has another size than what was sent.")
+            raise errors.VerificationFailed(
+                f"The size of {self._location.label} differs from the number of bytes sent."
+            )
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
@@ -285,10 +289,10 @@ class S3Upload:
         )
         status = await self._objects.find(self._location)
         if status is None:
-            raise errors.StorageError(f"{about} is gone as soon as it was stored.")
+            raise errors.StorageError(f"{about} disappeared immediately after it was stored.")
         # A different tag means that another client has replaced the object in the meantime.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
-            raise errors.VerificationFailed(f"{about} has another size than what was sent.")
+            raise errors.VerificationFailed(f"The size of {about} differs from the number of bytes sent.")
         return status
 
     async def _send(self, upload: MultipartUpload, blocks: Blocks) -> Sequence[SentPart]:
@@ -330,7 +334,7 @@ async def copy(objects: Objects, source: ObjectLocation, target: ObjectLocation,
     else:
         copied = await _copy_in_one_call(objects, source, target, found, overwrite=overwrite)
     if copied.size_bytes != found.size_bytes:
-        raise errors.VerificationFailed(f"{target.label} has another size than {source.label}.")
+        raise errors.VerificationFailed(f"{target.label} and {source.label} have different sizes.")
     return copied
 
 
@@ -398,7 +402,7 @@ async def _delete_directory(objects: Objects, location: ObjectLocation, *, recur
             await _delete_keys(objects, location, [entry["Key"] for entry in page.get("Contents", ())])
         if not await objects.keys_below(location, 1):
             return
-    raise errors.StorageError(f"The store kept entries of {location.label}.")
+    raise errors.StorageError(f"The store did not delete all entries of {location.label}.")
 
 
 async def _delete_keys(objects: Objects, location: ObjectLocation, keys: Sequence[str]) -> None:
@@ -414,7 +418,7 @@ async def _delete_keys(objects: Objects, location: ObjectLocation, keys: Sequenc
         timeout_s=_BATCH_TIMEOUT_S,
     )
     if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
-        raise errors.PermissionDenied(f"The store refuses to delete entries of {location.label}.")
+        raise errors.PermissionDenied(f"The store denied permission to delete entries of {location.label}.")
 
 
 async def _delete_key(objects: Objects, location: ObjectLocation, key: str) -> None:

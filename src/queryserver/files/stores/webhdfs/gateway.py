@@ -123,7 +123,7 @@ _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 def acting_name(name: str) -> str:
     """Return the user name to send to the store. Raises PermissionDenied if the store would map it to another user."""
     if not name or _PRINCIPAL.search(name):
-        raise errors.PermissionDenied("Users of this name have no access to the store.")
+        raise errors.PermissionDenied("Users with this name do not have access to the store.")
     return name
 
 
@@ -245,7 +245,7 @@ class Gateway:
             response = await self._first_response(user, call)
             body = await _read_body(response)
             if response.status_code == _REDIRECTED:
-                raise errors.StorageError("The store sends a call elsewhere that has no data.")
+                raise errors.StorageError("The store sent an unexpected redirect.")
             return body
 
         return await self._with_retries(call, once)
@@ -287,7 +287,7 @@ class Gateway:
             except _ConnectionFailed as error:
                 # Repeating is safe: the body is read only after connecting, so nothing of it has been consumed.
                 if not tries_left:
-                    raise errors.StorageUnavailable("A part of the store does not answer.") from error
+                    raise errors.StorageUnavailable("A data node of the store is not responding.") from error
                 node = url.netloc.decode()
                 call = replace(call, parameters={**call.parameters, "excludedatanodes": node})
             else:
@@ -302,12 +302,12 @@ class Gateway:
             try:
                 location = json.loads(body)["Location"]
             except (ValueError, LookupError, TypeError) as error:
-                raise errors.StorageError("The store does not say where it wants the data.") from error
+                raise errors.StorageError("The store did not return an upload address.") from error
         return self._data_url(location, response.request.url, call)
 
     async def _first_response(self, user: str, call: WebHdfsCall) -> httpx.Response:
         """Return the open response of the first name node that is active."""
-        failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
+        failure: errors.QueryServerError = errors.StorageUnavailable("No address is configured for the store.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
             for _ in range(2):
@@ -334,7 +334,7 @@ class Gateway:
                     self._active = index
                     return response
             else:
-                raise errors.StorageError("The store refuses the login of this service.")
+                raise errors.StorageError("The store rejected the login of this service.")
         raise failure
 
     async def _checked(self, request: httpx.Request, call: WebHdfsCall) -> httpx.Response:
@@ -362,12 +362,10 @@ class Gateway:
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
-            raise errors.StorageError("The store does not say where its data is.") from error
+            raise errors.StorageError("The store sent a redirect without a valid address.") from error
         is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
         if not is_known or parts.scheme not in {origin.scheme, "https"}:
-            raise errors.StorageError(
-                "The store sends its data by a host that is not among the redirect_hosts of its settings."
-            )
+            raise errors.StorageError("The store redirected to a host that is not in its redirect_hosts setting.")
         return url
 
     async def _with_retries(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
@@ -379,7 +377,7 @@ class Gateway:
             except _StoreFailed as error:
                 raise error.failure from error
             except _ConnectionFailed as error:
-                raise errors.StorageUnavailable("A part of the store does not answer.") from error
+                raise errors.StorageUnavailable("A data node of the store is not responding.") from error
 
         tries = _TRIES if call.is_repeatable else 1
         try:
@@ -388,7 +386,7 @@ class Gateway:
                     attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S
                 )
         except TimeoutError as error:
-            raise errors.StorageUnavailable("The store does not answer in time.") from error
+            raise errors.StorageUnavailable("The store did not respond in time.") from error
 
 
 class _ConnectionFailed(Exception):
@@ -411,7 +409,7 @@ def json_value(body: bytes, *keys: str) -> Any:
         for key in keys:
             found = found[key]
     except (ValueError, LookupError, TypeError) as error:
-        raise errors.StorageError("The store gave an answer that is none.") from error
+        raise errors.StorageError("The store sent an invalid response.") from error
     return found
 
 
@@ -422,7 +420,7 @@ async def _read_body(response: httpx.Response) -> bytes:
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > _MAX_ANSWER_BYTES:
-                    raise errors.StorageError("The store answered at too great length.")
+                    raise errors.StorageError("The response of the store is too large.")
     finally:
         await response.aclose()
     return bytes(body)
@@ -436,7 +434,7 @@ class Negotiate(httpx.Auth):
         try:
             self._gssapi: Any = importlib.import_module("gssapi")
         except ImportError:
-            text = "Kerberos of a file store needs the extra queryserver[kerberos]."
+            text = "Kerberos for file stores requires the extra queryserver[kerberos]."
             raise errors.ConfigurationError([text]) from None
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
@@ -447,7 +445,7 @@ class Negotiate(httpx.Auth):
         try:
             token = await asyncio.to_thread(self._first_token, request.url.host)
         except self._gssapi.exceptions.GSSError as error:
-            raise errors.StorageError("The Kerberos login at the store failed.") from error
+            raise errors.StorageError("The Kerberos login to the store failed.") from error
         request.headers["Authorization"] = f"Negotiate {base64.b64encode(token).decode()}"
         yield request
 

@@ -39,7 +39,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
             file_id=str(found.get("fileId") or ""),
         )
     except (LookupError, ValueError, TypeError, OverflowError) as error:
-        raise errors.StorageError("The store told something else than the status of a file.") from error
+        raise errors.StorageError("The store sent an invalid file status.") from error
 
 
 class ListedStatuses(Sequence[FileStatus]):
@@ -82,7 +82,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
             extra_fields={name: value for name, value in found.items() if name not in _SUMMARY_FIELDS},
         )
     except (LookupError, ValueError, TypeError) as error:
-        raise errors.StorageError("The store found something else than a summary.") from error
+        raise errors.StorageError("The store sent an invalid content summary.") from error
 
 
 def _time(milliseconds: int) -> datetime | None:
@@ -101,11 +101,14 @@ _UNAUTHORIZED = 401
 _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
-    "AlreadyBeingCreatedException": (errors.PathExists, "{path} is being written."),
+    "AlreadyBeingCreatedException": (errors.PathExists, "{path} is being written by another client."),
     "PathIsNotEmptyDirectoryException": (errors.DirectoryNotEmpty, "{path} is not empty."),
-    "ParentNotDirectoryException": (errors.NotADirectory, "A part of {path} is a file."),
-    "PathIsNotDirectoryException": (errors.NotADirectory, "{path} is no directory."),
-    "UnresolvedPathException": (errors.SymlinkNotFollowed, "{path} leads through a link."),
+    "ParentNotDirectoryException": (errors.NotADirectory, "A parent of {path} is a file."),
+    "PathIsNotDirectoryException": (errors.NotADirectory, "{path} is not a directory."),
+    "UnresolvedPathException": (
+        errors.SymlinkNotFollowed,
+        "{path} contains a symbolic link; symbolic links are not followed.",
+    ),
     "AccessControlException": (errors.PermissionDenied, ""),
     "SnapshotAccessControlException": (errors.PermissionDenied, ""),
     "AuthorizationException": (errors.PermissionDenied, ""),
@@ -118,18 +121,18 @@ _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "PathComponentTooLongException": (errors.InvalidPath, ""),
     "InvalidPathException": (errors.InvalidPath, ""),
     "SafeModeException": (errors.StorageUnavailable, "The store is in safe mode."),
-    "StandbyException": (errors.StorageUnavailable, "The name node stands by."),
+    "StandbyException": (errors.StorageUnavailable, "The name node is in standby."),
     "RetriableException": (errors.StorageUnavailable, "The store is not ready."),
     "ServerTooBusyException": (errors.StorageUnavailable, "The store is too busy."),
-    "ConnectException": (errors.StorageUnavailable, "A part of the store does not answer."),
-    "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
+    "ConnectException": (errors.StorageUnavailable, "A data node of the store is not responding."),
+    "UnsupportedOperationException": (errors.NotSupported, "The store does not support this operation."),
 }
 # Failures that share an exception name, so that only a part of their message distinguishes them.
 _KINDS_BY_MESSAGE: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
-    ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
-    ("Path is not a file", errors.NotAFile, "{path} is no file."),
-    ("is not a valid DFS filename", errors.InvalidPath, "The store has no such names."),
-    ("must both be directories", errors.PathExists, "The target exists, and is no file."),
+    ("is not a directory)", errors.NotADirectory, "A parent of {path} is a file."),
+    ("Path is not a file", errors.NotAFile, "{path} is not a file."),
+    ("is not a valid DFS filename", errors.InvalidPath, "The store does not support this name."),
+    ("must both be directories", errors.PathExists, "The target exists and is not a file."),
     ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
 TRY_NEXT_NODE = frozenset({"StandbyException", "RetriableException"})
@@ -169,7 +172,7 @@ class RemoteFailure:
         if self.name:
             return errors.StorageError(safe_message(self.message))
         if self.status == _UNAUTHORIZED:
-            return errors.StorageError("The store refuses the login of this service.")
+            return errors.StorageError("The store rejected the login of this service.")
         if self.status in _BUSY:
             return errors.StorageUnavailable("The store is not ready.")
         return errors.StorageError(f"The store failed with status {self.status}.")
@@ -188,8 +191,8 @@ def transport_errors() -> Generator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise errors.StorageUnavailable("The store does not answer in time.") from error
+        raise errors.StorageUnavailable("The store did not respond in time.") from error
     except httpx.TransportError as error:
-        raise errors.StorageUnavailable("The store cannot be reached, or broke off.") from error
+        raise errors.StorageUnavailable("The store is unreachable or closed the connection.") from error
     except (httpx.InvalidURL, httpx.StreamError, httpx.DecodingError) as error:
-        raise errors.StorageError("The store gave an answer that is none.") from error
+        raise errors.StorageError("The store sent an invalid response.") from error

@@ -96,7 +96,7 @@ class GatewayStorage(ABC):
         tree, path = self.at(path)
         status = version or await tree.stat(path)
         if not status.is_file:
-            raise errors.NotAFile(f"/{path} is no file.")
+            raise errors.NotAFile(f"/{path} is not a file.")
         wanted = status.size_bytes - offset if length is None else min(length, status.size_bytes - offset)
         if wanted <= 0:
             await _check(tree, path, version)
@@ -127,7 +127,7 @@ class GatewayStorage(ABC):
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         tree, path = self.at(path)
         if not path:
-            raise errors.PathExists("The root exists.")
+            raise errors.PathExists("The root already exists.")
         wanted = 0o777 & ~tree.features.umask if permissions is None else permissions
         await tree.features.renaming.make_directory(tree, path, wanted)
 
@@ -136,7 +136,7 @@ class GatewayStorage(ABC):
         tree, path = self.at(target)
         status = await self.stat(source)
         if not status.is_file:
-            raise errors.NotAFile(f"/{source} is no file.")
+            raise errors.NotAFile(f"/{source} is not a file.")
         former = await _replaceable(tree, path, overwrite=overwrite)
         async with aclosing(self.read(source, version=status)) as body:
             new = NewFile(status.permissions, status.replication, status.block_size)
@@ -147,10 +147,10 @@ class GatewayStorage(ABC):
     async def delete(self, path: str, *, recursive: bool) -> None:
         tree, path = self.at(path)
         if not path:
-            raise errors.root_not_allowed("The root is not deleted.")
+            raise errors.root_not_allowed("The root cannot be deleted.")
         if not await tree.remove(path, recursive=recursive):
             await tree.stat(path)
-            raise errors.StorageError("The store does not delete this.")
+            raise errors.StorageError("The store did not delete the entry.")
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
         return True
@@ -158,16 +158,16 @@ class GatewayStorage(ABC):
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         (tree, source), (_, target) = self.at(source), self.at(target)
         if not source:
-            raise errors.root_not_allowed("The root has no other name.")
+            raise errors.root_not_allowed("The root cannot be renamed.")
         if not target:
-            raise errors.PathExists("The root exists.")
+            raise errors.PathExists("The root already exists.")
         await tree.features.renaming.rename(tree, source, target, overwrite=overwrite)
 
     async def set_replication(self, path: str, factor: int) -> None:
         tree, path = self.at(path)
         status = await tree.stat(path)
         if not status.is_file:
-            raise errors.NotAFile(f"/{path} is no file.")
+            raise errors.NotAFile(f"/{path} is not a file.")
         try:
             is_done = await tree.set_replication(path, factor)
         except errors.StorageUnavailable:
@@ -197,7 +197,7 @@ class GatewayStorage(ABC):
         tree, path = self.at_file(plan.path)
         parent = path.rpartition("/")[0]
         if not (await tree.stat(parent)).is_directory:
-            raise errors.NotADirectory(f"/{parent} is no directory.")
+            raise errors.NotADirectory(f"/{parent} is not a directory.")
         staging = uuid4().hex
         await tree.make_directory(_parts_directory(path, staging), 0o700)
         return staging
@@ -207,7 +207,7 @@ class GatewayStorage(ABC):
         tree, path = self.at_file(plan.path)
         directory = _parts_directory(path, staging)
         if await tree.find(directory) is None:
-            raise errors.PathNotFound("The parts of this upload are gone.")
+            raise errors.PathNotFound("The parts of this upload no longer exist.")
         name = f"{index}_{uuid4().hex}"
         size = (await write_verified(tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
         if size != plan.size_of(index):
@@ -300,7 +300,7 @@ async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> mode
     replaced.
     """
     if not path:
-        raise errors.PathExists("The root exists.")
+        raise errors.PathExists("The root already exists.")
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
         raise errors.PathExists(f"/{path} exists.")
@@ -321,7 +321,7 @@ async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None)
     with suppress(errors.PathNotFound, errors.NotADirectory):
         if (await tree.stat(path)).is_same_content(version):
             return
-    raise errors.EntryChanged(f"/{path} was changed meanwhile.")
+    raise errors.EntryChanged(f"/{path} was modified concurrently.")
 
 
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:
@@ -330,7 +330,7 @@ async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequen
     stored = await _stored_files(tree, directory)
     missing = _parts_to_join(parts, stored)
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
-        raise errors.VerificationFailed("The parts are not as long as the file.")
+        raise errors.VerificationFailed("The total size of the parts does not match the size of the file.")
     if _JOINED not in stored:
         await write_verified(tree, joined, empty_body(), new)
     await _append(tree, directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
@@ -371,7 +371,7 @@ async def _stream_files(tree: WebHdfsTree, files: Sequence[model.FileStatus]) ->
 def _parts_directory(path: str, staging: str) -> str:
     """Return the path of the staging directory. Raises InvalidParameter if `staging` is not a valid id."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
-        raise errors.InvalidParameter("This is no upload of parts.")
+        raise errors.InvalidParameter("The upload id is not valid.")
     return child_path(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
 
 
@@ -386,9 +386,9 @@ def _parts_to_join(parts: Sequence[StoredPart], stored: Mapping[str, model.FileS
     for part in parts[start:]:
         stored_part = stored.get(part.receipt)
         if stored_part is None or stored_part.size_bytes != part.size_bytes:
-            raise errors.VerificationFailed(f"Part {part.index} is not as it was stored.")
+            raise errors.VerificationFailed(f"Part {part.index} does not match its stored state.")
     if done:
-        raise errors.VerificationFailed("The parts that were joined are not as they were stored.")
+        raise errors.VerificationFailed("The joined parts do not match the stored parts.")
     return parts[start:]
 
 
@@ -433,7 +433,7 @@ class WebHdfsCluster:
         call = WebHdfsCall("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
         token = await self._login.request_value(user, call, "Token")
         if not isinstance(token, Mapping) or not isinstance(text := token.get("urlString"), str):
-            raise errors.StorageError("The store gives no delegation tokens.")
+            raise errors.StorageError("The store did not return a delegation token.")
         return text
 
     async def _renew(self, token: str) -> None:
@@ -481,7 +481,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
                     found = await tree.request_value("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
                     minutes = found if isinstance(found, int) else 0
         except TimeoutError as error:
-            raise errors.StorageUnavailable("The store does not answer in time.") from error
+            raise errors.StorageUnavailable("The store did not respond in time.") from error
         return model.ClusterFacts(
             is_trash_enabled=minutes > 0,
             is_superuser=user.name == superuser,

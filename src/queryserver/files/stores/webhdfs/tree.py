@@ -104,7 +104,7 @@ class ListingScanner:
 
 
 def _invalid_listing() -> errors.StorageError:
-    return errors.StorageError("The store told something else than a listing.")
+    return errors.StorageError("The store sent an invalid listing.")
 
 
 ListedEntry = tuple[str, Mapping[str, Any]]
@@ -283,7 +283,7 @@ class WebHdfsTree:
                         yield b"".join(chunks)
                         chunks, chunk_bytes = [], 0
         if left:
-            raise errors.StorageError("The store ended a file before its end.")
+            raise errors.StorageError("The store closed the connection before the end of a file.")
         yield b"".join(chunks)
 
     async def entries(self, path: str, after: str | None, limit: int) -> AsyncGenerator[Entries]:
@@ -298,7 +298,7 @@ class WebHdfsTree:
                     if not isinstance(name, str):
                         raise _invalid_listing()
                     if not name:  # a file is listed as a single entry without a name
-                        raise errors.NotADirectory(f"/{path} is no directory.")
+                        raise errors.NotADirectory(f"/{path} is not a directory.")
                     # HttpFS ignores `startAfter`, so skip the earlier names here.
                     if after is not None and key(name) <= key(after):
                         continue
@@ -309,7 +309,7 @@ class WebHdfsTree:
                     last = name
             remaining = scanner.end()
         if remaining and last == after:
-            raise errors.StorageError("The store does not go on with its listing.")
+            raise errors.StorageError("The store did not continue its listing.")
         yield Entries(found, last or "", remaining)
 
     @asynccontextmanager
@@ -380,7 +380,9 @@ class RenameOperation:
     async def rename(self, tree: WebHdfsTree, source: str, target: str, *, overwrite: bool) -> None:
         if target == source or target.startswith(f"{source}/"):
             await tree.stat(source)
-            raise (errors.PathExists if target == source else errors.TargetInsideSource)(f"/{target} is in /{source}.")
+            raise (errors.PathExists if target == source else errors.TargetInsideSource)(
+                f"/{target} is the same as or inside /{source}."
+            )
         former = await tree.find(target) if overwrite or not self._knows_options else None
         if former is None:
             return await self._rename_new(tree, source, target)
@@ -410,7 +412,7 @@ class RenameOperation:
             raise errors.PathExists(f"/{path} exists.")
         made = child_path(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
         if not await tree.make_directory(made, permissions):
-            raise errors.StorageError("The store does not make this directory.")
+            raise errors.StorageError("The store did not create the directory.")
         try:
             await self._rename_new(tree, made, path)
         except BaseException:  # includes CancelledError: the directory must not remain
@@ -485,10 +487,10 @@ async def _refusal_reason(tree: WebHdfsTree, source: str, target: str) -> errors
     if parent_status is None:
         return errors.PathNotFound(f"/{parent} does not exist.")
     if not parent_status.is_directory:
-        return errors.NotADirectory(f"/{parent} is no directory.")
+        return errors.NotADirectory(f"/{parent} is not a directory.")
     if await tree.find(target) is not None:
         return errors.PathExists(f"/{target} exists.")
-    return errors.StorageError("The store does not rename this.")
+    return errors.StorageError("The store did not rename the entry.")
 
 
 def child_path(parent: str, name: str) -> str:
@@ -506,7 +508,7 @@ async def write_verified(
     sent = await tree.upload(path, body, new, overwrite=overwrite)
     status = await tree.stat(path)
     if status.size_bytes != sent:
-        raise errors.VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
+        raise errors.VerificationFailed(f"The store stored {status.size_bytes} of {sent} bytes.")
     if status.permissions == new.permissions or not tree.features.has_attributes:
         return status
     # HttpFS applies its own umask.

@@ -323,7 +323,7 @@ async def test_unwritable_directory_is_rejected(tmp_path):
     lines = ran.stdout.splitlines()
     assert lines[0] == "b'kept'", ran.stderr
     assert lines[1] == "path_not_found user/alice does not exist."
-    assert lines[2] == "permission_denied The store refuses access to shared/new."
+    assert lines[2] == "permission_denied The store denied access to shared/new."
     assert [line.partition(" ")[0] for line in lines[2:]] == ["permission_denied"] * 7
     assert everything(root) == ["closed", "closed/file", "docs", "docs/file", "shared", "shared/file"]
 

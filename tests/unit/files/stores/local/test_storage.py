@@ -40,7 +40,9 @@ def test_world_writable_directory_is_rejected(tmp_path: Path):
     tmp_path.chmod(_ANYBODY)
     with pytest.raises(ConfigurationError) as told:
         LocalUploadArea(tmp_path)
-    assert told.value.problems == [f"importer.upload_dir: {tmp_path}: everybody may rename and delete files there."]
+    assert told.value.problems == [
+        f"importer.upload_dir: {tmp_path}: the directory is writable by all users and has no sticky bit."
+    ]
 
 
 def test_a_file_is_no_directory(tmp_path: Path):

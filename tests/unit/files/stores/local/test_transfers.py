@@ -67,7 +67,7 @@ async def test_chunks_continue_during_a_flush_up_to_the_next_portion() -> None:
 
 async def test_failing_disk_aborts_the_body() -> None:
     def flush() -> None:
-        raise StorageUnavailable("The device of the store fails.")
+        raise StorageUnavailable("The storage device of the store failed.")
 
     threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
     try:

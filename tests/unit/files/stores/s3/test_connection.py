@@ -48,7 +48,7 @@ def test_scheme_in_the_address_overrides_is_secure(endpoint, is_secure, url):
 
 @pytest.mark.parametrize("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
 def test_incomplete_login_is_a_configuration_error(half):
-    with pytest.raises(ConfigurationError, match="belong together"):
+    with pytest.raises(ConfigurationError, match="set together"):
         options_of(settings(half))
 
 
