@@ -23,9 +23,11 @@ def load_computation(task: protocol.Task) -> Compute:
 
             return format_text
         case protocol.Task.CHOOSE_STATEMENT | protocol.Task.FIRST_TO_EXPLAIN:
-            from queryserver.sql import splitter  # noqa: PLC0415
+            from queryserver.sql import statements  # noqa: PLC0415
 
-            return splitter.choose_statement if task is protocol.Task.CHOOSE_STATEMENT else splitter.first_to_explain
+            return (
+                statements.choose_statement if task is protocol.Task.CHOOSE_STATEMENT else statements.first_to_explain
+            )
         case protocol.Task.DETECT_FILE | protocol.Task.PREVIEW | protocol.Task.HEADER:
             from queryserver.imports import computed  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialec
 from tests.api.driving import Caller, verdict
 from tests.timing import at_best, soon
 
-from queryserver.sql.splitter import statement_hash
+from queryserver.sql.statements import statement_hash
 
 HASHES = {
     "SHOW TABLES": "3070952e55d733fb5bef249277fb8674989e40b6f86c5cc8b39cc415",

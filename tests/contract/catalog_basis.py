@@ -20,7 +20,7 @@ from queryserver.engines.protocol import (
     OperationStatus,
     TableDescription,
 )
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 
 FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 

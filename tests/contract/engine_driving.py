@@ -21,7 +21,7 @@ from queryserver.engines.protocol import (
     ResumableSession,
 )
 from queryserver.errors.statements import EngineError
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.sql.markers import BoundStatement
 
 

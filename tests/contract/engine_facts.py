@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 from queryserver.sql.parameters import ParameterType
 
 

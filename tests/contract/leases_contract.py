@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.results.segments import Segment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import ClaimScope, EngineCheckpoint, Lease, Outcome, Resumption, SlotLimits

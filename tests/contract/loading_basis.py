@@ -17,7 +17,7 @@ from tests.contract.engine_driving import run
 from tests.contract.loading_facts import LoadingFacts
 
 from queryserver.engines.protocol import Engine, LoadColumn, LoadingEngine, TableLoad, TableLoader, TableName
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 from queryserver.formats.conversion import arrow_type
 from queryserver.imports.model import declared_type
 

@@ -31,7 +31,7 @@ from tests.contract.loading_facts import DECIMAL, VALUES
 
 from queryserver.engines.protocol import Engine, TableLoad, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 MIB = 1024 * 1024
 TYPES = {base: DECIMAL if base is BaseType.DECIMAL else ColumnType(base) for base in VALUES}

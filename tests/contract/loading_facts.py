@@ -7,7 +7,7 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from queryserver.engines.protocol import TableName
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 INF, NAN = float("inf"), float("nan")
 

@@ -20,7 +20,7 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import Engine
 from queryserver.errors.base import ConfigurationError
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 from queryserver.platform.settings.tree import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"

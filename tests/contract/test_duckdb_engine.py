@@ -15,7 +15,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.protocol import Engine
-from queryserver.formats.columns import ResultType as T
+from queryserver.formats.arrow import ResultType as T
 
 _HOLD_FILE = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
 

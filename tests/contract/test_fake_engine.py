@@ -11,7 +11,7 @@ from tests.contract.engine_parameters import lacking
 from tests.fakes.engine import FakeEngine
 
 from queryserver.engines.protocol import Engine
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 FACTS = EngineFacts(
     slow_sql="sleep 30",

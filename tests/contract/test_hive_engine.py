@@ -29,7 +29,7 @@ from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Limits, Member
 from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import OutcomeUnknown
-from queryserver.formats.columns import ResultType as T
+from queryserver.formats.arrow import ResultType as T
 
 
 def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:

@@ -17,7 +17,7 @@ from tests.ports import free_port
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member
 from queryserver.engines.protocol import Engine, EngineSession
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object) -> TypeFact:

@@ -12,7 +12,7 @@ from tests.engines.servers import ServerAddress
 
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object, native_type: str | None = None) -> TypeFact:

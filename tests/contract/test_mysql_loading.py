@@ -16,7 +16,7 @@ from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.mysql.loader import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
-from queryserver.formats.columns import BaseType
+from queryserver.formats.arrow import BaseType
 
 FACTS = LoadingFacts(
     dialect="mysql",

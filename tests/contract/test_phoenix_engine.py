@@ -22,7 +22,7 @@ from queryserver.engines.phoenix.engine import PhoenixEngine
 from queryserver.engines.phoenix.protocol import PARAMETERS
 from queryserver.engines.protocol import Engine, OperationState, SessionOptions
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 from queryserver.sql.parameters import ParameterType, read_parameters
 
 NUMBERS = 1024

@@ -18,7 +18,7 @@ from queryserver.engines.phoenix.connection import PhoenixAddress
 from queryserver.engines.phoenix.engine import PhoenixEngine
 from queryserver.engines.protocol import Engine, LoadColumn, TableLoad, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 FACTS = LoadingFacts(
     dialect="phoenix",

@@ -11,7 +11,7 @@ from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import Engine
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 UTC = dt.UTC
 

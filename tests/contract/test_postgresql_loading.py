@@ -17,7 +17,7 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.protocol import Engine, LoadingEngine, SessionOptions, TableLoader, TableName
 from queryserver.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 FACTS = LoadingFacts(
     dialect="postgresql",

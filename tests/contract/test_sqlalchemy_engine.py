@@ -20,7 +20,7 @@ from tests.engines.servers import ServerAddress
 from queryserver.engines.protocol import Credentials, Engine, SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
 from queryserver.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object, native_type: str = "") -> TypeFact:

@@ -10,7 +10,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 
 from queryserver.engines.protocol import Engine
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.formats.columns import ResultType as T
+from queryserver.formats.arrow import ResultType as T
 from queryserver.sql.parameters import ParameterType
 
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT {rows}) "

@@ -13,7 +13,7 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import BaseType
+from queryserver.formats.arrow import BaseType
 
 FACTS = LoadingFacts(
     dialect="sqlite",

@@ -15,7 +15,7 @@ from tests.ports import free_port
 from queryserver.engines.protocol import Engine
 from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.protocol import TrinoAddress
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 
 def _typed(name: str, expression: str, kind: ResultType, native_type: str, value: object) -> TypeFact:

@@ -13,7 +13,7 @@ from tests.engines.servers import HttpAddress
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.protocol import Engine
 from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.formats.columns import BaseType
+from queryserver.formats.arrow import BaseType
 
 FACTS = LoadingFacts(
     dialect="trino",

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from queryserver.errors.files import StorageError
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm, PackedRows
 from queryserver.formats.download.stream import download
 from queryserver.results import blocks

@@ -46,7 +46,7 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import ParameterSupport, ParameterType

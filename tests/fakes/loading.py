@@ -35,7 +35,7 @@ from queryserver.engines.protocol import (
     TableName,
 )
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.conversion import arrow_type
 from queryserver.identity.model import User
 

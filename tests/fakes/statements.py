@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.identity.model import User
 from queryserver.results.segments import Segment
 from queryserver.statements.model import (

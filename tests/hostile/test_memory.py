@@ -26,7 +26,7 @@ from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import EngineSession
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 from queryserver.formats.download.encoder import DownloadFormat, FileForm
 from queryserver.formats.download.stream import download
 from queryserver.formats.parquet import parquet_lines

@@ -17,8 +17,8 @@ from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, LongOperationState, Scheme
+from queryserver.formats.arrow import ResultType
 from queryserver.formats.cell_types.analysis import WarningCode
-from queryserver.formats.columns import ResultType
 from queryserver.formats.table_files import FileType
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Level

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.cells import cell_values, render_page
-from queryserver.formats.columns import Column, ResultType
 
 COLUMN = Column("c", ResultType.STRING, "")
 Kinds = tuple[pa.DataType, st.SearchStrategy[object]]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 from queryserver.formats.conversion import InvalidCell, arrow_type, cell_converter, convert, is_null
 from queryserver.formats.table_files import QuotedText
 

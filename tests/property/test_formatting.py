@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryserver.sql.formatter import STATEMENT_CHARACTERS, format_statements
-from queryserver.sql.splitter import Script
+from queryserver.sql.statements import Script
 
 KEPT = (
     "'from  a'", "'it''s  '", '"select  x"', "/* from  \n b */", "-- where   d\n", "Größe", "order_by", "t.from",

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from queryserver.sql.splitter import Script, ScriptStatement
+from queryserver.sql.statements import Script, ScriptStatement
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference

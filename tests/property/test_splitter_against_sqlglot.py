@@ -11,7 +11,7 @@ from sqlglot.tokens import TokenType
 from tests.examples import examples
 
 from queryserver.sql.scanner import dialect_patterns, scan
-from queryserver.sql.splitter import Script
+from queryserver.sql.statements import Script
 
 SQLGLOT = {
     "hive": "hive", "sparksql": "spark", "mysql": "mysql", "postgresql": "postgres", "sqlite": "sqlite",

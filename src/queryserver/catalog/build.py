@@ -12,7 +12,7 @@ from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
 from queryserver.platform.database import Database
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.splitter import StatementChooser
+from queryserver.sql.statements import StatementChooser
 from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.statements.session_repository import SessionRecords
 

@@ -19,9 +19,9 @@ from queryserver.formats.cells import cell_values
 from queryserver.identity.model import User
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
-from queryserver.sql.splitter import StatementChooser, bind
+from queryserver.sql.statements import StatementChooser, bind
 from queryserver.statements.open_sessions import OpenSessions
-from queryserver.statements.parameters import ParameterSealer, check_parameters
+from queryserver.statements.session_options import ParameterSealer, check_parameters
 from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000

@@ -17,8 +17,8 @@ from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
 from queryserver.engines.sessions import run
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied
+from queryserver.formats.arrow import CellForm, Column, ResultType
 from queryserver.formats.cells import RenderedRows, render_page, rendering_memory
-from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.statements.model import RecordedStatement

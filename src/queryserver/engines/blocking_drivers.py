@@ -17,7 +17,7 @@ import pyarrow as pa
 from queryserver.engines.protocol import OperationState, OperationStatus, TableLoad, TableName
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.sql.markers import BoundStatement
 

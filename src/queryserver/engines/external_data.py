@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 
 
 @dataclass(frozen=True, slots=True)

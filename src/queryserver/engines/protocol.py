@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from queryserver.engines.external_data import StatementFiles, StatementResults
 from queryserver.errors.statements import EngineError
-from queryserver.formats.columns import Column, ColumnType
+from queryserver.formats.arrow import Column, ColumnType
 from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport

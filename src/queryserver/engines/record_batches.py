@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column
-from queryserver.formats.value_sizes import split_batch
+from queryserver.formats.arrow import Column, split_batch
 
 Rows = Sequence[Sequence[Any]]
 Values = Sequence[Any]

@@ -16,8 +16,7 @@ from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
 from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, Rows
-from queryserver.formats.columns import Column
-from queryserver.formats.value_sizes import split_batch
+from queryserver.formats.arrow import Column, split_batch
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql.markers import BoundStatement
 

@@ -24,8 +24,8 @@ from queryserver.files.model import (
 from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
+from queryserver.platform.caching import LruCache
 from queryserver.platform.logs import AuditTrail
-from queryserver.platform.lru_cache import LruCache
 
 IMPERSONATE = "security.impersonate"
 

@@ -19,10 +19,19 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.arrow import field_names, is_binary, is_text, kernels, union_offsets
-from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType
+from queryserver.formats.arrow import (
+    NUMBERS_AS_TEXT,
+    Column,
+    ResultType,
+    decoded_bytes,
+    field_names,
+    is_binary,
+    is_text,
+    kernels,
+    split_batch,
+    union_offsets,
+)
 from queryserver.formats.text_forms import text_form
-from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
 # Rows are rendered in blocks of about this many Arrow bytes. This limits the number of Python values in memory when a
 # page ends at `max_bytes`: a one-letter string takes about 50 bytes in Python.

@@ -18,10 +18,9 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.arrow import kernels
+from queryserver.formats.arrow import BaseType, Column, ColumnType, ResultType, kernels
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, match_form, text_facts
 from queryserver.formats.cell_types.value_formats import normalize_cells, null_words_to_null
-from queryserver.formats.columns import BaseType, Column, ColumnType, ResultType
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
 from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText

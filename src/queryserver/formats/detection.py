@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
+from queryserver.formats.arrow import BaseType
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
 from queryserver.formats.cell_types.value_formats import NO_FORMATS, ValueFormats
-from queryserver.formats.columns import BaseType
 from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded, parse_encoding
 from queryserver.formats.delimited.records import NO_LINES, Record, RecordReader

@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.arrow import without_dictionaries
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType, decoded_bytes, split_batch, without_dictionaries
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
-from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024

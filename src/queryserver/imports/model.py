@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from queryserver.formats.arrow import BaseType, ColumnType
 from queryserver.formats.cell_types.header import MAX_NAME_CHARACTERS
-from queryserver.formats.columns import BaseType, ColumnType
 
 
 class Origin(StrEnum):

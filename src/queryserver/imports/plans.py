@@ -17,9 +17,9 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
+from queryserver.formats.arrow import STRING, BaseType, ColumnType
 from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.value_formats import DateFormat, NumberFormat, UnknownFormat, parse_value_format
-from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.table_files import MAX_COLUMNS, RECORD_TYPES, Delimiters, FileType, SkippedLines

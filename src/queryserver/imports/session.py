@@ -22,11 +22,10 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType, split_batch
 from queryserver.formats.conversion import BadRow, ConvertedRows, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.formats.table_files import FileType, TypedText
-from queryserver.formats.value_sizes import split_batch
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.imports.plans import ImportPlan, read_plan

@@ -17,8 +17,8 @@ from uuid import UUID, uuid4
 import structlog
 
 from queryserver.errors.files import InsufficientStorage
+from queryserver.platform.caching import LruCache
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import Tasks, every
 
 log = structlog.get_logger(__name__)

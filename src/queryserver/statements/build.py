@@ -27,21 +27,20 @@ from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatter import ScriptFormatter
-from queryserver.sql.splitter import StatementChooser
+from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
 from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
-from queryserver.statements.session_options import SessionChooser, SessionCredentials
+from queryserver.statements.session_options import ParameterSealer, SessionChooser, SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import StateChangePoller, StateSignals

@@ -11,7 +11,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.statement_kinds import only_reads, read_only_refusal
+from queryserver.sql.statements import only_reads, read_only_refusal
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome

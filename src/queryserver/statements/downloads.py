@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.formats.download.stream import PackedStream, packed
 from queryserver.identity.model import DOWNLOAD, User
+from queryserver.platform.caching import LruCache
 from queryserver.platform.logs import AUDIT
-from queryserver.platform.lru_cache import LruCache
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.states import StatementState

@@ -31,15 +31,14 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.formats.columns import limit_texts
+from queryserver.formats.arrow import limit_texts
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
-from queryserver.sql.splitter import bind
-from queryserver.sql.statement_kinds import changes_data
+from queryserver.sql.statements import bind, changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import (

@@ -17,8 +17,8 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import ApiTokenLimits, User
 from queryserver.identity.users import UserDirectory
+from queryserver.platform.caching import SingleFlight
 from queryserver.platform.database import Database, Notices
-from queryserver.platform.single_flight import SingleFlight
 from queryserver.platform.threads import Tasks
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from uuid import UUID
 import structlog
 
 from queryserver.errors.statements import OperationNotFound
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, NamedQuery, Row
 from queryserver.platform.sealer import Sealer
@@ -33,8 +33,8 @@ from queryserver.statements.model import (
     Resumption,
     SlotLimits,
 )
-from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.rows import end_from_row
+from queryserver.statements.session_options import ParameterSealer
 from queryserver.statements.states import LimitSource
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment

@@ -18,9 +18,8 @@ import pyarrow as pa
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
-from queryserver.formats.arrow import decode
+from queryserver.formats.arrow import CellForm, Column, decode
 from queryserver.formats.cells import RenderedRows, join_pages, render_page, rendering_memory
-from queryserver.formats.columns import CellForm, Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget, Reservation

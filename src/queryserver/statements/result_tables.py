@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from queryserver import errors
 from queryserver.engines.external_data import ResultPiece
 from queryserver.errors.files import PathNotFound, StorageError
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
 from queryserver.platform.threads import renewed

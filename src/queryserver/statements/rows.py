@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from queryserver import errors
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.platform.database import Connection, NamedQuery, Row
 from queryserver.sql.positions import Position
 from queryserver.statements import model

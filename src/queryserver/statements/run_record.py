@@ -14,10 +14,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.formats.arrow import encode
-from queryserver.formats.columns import Column
-from queryserver.formats.value_sizes import (
+from queryserver.formats.arrow import (
     ROW_SIZE_FACTOR,
+    Column,
+    encode,
     first_oversized_row,
     first_oversized_value,
     has_nested_types,

@@ -21,11 +21,11 @@ from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore
-from queryserver.sql.statement_kinds import changes_objects
-from queryserver.statements.engine_sessions import SessionOpener
+from queryserver.sql.statements import changes_objects
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Lease, SlotLimits
+from queryserver.statements.open_sessions import SessionOpener
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.signals import StateSignals

@@ -14,8 +14,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters, find_markers
 from queryserver.sql.scanner import expects_result_set
-from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, statement_hash
-from queryserver.sql.statement_kinds import literal_limit
+from queryserver.sql.statements import Choice, Script, ScriptStatement, is_short, literal_limit, statement_hash
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, NewStatement, StatementHandle, effective_row_limit, opaque_token
 from queryserver.statements.states import LimitSource

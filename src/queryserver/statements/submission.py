@@ -15,8 +15,14 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short, statement_hash
-from queryserver.sql.statement_kinds import read_only_refusal
+from queryserver.sql.statements import (
+    Choice,
+    PreviousStatement,
+    StatementChooser,
+    is_short,
+    read_only_refusal,
+    statement_hash,
+)
 from queryserver.statements import model
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
@@ -29,11 +35,17 @@ from queryserver.statements.model import (
     new_session_guid,
     opaque_token,
 )
-from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.scripts import require_few_statements, script_operation
-from queryserver.statements.session_options import SessionChooser, SessionCredentials, StatementSession, filter_settings
+from queryserver.statements.session_options import (
+    ParameterSealer,
+    SessionChooser,
+    SessionCredentials,
+    StatementSession,
+    check_for_statement,
+    filter_settings,
+)
 from queryserver.statements.states import LimitSource, StatementState
 from queryserver.statements.status import StatementAccess
 

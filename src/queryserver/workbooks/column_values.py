@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.arrow import kernels
-from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
+from queryserver.formats.arrow import STRING, BaseType, Column, ColumnType, ResultType, kernels
 from queryserver.formats.conversion import RANGES, arrow_type
 from queryserver.formats.download.texts import texts
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyarrow import types
 
 from queryserver import errors
+from queryserver.formats.arrow import STRING, BaseType, Column, ColumnType, ResultType, split_batch
 from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, SampleWarning, WarningCode
 from queryserver.formats.cell_types.classes import column_facts, column_type, text_facts
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import SeekableFile, open_parquet, parquet_batches, parquet_lines
 from queryserver.formats.table_files import (
@@ -33,7 +33,6 @@ from queryserver.formats.table_files import (
     FileType,
     TypedText,
 )
-from queryserver.formats.value_sizes import split_batch
 from queryserver.workbooks.column_values import (
     RESULT_TYPES,
     ConvertedColumn,

@@ -23,7 +23,7 @@ from queryserver.engines.loader import (
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 STAGING = TableName(None, "_qs_import_1")
 

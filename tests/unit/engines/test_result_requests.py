@@ -15,7 +15,7 @@ from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.process.calls import ResultMethod
 from queryserver.engines.process.engine_process import Reply
 from queryserver.engines.process.requests import ResultRequests
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 
 
 class Stored:

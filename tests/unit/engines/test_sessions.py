@@ -13,7 +13,7 @@ from queryserver.engines.protocol import OperationHandle, OperationState
 from queryserver.engines.record_batches import Rows
 from queryserver.engines.sessions import StreamedOperation, submitted
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 
 
 class FakeSource:

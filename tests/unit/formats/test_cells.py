@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from queryserver.formats import cells
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.cells import cell_values, render_page
-from queryserver.formats.columns import Column, ResultType
 
 
 def column(result_type: ResultType = ResultType.STRING) -> Column:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from queryserver.formats.columns import STRING, BaseType, ColumnType
+from queryserver.formats.arrow import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import (
     ConvertedRows,
     InvalidCell,

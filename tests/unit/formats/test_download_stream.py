@@ -16,8 +16,8 @@ from tests.fakes.downloads import StoredTables, column, downloaded
 from tests.timing import at_best
 
 from queryserver.errors.files import StorageError
+from queryserver.formats.arrow import ResultType as R
 from queryserver.formats.arrow import unpack_zstandard
-from queryserver.formats.columns import ResultType as R
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import BackgroundEncoder, download, preferred_coding
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
+from queryserver.formats.arrow import ResultType as R
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import ResultType as R
 from queryserver.formats.download.encoder import DownloadFormat
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
-from queryserver.formats.columns import ResultType as R
+from queryserver.formats.arrow import ResultType as R
 from queryserver.formats.download.encoder import DownloadFormat
 
 FORMATS = [DownloadFormat.PARQUET, DownloadFormat.ARROW]

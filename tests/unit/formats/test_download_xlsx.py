@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.formats.columns import Column
-from queryserver.formats.columns import ResultType as R
+from queryserver.formats.arrow import Column
+from queryserver.formats.arrow import ResultType as R
 from queryserver.formats.download.encoder import DownloadFormat
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits, column_letters
 

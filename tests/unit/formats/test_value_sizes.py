@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.formats.value_sizes import (
+from queryserver.formats.arrow import (
     MEMBER_BYTES,
     STRUCT_BYTES,
     first_oversized_row,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.formats.columns import STRING, ColumnType
+from queryserver.formats.arrow import STRING, ColumnType
 from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
 from queryserver.formats.detection import ReadingOptions

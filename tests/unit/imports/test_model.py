@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 from queryserver.formats.conversion import arrow_type
 from queryserver.imports.model import (
     PREVIEW_DIALECTS,

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.refusals import raises_code
 
+from queryserver.formats.arrow import STRING, BaseType, ColumnType
 from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.table_files import Delimiters
 from queryserver.imports.model import Origin
@@ -20,8 +20,7 @@ from queryserver.imports.plans import (
     stored_plan,
     target_columns,
 )
-from queryserver.sql.splitter import Script
-from queryserver.sql.statement_kinds import changes_data, changes_objects
+from queryserver.sql.statements import Script, changes_data, changes_objects
 
 PREVIEW = [
     PreviewColumn("id", ColumnType(BaseType.INT64)),

@@ -11,8 +11,8 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
+from queryserver.formats.arrow import BaseType
 from queryserver.formats.cell_types.analysis import Analysis
-from queryserver.formats.columns import BaseType
 from queryserver.formats.detection import DetectedFormat, ReadingOptions
 from queryserver.formats.table_files import SAMPLE_BYTES, SAMPLE_RECORDS, CellKind, Cells, FileType, TypedText
 from queryserver.imports import computed as samples

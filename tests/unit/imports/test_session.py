@@ -19,7 +19,7 @@ from tests.refusals import raises_code
 from queryserver.engines.protocol import OperationState, SessionOptions, TableName
 from queryserver.errors.files import FileCorrupt
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.formats.columns import STRING, BaseType, ColumnType
+from queryserver.formats.arrow import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.table_files import MAX_FIELD_CHARACTERS
 from queryserver.identity.model import User

@@ -13,9 +13,9 @@ from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computation_pool as processes
 from queryserver.platform.computation import Task
 from queryserver.platform.computation_pool import ComputationPool
-from queryserver.sql import splitter
+from queryserver.sql import statements
 from queryserver.sql.markers import NO_MARKERS, ScriptMarkers
-from queryserver.sql.splitter import PreviousStatement, StatementChooser
+from queryserver.sql.statements import PreviousStatement, StatementChooser
 
 ANA = 1
 PREVIOUS = [
@@ -144,7 +144,7 @@ async def test_statement_choice_is_the_same_in_process_and_inline(
 ):
     script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
     small = await StatementChooser(InlineComputations()).next(ANA, script, dialect, previous, full_form=full_form)
-    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", 0)
+    monkeypatch.setattr(statements, "INLINE_CHARACTERS", 0)
     large = await StatementChooser(computations).next(ANA, script, dialect, previous, full_form=full_form)
     assert small is not None
     assert large == small
@@ -153,7 +153,7 @@ async def test_statement_choice_is_the_same_in_process_and_inline(
 
 @pytest.mark.parametrize("limit", [50_000, 0])
 async def test_statement_to_explain_is_the_same_in_process_and_inline(limit, computations, monkeypatch) -> None:
-    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
+    monkeypatch.setattr(statements, "INLINE_CHARACTERS", limit)
     asked = StatementChooser(computations)
     script = "/* é */ select ?, ':x' ; select ?"
     text, part = "/* é */ select ?, ':x'", "select ?, ':x'"

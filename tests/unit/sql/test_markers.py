@@ -10,7 +10,7 @@ from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, ScriptMarkers, StatementParameters, count_markers, find_markers
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.positions import Position
-from queryserver.sql.splitter import Script, choose
+from queryserver.sql.statements import Script, choose
 
 
 def marks(statement: str, dialect: str) -> str:

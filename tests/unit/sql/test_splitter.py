@@ -10,7 +10,7 @@ from tests.timing import at_best, others_waited_s
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.scanner import expects_result_set, first_keyword, first_word
-from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
+from queryserver.sql.statements import PreviousStatement, Script, next_statement, statement_hash
 
 
 def texts(script: str, dialect: str) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.sql.statement_kinds import changes_data, changes_objects, explainable, literal_limit, read_only_refusal
+from queryserver.sql.statements import changes_data, changes_objects, explainable, literal_limit, read_only_refusal
 
 COLUMNS = ", ".join(f"updated_at_{number}, ⌘{number}" for number in range(30_000))
 LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"

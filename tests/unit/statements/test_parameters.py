@@ -8,7 +8,7 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.sql.literals import HIVE, SPARKSQL
 from queryserver.sql.markers import StatementParameters, count_markers
 from queryserver.sql.parameters import MAX_VALUES, read_parameters
-from queryserver.statements.parameters import ParameterSealer, check_parameters
+from queryserver.statements.session_options import ParameterSealer, check_parameters
 
 LONG = "x" * 100_000
 DIALECT = "hive"

@@ -17,7 +17,7 @@ from tests.fakes.results import MemoryResults
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.results.segments import Segment

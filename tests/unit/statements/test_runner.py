@@ -294,7 +294,7 @@ async def test_drained_process_releases_its_engines_immediately() -> None:
 
 
 async def test_shutdown_is_bounded_even_if_an_engine_never_responds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.statements.shutdown.STATEMENTS_STOPPED_WITHIN_S", 0.3)
+    monkeypatch.setattr("queryserver.statements.runner.STATEMENTS_STOPPED_WITHIN_S", 0.3)
     engine_answers = asyncio.Event()
 
     async def wait_for_the_engine(_session: FakeSession, _handle: OperationHandle) -> None:

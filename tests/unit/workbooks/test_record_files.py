@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.formats.columns import BaseType
+from queryserver.formats.arrow import BaseType
 from queryserver.formats.table_files import SAMPLE_TEXT_BYTES, FileType
 from queryserver.workbooks import frames
 from queryserver.workbooks.frames import HEAD, PREVIEW, RecordPortion, decode_batch, encode_batch

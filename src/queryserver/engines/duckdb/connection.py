@@ -47,7 +47,7 @@ from queryserver.engines.duckdb.values import (
 from queryserver.engines.process.calls import RemoteResults
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.errors.statements import disk_below_floor
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement
 

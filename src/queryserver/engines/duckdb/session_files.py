@@ -19,8 +19,7 @@ from queryserver.engines.duckdb.guard import Token, tokenize
 from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
-from queryserver.formats.arrow import with_members
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column, with_members
 
 _INTERRUPT_INTERVAL_S = 0.05
 _PER_THREAD = "per_thread_output"

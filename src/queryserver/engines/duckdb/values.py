@@ -14,9 +14,16 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.failures import without_excerpt
 from queryserver.engines.record_batches import BATCH_BYTES, calendar_date, clock_text, slice_batch
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
-from queryserver.formats.arrow import member_types, text_union, with_members
-from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR, first_oversized_row, first_oversized_value
+from queryserver.formats.arrow import (
+    ROW_SIZE_FACTOR,
+    Column,
+    ResultType,
+    first_oversized_row,
+    first_oversized_value,
+    member_types,
+    text_union,
+    with_members,
+)
 
 _RESULT_TYPES = {
     name: result

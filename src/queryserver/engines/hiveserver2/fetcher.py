@@ -15,9 +15,7 @@ from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, Mal
 from queryserver.engines.hiveserver2.transports import CellTooLarge, ReplyTooLarge
 from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, slice_batch
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.formats.arrow import kernels
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import PLAIN_TYPES, ROW_SIZE_FACTOR, Column, ResultType, kernels
 
 _MAX_DIGITS = 38
 

@@ -25,7 +25,7 @@ from queryserver.engines.hiveserver2.variants import Hs2Variant
 from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import MAX_LOG_LINES
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 
 _MAX_LOG_CHARACTERS = 8 * 1024 * 1024
 _STEP_CHARACTERS = 32 * 1024  # filtering this many characters (at least one line) blocks the event loop for some 20 ms

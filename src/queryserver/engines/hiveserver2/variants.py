@@ -10,7 +10,7 @@ from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import RETRY_S
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.errors.statements import CredentialsRequired
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql import literals

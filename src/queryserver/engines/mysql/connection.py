@@ -32,7 +32,7 @@ from queryserver.engines.mysql.values import (
 )
 from queryserver.engines.record_batches import BATCH_BYTES, ColumnReader, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.scanner import first_word

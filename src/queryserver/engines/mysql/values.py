@@ -15,7 +15,7 @@ from asyncmy.charset import charset_by_id
 from asyncmy.constants import FIELD_TYPE, FLAG
 
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Values
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 
 _BINARY_CHARSET = 63
 _DECIMAL128_DIGITS = 38

@@ -17,7 +17,7 @@ from queryserver.engines.phoenix.connection import EventOccurred, PhoenixConnect
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement, Stopped
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.scanner import first_word
 

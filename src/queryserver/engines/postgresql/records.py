@@ -20,7 +20,7 @@ from queryserver.engines.postgresql.values import (
     timestamp_text,
 )
 from queryserver.engines.record_batches import clock_text, nulls, offsets
-from queryserver.formats.columns import PLAIN_TYPES
+from queryserver.formats.arrow import PLAIN_TYPES
 
 RECORD = 2249
 _US = 1_000_000

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
 from queryserver.engines.record_batches import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.arrow import text_union
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType, text_union
 
 
 class ValueKind(Enum):

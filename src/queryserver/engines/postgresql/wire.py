@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR
 
 NO_MODIFIER = -1
 

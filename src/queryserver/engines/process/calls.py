@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from queryserver.engines.external_data import ResultPiece, StoredFile
 from queryserver.engines.process.channel import Content, Frame
 from queryserver.engines.process.messages import decode_columns
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Maximum number of bytes written by one call."""

@@ -23,7 +23,7 @@ from queryserver.engines.process.messages import decode_error, encode_error, pac
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.process.channel import ChannelClosed, Content, Frame
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, LineColumn, Octet, Rest, Unit
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.sql.markers import BoundStatement
 
 _POSITION_CLASSES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}

@@ -27,7 +27,7 @@ from queryserver.engines.protocol import OperationState, OperationStatus, Sessio
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.sql.markers import BoundStatement
 

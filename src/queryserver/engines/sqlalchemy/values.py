@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Values
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
 _DECIMAL128_DIGITS = 38

@@ -19,7 +19,7 @@ from queryserver.engines.record_batches import BATCH_BYTES
 from queryserver.engines.sqlite import REFUSED_FUNCTIONS
 from queryserver.engines.storage_watch import StorageWatch, above_quota, below_floor, size_of
 from queryserver.errors.statements import EngineError
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.platform.disk_floor import DiskFloor
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import Parameter

@@ -25,8 +25,7 @@ from queryserver.engines.sqlite.connection import (
     opening_errors,
     statement_errors,
 )
-from queryserver.formats.columns import BaseType
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR, BaseType
 from queryserver.platform.disk_floor import DiskFloor
 
 _kernels: Any = pyarrow.compute

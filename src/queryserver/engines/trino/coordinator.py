@@ -16,7 +16,7 @@ from queryserver.engines.connections import Retries
 from queryserver.engines.engine_messages import redact_token
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
-from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
+from queryserver.formats.arrow import ROW_SIZE_FACTOR
 
 _EXCHANGES_PER_ANSWER = 4
 

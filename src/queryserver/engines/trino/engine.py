@@ -27,7 +27,7 @@ from queryserver.engines.trino import protocol
 from queryserver.engines.trino.catalog import TrinoCatalog, split_database
 from queryserver.engines.trino.coordinator import Coordinator, TrinoClient
 from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
-from queryserver.formats.columns import BaseType
+from queryserver.formats.arrow import BaseType
 from queryserver.identity.model import User
 from queryserver.sql.literals import TRINO
 from queryserver.sql.parameters import NO_PARAMETERS

@@ -25,8 +25,7 @@ from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, retry_transient
 from queryserver.engines.trino.values import TrinoType, TrinoValueError, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
-from queryserver.formats.arrow import unpack_zstandard
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column, unpack_zstandard
 from queryserver.sql.literals import TRINO, doubled_quotes
 from queryserver.sql.markers import BoundStatement
 

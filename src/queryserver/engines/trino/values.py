@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from queryserver.engines.record_batches import Values, nulls, offsets
 from queryserver.engines.record_batches import record_batch as batch_of
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
+from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from itertools import islice
 import pyarrow as pa
 
 from queryserver.errors.files import file_empty, record_too_long
-from queryserver.formats.arrow import kernels
+from queryserver.formats.arrow import ColumnType, kernels
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.header import header_names, numbered_names
 from queryserver.formats.cell_types.value_formats import NO_FORMATS, ColumnProfile, ValueFormats, profile_column
-from queryserver.formats.columns import ColumnType
 from queryserver.formats.delimited.records import NO_LINES, Block
 from queryserver.formats.table_files import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, Delimiters, SkippedLines
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from queryserver.formats.arrow import kernels
-from queryserver.formats.columns import NULL as NULL_TYPE
-from queryserver.formats.columns import STRING, BaseType, ColumnType
+from queryserver.formats.arrow import NULL as NULL_TYPE
+from queryserver.formats.arrow import STRING, BaseType, ColumnType, kernels
 from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText
 
 MAX_INTEGER_DIGITS = 38

@@ -9,9 +9,9 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import Self
 
+from queryserver.formats.arrow import BaseType
 from queryserver.formats.cell_types.classes import ColumnFacts, cell_facts, classify, column_type
 from queryserver.formats.cell_types.value_formats import profile_column
-from queryserver.formats.columns import BaseType
 from queryserver.formats.table_files import BLANKS, CellKind, Cells
 
 _ENGLISH = """

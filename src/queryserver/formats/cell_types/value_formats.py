@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from queryserver.formats.arrow import kernels
+from queryserver.formats.arrow import BaseType, kernels
 from queryserver.formats.cell_types.classes import (
     ColumnFacts,
     array_facts,
@@ -21,7 +21,6 @@ from queryserver.formats.cell_types.classes import (
     is_null_word,
     text_facts,
 )
-from queryserver.formats.columns import BaseType
 from queryserver.formats.table_files import BLANKS, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64

@@ -8,6 +8,9 @@ import pyarrow.parquet as pq
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.formats.arrow import (
+    PLAIN_TYPES,
+    Column,
+    ResultType,
     field_names,
     is_binary,
     is_text,
@@ -17,7 +20,6 @@ from queryserver.formats.arrow import (
     text_union_value_type,
     with_members,
 )
-from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.formats.download.encoder import Encoder, WriteBuffer, unique_names
 from queryserver.formats.download.texts import texts
 from queryserver.formats.text_forms import text_form

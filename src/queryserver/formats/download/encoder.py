@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 import pyarrow as pa
 
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """The end-of-stream marker of an Arrow IPC stream."""

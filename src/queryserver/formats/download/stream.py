@@ -14,8 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from queryserver.errors.base import ServiceUnavailable
-from queryserver.formats.arrow import without_dictionaries
-from queryserver.formats.columns import Column
+from queryserver.formats.arrow import Column, without_dictionaries
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
 from queryserver.formats.download.encoder import (
     END_OF_STREAM,

@@ -10,9 +10,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from queryserver.formats.arrow import is_text, kernels
+from queryserver.formats.arrow import Column, ResultType, is_text, kernels
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.download.encoder import Encoder, unique_names
 from queryserver.formats.text_forms import text_form, without_zero_fraction
 

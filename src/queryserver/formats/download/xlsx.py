@@ -14,10 +14,9 @@ from itertools import count
 import pyarrow as pa
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.formats.arrow import is_binary, is_text, kernels
+from queryserver.formats.arrow import Column, ResultType, is_binary, is_text, kernels
 from queryserver.formats.cell_types.classes import PATTERNS
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.download import texts
 from queryserver.formats.download.encoder import (
     XLSX_MAX_CHARACTERS,

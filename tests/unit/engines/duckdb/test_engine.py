@@ -25,7 +25,7 @@ from queryserver.engines.duckdb.failures import opening_errors, statement_errors
 from queryserver.engines.duckdb.values import DuckdbAnswer, correct_batch
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 from queryserver.platform.disk_floor import NO_FLOOR
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters

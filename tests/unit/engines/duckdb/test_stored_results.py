@@ -16,8 +16,7 @@ from queryserver import errors
 from queryserver.engines.duckdb.stored_results import StoredResultTable
 from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.process.calls import FILES_AT_ONCE
-from queryserver.formats.arrow import text_union
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType, text_union
 from queryserver.results import blocks
 
 

@@ -41,7 +41,7 @@ from queryserver.engines.hiveserver2.transports import ReplyTooLarge
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType
 
 
 def column(kind: TTypeId, **qualifiers: int) -> DeclaredColumn:

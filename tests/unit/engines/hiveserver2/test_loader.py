@@ -21,7 +21,7 @@ from queryserver.engines.hiveserver2.loader import (
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A literal that ends only at its last quote, and contains no `$` that could start a variable."""

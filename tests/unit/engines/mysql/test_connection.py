@@ -22,7 +22,7 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 UTF8MB4, LATIN1, UNKNOWN, BINARY = 45, 8, 2304, 63
 

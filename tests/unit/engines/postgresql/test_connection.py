@@ -43,7 +43,7 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 INTEGER = DeclaredType(ValueKind.NUMBER, ResultType.INT, "integer")
 DATE = DeclaredType(ValueKind.DATE, ResultType.DATE, "date")

@@ -13,7 +13,7 @@ from tests.timing import soon
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 _LOCKED_S = 1.0
 

@@ -19,7 +19,7 @@ from queryserver.engines.protocol import LoadColumn, TableLoad, TableLoader, Tab
 from queryserver.engines.trino.engine import TrinoEngine, TrinoLoader
 from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.errors.statements import EngineError, StatementRejected
-from queryserver.formats.columns import BaseType, ColumnType
+from queryserver.formats.arrow import BaseType, ColumnType
 
 STRING, DATETIME = ColumnType(BaseType.STRING), ColumnType(BaseType.DATETIME)
 TARGET, STAGING = TableName(None, "t"), TableName(None, "_qs_import_1")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from queryserver.engines.trino.values import TrinoValueError, declare, record_batch, result_columns
-from queryserver.formats.columns import ResultType
+from queryserver.formats.arrow import ResultType
 
 
 def _signature(raw_type: str, *arguments: object) -> dict[str, object]:

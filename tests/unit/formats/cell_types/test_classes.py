@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from queryserver.formats.arrow import kernels
+from queryserver.formats.arrow import NULL, STRING, BaseType, ColumnType, kernels
 from queryserver.formats.cell_types.classes import (
     PATTERNS,
     CellFacts,
@@ -17,7 +17,6 @@ from queryserver.formats.cell_types.classes import (
     classify,
     column_type,
 )
-from queryserver.formats.columns import NULL, STRING, BaseType, ColumnType
 from queryserver.formats.table_files import CellKind, QuotedText, TypedText
 from queryserver.imports.model import SQL_TYPES, type_name
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.refusals import raises_code
 
+from queryserver.formats.arrow import NULL, BaseType, ColumnType
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
@@ -17,7 +18,6 @@ from queryserver.formats.cell_types.analysis import (
 )
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import has_header, header_names, numbered_names
-from queryserver.formats.columns import NULL, BaseType, ColumnType
 from queryserver.formats.delimited.records import Block, RecordReader
 from queryserver.formats.detection import detect_delimiters
 from queryserver.formats.table_files import CellKind, Delimiters, QuotedText, TypedText

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from queryserver.formats.arrow import STRING, BaseType
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.value_formats import (
     UnknownFormat,
@@ -11,7 +12,6 @@ from queryserver.formats.cell_types.value_formats import (
     parse_value_format,
     profile_column,
 )
-from queryserver.formats.columns import STRING, BaseType
 from queryserver.formats.table_files import CellKind, TypedText
 
 CERTAIN = {

@@ -28,7 +28,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
-from queryserver.sql.splitter import PreviousStatement
+from queryserver.sql.statements import PreviousStatement
 from queryserver.statements.model import RecordedStatement, StatementRecord, StatementStatus
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
 from queryserver.statements.states import StatementState

@@ -28,7 +28,7 @@ from queryserver.catalog.samples import NOT_SAMPLED, Samples, SampleTarget, Tabl
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.base import InvalidParameter, MissingParameter
-from queryserver.formats.columns import CellForm
+from queryserver.formats.arrow import CellForm
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
 from queryserver.search.model import storage_path

@@ -12,7 +12,7 @@ from fastapi import Response
 from queryserver.api import responses
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import OperationRequest
-from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
+from queryserver.formats.arrow import NUMBERS_AS_TEXT, CellForm, Column
 from queryserver.identity.model import BigNumbers, User
 from queryserver.platform.settings.tree import Settings
 from queryserver.sql.positions import Position
