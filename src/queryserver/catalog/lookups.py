@@ -126,7 +126,7 @@ class Lookups:
     async def _table_exists_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         async with self._engine_options(user, connector) as (engine, options):
             if not isinstance(engine, protocol.LoadingEngine):
-                raise errors.NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
+                raise errors.NotSupported(f"The connector {connector.nice_name} cannot create tables from files.")
             async with engine.loader(user, options) as loader:
                 return orjson.dumps(await loader.exists(protocol.TableName(*arguments)))
 
@@ -205,7 +205,7 @@ class Lookups:
     ) -> AsyncGenerator[tuple[protocol.Engine, protocol.SessionOptions]]:
         await self._login(user, connector)
         if await self._holder(connector) != self.forwarding.owner:
-            raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
+            raise errors.EngineUnavailable("Another server has taken over this database. Retry the call.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
             # Lookups change nothing, so they need no write access to files.
@@ -237,5 +237,5 @@ class Lookups:
 
 def _as_catalog(engine: protocol.Engine, connector: Connector) -> protocol.CatalogEngine:
     if not isinstance(engine, protocol.CatalogEngine):
-        raise errors.NotSupported(f"The connector {connector.nice_name} tells no metadata.")
+        raise errors.NotSupported(f"The connector {connector.nice_name} provides no metadata.")
     return engine

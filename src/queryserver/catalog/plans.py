@@ -81,13 +81,13 @@ class Plans:
         if request.script is None or not request.script.strip():
             raise MissingParameter("statement is required and must not be blank.")
         if len(request.script) > self.max_bytes or len(request.script.encode()) > self.max_bytes:
-            raise PayloadTooLarge(f"statement: above the limit of {self.max_bytes} bytes.")
+            raise PayloadTooLarge(f"statement exceeds the limit of {self.max_bytes} bytes.")
         connector = self.connectors.resolve(user, request.connector)
         parameters = request.parameters
         named = None if parameters is None else parameters.are_named
         found = await self.chooser.first_to_explain(user.id, request.script, connector.dialect, named=named)
         if found is None:
-            raise InvalidParameter("statement: holds nothing but comments and terminators.")
+            raise InvalidParameter("statement must not consist only of comments and terminators.")
         statement, text, markers = found
         capabilities = self.connectors.engine(connector).capabilities
         if not capabilities.can_explain:
@@ -154,7 +154,7 @@ class Plans:
             return
         open_session = self.open_sessions.get(session_id)
         if open_session is None or open_session.user_id != user.id:
-            raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
+            raise SessionLost(f"Invalid session Id {session_id}: the session no longer exists.")
         async with self.open_sessions.turn(open_session, user) as session:
             yield session
 

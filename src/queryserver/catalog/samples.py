@@ -25,7 +25,7 @@ from queryserver.statements.model import RecordedStatement
 from queryserver.statements.submission import Submission, Submissions
 
 HELLO = "SELECT 'Hello World!'"
-NOT_SAMPLED = "Rows of views are not sampled on this connector."
+NOT_SAMPLED = "Views cannot be sampled with this connector."
 _ROWS = "sample"
 _STATEMENT = "sample-statement"
 _THREAD_ABOVE_BYTES = 1024 * 1024
@@ -166,7 +166,7 @@ def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -
         return TableSample(columns, rendered.json)
     if not rendered.rows:
         raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
-    message = f"The sample ends before row {rendered.rows}: with it, it would exceed {max_bytes} bytes."
+    message = f"The sample ends before row {rendered.rows}, because it is limited to {max_bytes} bytes."
     return TableSample(columns, rendered.json, message)
 
 
@@ -176,4 +176,4 @@ def _arguments(target: SampleTarget) -> list[Any]:
 
 def _require_column(target: SampleTarget) -> None:
     if target.column is None and target.kind is not SampleKind.DEFAULT:
-        raise InvalidParameter(f"operation: {target.kind.value} needs a column.")
+        raise InvalidParameter(f"operation: {target.kind.value} requires a column.")

@@ -103,7 +103,7 @@ class IndexSource:
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:
-            raise errors.SourceNotConfigured("The metadata index is switched off.")
+            raise errors.SourceNotConfigured("The metadata index is disabled.")
         connectors_by_key: dict[model.ScopeKey, Connector] = {}
         for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
@@ -136,7 +136,7 @@ def _search(search: model.Search, views: Sequence[View], truncated: bool, stop: 
         total=sum(one.total for one in view_matches),
         facets=facets,
         truncated=truncated,
-        message="Some data sources hold more than is indexed." if truncated else "",
+        message="Some data sources contain more objects than are indexed." if truncated else "",
     )
 
 

@@ -112,9 +112,9 @@ class IndexRefresh:
         """
         key = scope_key(self.connectors, user, connector)
         if key is None:
-            raise errors.NotSupported("This connector has no metadata, or does not run here.")
+            raise errors.NotSupported("This connector has no metadata or cannot run on this server.")
         if not await self.lookups.can_run_here(connector):
-            raise errors.EngineUnavailable("Another server holds the data of this connector.")
+            raise errors.EngineUnavailable("Another server is using this connector's database.")
         reader = _SERVICE if key.user_id is None else user
         clock = asyncio.get_running_loop().time
         give_up = clock() + 1.5 * self.limits.lease.total_seconds()
@@ -123,8 +123,8 @@ class IndexRefresh:
             if tables is not None:
                 return tables
             if clock() > give_up:
-                raise errors.Conflict("Another server reads this data source.")
-            progress(0, "Waiting for another server that reads this data source.")
+                raise errors.Conflict("Another server is reading this data source.")
+            progress(0, "Waiting for another server that is reading this data source.")
             await asyncio.sleep(_TRY_EVERY_S)
 
     async def _read(
@@ -165,9 +165,9 @@ class IndexRefresh:
                         self.metrics.index_objects.labels(kind).set(objects)
                     counted = clock()
             except errors.QueryServerError as error:
-                log.warning("metadata index not kept", code=error.code)
+                log.warning("metadata index maintenance failed", code=error.code)
             except Exception:  # last resort of a task: refreshes must continue
-                log.exception("metadata index not kept")
+                log.exception("metadata index maintenance failed")
             wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
 
@@ -216,7 +216,7 @@ class _Refresh:
             first = failures.exceptions[0]
             raise first from first.__cause__
         if self._unread:
-            log.info("databases not read", connector=self._connector.key, number=len(self._unread))
+            log.info("some databases could not be read", connector=self._connector.key, number=len(self._unread))
         await self._records.complete(
             self._scope_id,
             owner=self._owner,
@@ -325,7 +325,7 @@ class _Refresh:
             async with asyncio.timeout(self._timeout_s):
                 return await lookup
         except TimeoutError:
-            raise errors.EngineTimeout("The data source did not answer in time.") from None
+            raise errors.EngineTimeout("The data source did not respond in time.") from None
 
     async def _put(self, indexed: IndexedObject) -> None:
         self._waiting.append(indexed)

@@ -135,7 +135,7 @@ class MetadataSearch:
         except errors.QueryServerError as error:
             return error
         except TimeoutError:
-            return errors.CatalogUnavailable("The source did not answer in time.")
+            return errors.CatalogUnavailable("The source did not respond in time.")
         finally:
             self.metrics.searches.labels(name.value).observe(time.perf_counter() - started_at)
 
@@ -144,8 +144,8 @@ class MetadataSearch:
     ) -> tuple[_Answers, Sequence[model.Record]]:
         """Search the sources one by one, in the catalogue's order. Once it is unreachable, skip its sources."""
         if interface != _ATLAS:
-            configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Known")
-            raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{configured}")
+            configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Supported")
+            raise errors.catalog_not_supported(f"The catalogue {interface[:40]} is not supported.{configured}")
         if self.atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}
@@ -193,7 +193,7 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
         facets=frozenset(known[facet] for facet in parameters.facets if facet in known),
         dialects=parameters.dialects,
     )
-    return search, [f"There is no facet {facet[:100]}." for facet in sorted(set(parameters.facets) - known.keys())]
+    return search, [f"Facet {facet[:100]} does not exist." for facet in sorted(set(parameters.facets) - known.keys())]
 
 
 def _merge(answers: _Answers) -> Sequence[model.Record]:

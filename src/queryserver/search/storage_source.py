@@ -96,7 +96,7 @@ class StorageSource:
             total=len(walk.matches),
             facets=count_facets([match.record for match in walk.matches], search),
             truncated=walk.is_cut,
-            message=f"Not everything was looked at; the search began in {start}." if walk.is_cut else "",
+            message=f"The search started in {start} and did not cover everything below it." if walk.is_cut else "",
         )
 
     def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:

@@ -81,7 +81,7 @@ async def test_facets_count_all_matches(stocked: Caller) -> None:
     }
     assert list(body["facets"]["type"]) == ["FIELD", "TABLE", "VIEW"]
     assert (body["count"], body["totalMatched"]) == (1, 8)
-    assert body["warnings"] == ["There is no facet colour."]
+    assert body["warnings"] == ["Facet colour does not exist."]
 
 
 @pytest.mark.platform(92)
