@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fixtures.engines",
     "tests.fixtures.logs",
     "tests.fixtures.passwords",
+    "tests.fixtures.processes",
     "tests.fixtures.valkey",
 ]
 

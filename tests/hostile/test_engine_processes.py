@@ -18,6 +18,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
 from tests.e2e.installation import Installation, installed
+from tests.fixtures.processes import EngineProcessList
 from tests.timing import until
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
@@ -81,7 +82,9 @@ ATTACKS: dict[str, str | list[str]] = {
 
 
 @pytest.fixture
-async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
+async def engines(
+    tmp_path: Path, engine_processes: EngineProcessList
+) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
     """The attacked engine, and an engine for another file of the same server."""
     processes = duckdb_processes()
     pair = tuple(DuckdbEngine(path=f"{name}.duckdb", root=tmp_path, processes=processes) for name in ("one", "two"))
@@ -89,16 +92,6 @@ async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEn
     for engine in pair:
         await engine.close()
     assert not engine_processes()
-
-
-def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
-    """Return the engine processes that are children of this process."""
-    found = list[psutil.Process]()
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if program in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -177,7 +170,9 @@ async def test_idle_session_is_lost_with_its_process_without_delaying_its_user(
     assert engine._connections._processes.losses_for(engine._connections, engine._file)._records.keys() == {ANA.id}
 
 
-async def test_cancel_never_reaches_next_statement(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
+async def test_cancel_never_reaches_next_statement(
+    engines: tuple[DuckdbEngine, DuckdbEngine], engine_processes: EngineProcessList
+) -> None:
     engine, _ = engines
     async with engine.session(ANA, NO_OPTIONS) as session:
         for number in range(150):
@@ -190,7 +185,9 @@ async def test_cancel_never_reaches_next_statement(engines: tuple[DuckdbEngine, 
         assert len(engine_processes()) == 1  # no cancel has killed the process
 
 
-async def test_abandoned_result_leaves_nothing(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
+async def test_abandoned_result_leaves_nothing(
+    engines: tuple[DuckdbEngine, DuckdbEngine], engine_processes: EngineProcessList
+) -> None:
     engine, _ = engines
     for _ in range(20):
         async with engine.session(ANA, NO_OPTIONS) as session:
@@ -219,7 +216,9 @@ async def test_slow_reader_buffers_at_most_one_frame_in_server(engines: tuple[Du
             assert rows == 2000
 
 
-async def test_closed_engine_leaves_no_process_whatever_runs(tmp_path: Path) -> None:
+async def test_closed_engine_leaves_no_process_whatever_runs(
+    tmp_path: Path, engine_processes: EngineProcessList
+) -> None:
     engine = DuckdbEngine(path="one.duckdb", root=tmp_path)
     memory = DuckdbEngine()
     slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
@@ -240,7 +239,9 @@ async def test_closed_engine_leaves_no_process_whatever_runs(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelled: bool) -> None:
+async def test_engine_closed_while_a_session_opens_leaves_no_process(
+    is_cancelled: bool, engine_processes: EngineProcessList
+) -> None:
     engine = DuckdbEngine(processes=duckdb_processes())
     opening = asyncio.create_task(engine.session(ANA, NO_OPTIONS).__aenter__())
     await asyncio.sleep(0.05)
@@ -252,7 +253,9 @@ async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelle
     await until(lambda: not engine_processes())
 
 
-async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(tmp_path: Path) -> None:
+async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(
+    tmp_path: Path, engine_processes: EngineProcessList
+) -> None:
     processes = duckdb_processes()
     open_engine, waiting_engine = (
         DuckdbEngine(path="one.duckdb", root=tmp_path, memory_limit=limit, processes=processes)
@@ -268,7 +271,9 @@ async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(tmp_p
     await until(lambda: not engine_processes())
 
 
-async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:
+async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(
+    monkeypatch, engine_processes: EngineProcessList
+) -> None:
     monkeypatch.setattr("queryserver.engines.process.pool._MAX_TURN_WAIT_S", 1.0)
     processes = duckdb_processes()
     processes._max_users = 2
@@ -295,14 +300,14 @@ INTERPRETERS: dict[str, Any] = {
 
 
 @pytest.fixture
-async def api(tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Api]:
+async def api(tmp_path: Path, shared_database_dsn: str, engine_processes: EngineProcessList) -> AsyncIterator[Api]:
     (tmp_path / "databases").mkdir()
     (tmp_path / "databases" / "own.sqlite").touch()
     tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
     desktop = {"connector_policy": {"local_database_dir": str(tmp_path / "databases")}}
     async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=tables, desktop=desktop)) as api:
         yield api
-    assert not engine_processes("queryserver.engines")
+    assert not engine_processes()
 
 
 async def test_crashing_view_aborts_only_the_sample_of_another_user(api: Api) -> None:
@@ -396,20 +401,16 @@ def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def _end_one(number: int, api: Api) -> None:
+async def _end_one(number: int, api: Api, pids: Callable[[], list[int]]) -> None:
     """Kill or stop an engine process. The server kills a stopped process when its statement is canceled."""
     kind = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)[number % 5]
-    while not (victims := _at_work(api) if kind == signal.SIGSTOP else _all_pids()):  # noqa: ASYNC110 of the system
+    while not (victims := _at_work(api) if kind == signal.SIGSTOP else pids()):  # noqa: ASYNC110 of the system
         await asyncio.sleep(0.02)
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(random.choice(victims))
         process.send_signal(kind)
         while is_alive(process):  # noqa: ASYNC110 of the system
             await asyncio.sleep(0.05)
-
-
-def _all_pids() -> list[int]:
-    return [one.pid for one in engine_processes()]
 
 
 def _held(api: Api) -> list[EngineProcess]:
@@ -428,7 +429,9 @@ def _at_work(api: Api) -> list[int]:
 
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
-async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(
+    api: Api, monkeypatch: pytest.MonkeyPatch, engine_processes: EngineProcessList
+) -> None:
     # Users must not be blocked because of crashes in this test.
     monkeypatch.setattr("queryserver.engines.process.pool._FREE_LOSSES", 1e9)
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
@@ -447,7 +450,7 @@ async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, mo
     working = [asyncio.create_task(work()) for work in works]
     for number in range(_KILLS):
         await asyncio.sleep(random.random() * 0.5)
-        await _end_one(number, api)
+        await _end_one(number, api, lambda: [one.pid for one in engine_processes("engines.duckdb")])
         assert not any(work.done() for work in working)
     load.is_over = True
     await asyncio.gather(*working)
@@ -467,7 +470,7 @@ async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(api: Api, mo
     async with asyncio.timeout(60):
         while len(asyncio.all_tasks()) > tasks_before + 2 or _open_files() > files_before + 16:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-    assert len(engine_processes()) <= 1 + 3 + 1  # one for the file, three for users, and one kept ready
+    assert len(engine_processes("engines.duckdb")) <= 1 + 3 + 1  # one for the file, three for users, and one kept ready
     assert not [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import psutil
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
+from tests.fixtures.processes import EngineProcessList
 
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.process.engine_process import EngineProcess
@@ -24,43 +25,19 @@ SLOW = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
+async def engine(tmp_path: Path, engine_processes: EngineProcessList) -> AsyncGenerator[DuckdbEngine]:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     yield engine
     await engine.close()
 
 
-def all_processes() -> list[psutil.Process]:
-    """Return the DuckDB processes that the test process has started."""
-    found = list[psutil.Process]()
-    for child in psutil.Process().children():
-        try:
-            if "duckdb.database" in " ".join(child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            pass
-    return found
-
-
-@pytest.fixture(autouse=True)
-def earlier() -> set[int]:
-    """Return the PIDs of DuckDB processes that were started before the test, such as those of module-scoped servers."""
-    return {one.pid for one in all_processes()}
-
-
-@pytest.fixture
-def processes(earlier: set[int]) -> Callable[[], list[psutil.Process]]:
-    """Return a function that lists the DuckDB processes started during this test."""
-    return lambda: [one for one in all_processes() if one.pid not in earlier]
-
-
-async def test_killed_process_loses_sessions_but_keeps_committed_rows(engine, processes) -> None:
+async def test_killed_process_loses_sessions_but_keeps_committed_rows(engine, engine_processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
         await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
         async with operation(busy, SLOW) as handle:
             while (await busy.poll(handle)).state is not OperationState.RUNNING:  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.01)
-            (process,) = processes()
+            (process,) = engine_processes()
             os.kill(process.pid, signal.SIGKILL)
             status = await ended(busy, handle, within_s=30)
         assert status.error is not None
@@ -75,10 +52,10 @@ async def test_killed_process_loses_sessions_but_keeps_committed_rows(engine, pr
 @pytest.mark.parametrize("sql", [
     "VALUES (len(range(4000000000)))", "SELECT sum(len(range(400000000 + range::INT))) FROM range(10)",
       "SELECT length(repeat('x', 3000000000::BIGINT // (1 + range))) FROM range(1)"])  # fmt: skip
-async def test_statement_that_exceeds_process_memory_fails(engine, sql: str, processes) -> None:
+async def test_statement_that_exceeds_process_memory_fails(engine, sql: str, engine_processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "SELECT 1")
-        (process,) = processes()
+        (process,) = engine_processes()
         error = await failure(session, sql)
         assert isinstance(error, EngineError)
         assert error.code in {"engine_memory_exceeded", "engine_error"}
@@ -88,11 +65,11 @@ async def test_statement_that_exceeds_process_memory_fails(engine, sql: str, pro
         assert (await run(session, "SELECT 1")).cell == 1
 
 
-async def test_process_is_killed_when_statement_cannot_be_stopped(engine, monkeypatch, processes) -> None:
+async def test_process_is_killed_when_statement_cannot_be_stopped(engine, monkeypatch, engine_processes) -> None:
     monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 1.0)
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         await run_until_running(session, handle)
-        (process,) = processes()
+        (process,) = engine_processes()
         os.kill(process.pid, signal.SIGSTOP)
         await session.cancel(handle)
         assert (await ended(session, handle)).state is OperationState.CANCELED
@@ -104,10 +81,10 @@ async def run_until_running(session, handle) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_process_inherits_no_environment_or_files_from_server(engine, monkeypatch, processes) -> None:
+async def test_process_inherits_no_environment_or_files_from_server(engine, monkeypatch, engine_processes) -> None:
     monkeypatch.setenv("QUERYSERVER_SECRET_OF_A_TEST", "1")
     await engine.ping()
-    (process,) = processes()
+    (process,) = engine_processes()
     environment = process.environ()
     assert "QUERYSERVER_SECRET_OF_A_TEST" not in environment
     assert "PATH" not in environment
@@ -117,7 +94,7 @@ async def test_process_inherits_no_environment_or_files_from_server(engine, monk
     assert process.nice() >= 10
 
 
-async def test_each_user_of_in_memory_databases_has_separate_process(processes) -> None:
+async def test_each_user_of_in_memory_databases_has_separate_process(engine_processes) -> None:
     engine = DuckdbEngine()
     other = USER.__class__(**{**{name: getattr(USER, name) for name in USER.__dataclass_fields__}, "id": USER.id + 1})
     async with (
@@ -129,10 +106,10 @@ async def test_each_user_of_in_memory_databases_has_separate_process(processes) 
             assert (await run(session, "SELECT 1")).cell == 1
         assert len(engine._connections._processes._users) == 2
     await engine.close()
-    assert not processes()
+    assert not engine_processes()
 
 
-async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Path, processes) -> None:
+async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Path, engine_processes) -> None:
     shared = duckdb_processes()
     one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
     for engine in (one, two, one):
@@ -141,7 +118,7 @@ async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Pa
             assert threads == (1 if engine is one else 2)
     await one.close()
     await two.close()
-    assert not processes()
+    assert not engine_processes()
 
 
 def test_user_who_repeatedly_crashes_processes_waits_longer_each_time() -> None:
