@@ -18,7 +18,7 @@ from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialec
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson")
 PLAIN = {"Accept-Encoding": "identity"}

@@ -23,8 +23,13 @@ from tests.engines.certificates import Authority
 
 from queryserver.api.addresses import AddressSlots
 from queryserver.api.connections.admission import ConnectionLimits
-from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection, guard_connections
-from queryserver.api.connections.unread_responses import UnreadResponses
+from queryserver.api.connections.http_connection import (
+    MAX_HEAD_BYTES,
+    MAX_PIPELINED,
+    HttpConnection,
+    UnreadResponses,
+    guard_connections,
+)
 from queryserver.platform.metrics import ConnectionCounts, DisconnectReason
 from queryserver.platform.networks import LOOPBACK
 

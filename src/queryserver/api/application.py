@@ -31,11 +31,10 @@ from queryserver.api.middlewares import (
     answers_head,
 )
 from queryserver.api.routes import PlatformRoute
-from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
-from queryserver.api.v1.editor import events, results, statements, status
+from queryserver.api.v1 import admin, connector, get_config, iam, importer, metadata, taskserver, token
 from queryserver.api.v1.editor import metadata as editor_metadata
-from queryserver.api.v1.storage import changes, entries, operations, uploads, views
-from queryserver.api.v1.taskserver import schedules, tasks
+from queryserver.api.v1.editor import results, statements, status
+from queryserver.api.v1.storage import changes, entries, uploads
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.tree import Settings
 
@@ -44,26 +43,22 @@ _ROUTERS = (
     status.router,
     statements.router,
     results.router,
-    events.router,
     editor_metadata.router,
-    views.router,
     entries.router,
     changes.router,
     uploads.router,
-    operations.router,
     token.router,
     get_config.router,
-    context.router,
-    context.optimizer,
+    get_config.context_router,
+    get_config.optimizer,
     connector.router,
     importer.router,
     importer.detection_router,
     iam.router,
     metadata.router,
     admin.router,
-    tasks.router,
-    tasks.storage_router,
-    schedules.router,
+    taskserver.router,
+    taskserver.storage_router,
     statements.query_router,
     editor_metadata.analyze_router,
 )

@@ -3,11 +3,11 @@
 from fastapi import Request, Response
 
 from queryserver.administration.readiness import ReadinessCheck
+from queryserver.api.dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 from queryserver.api.monitoring import metrics_response
 from queryserver.api.responses import json_response
 from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.service_dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 
 router = PathGroup("health", prefix="")
 

@@ -20,7 +20,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.statements import engine_process_lost
 from queryserver.identity.model import User
-from queryserver.platform.caching import SingleFlight
+from queryserver.platform.caches import SingleFlight
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.statements.forwarding import WorkForwarder

@@ -142,7 +142,7 @@ def _update(
 def _read(file: Path) -> Any:
     """Read a schedule's fields from a file and validate them like those of an API call. Raises InvalidParameter."""
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
-    from queryserver.api.schemas.requests.schedules import ScheduleRequest  # noqa: PLC0415 slow to import
+    from queryserver.api.schemas.requests.platform import ScheduleRequest  # noqa: PLC0415 slow to import
 
     try:
         content: Any = parse_json(file.read_text(encoding="utf-8"))
@@ -155,7 +155,7 @@ def _read(file: Path) -> Any:
 
 def _exported(found: Any) -> dict[str, Any]:
     """Convert a schedule to the response format of GET taskserver/schedules."""
-    from queryserver.api.v1.taskserver.schedules import schedule_body  # noqa: PLC0415 slow to import
+    from queryserver.api.v1.taskserver import schedule_body  # noqa: PLC0415 slow to import
 
     return schedule_body(found).model_dump(by_alias=True)
 

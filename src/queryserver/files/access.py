@@ -24,7 +24,7 @@ from queryserver.files.model import (
 from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.logs import AuditTrail
 
 IMPERSONATE = "security.impersonate"

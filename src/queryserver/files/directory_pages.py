@@ -22,7 +22,7 @@ from queryserver.errors.files import StorageError, StorageUnavailable, too_many_
 from queryserver.files.access import Caller, Location
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
 from queryserver.files.protocol import Batch
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 _COUNT_TIMEOUT_S = 5.0
 # To reach a distant page, the store must list all entries before it, even if the client has disconnected.

@@ -19,7 +19,7 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import Scope, User
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 MAX_READ_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes per read call."""

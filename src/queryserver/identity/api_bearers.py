@@ -12,7 +12,7 @@ from queryserver import errors
 from queryserver.identity.api_tokens import digest_of, is_api_token
 from queryserver.identity.callers import CallerRepository, api_token_user, bearer_of
 from queryserver.identity.model import AuthRequest, User
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.networks import network_of
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.threads import background, every

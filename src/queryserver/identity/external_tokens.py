@@ -19,7 +19,7 @@ from queryserver.identity import model
 from queryserver.identity.callers import CallerRepository, bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.provisioning import Provisioning
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.desktop import JwtSettings
 

@@ -10,7 +10,7 @@ from queryserver import errors
 from queryserver.identity.callers import CallerKey, CallerRepository, KnownCaller, require_valid
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.settings.desktop import AuthSettings
 

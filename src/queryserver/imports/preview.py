@@ -30,7 +30,7 @@ from queryserver.formats.table_files import (
 )
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE_NEEDED, DetectedHeader
 from queryserver.imports.uploads import ImportFile
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads

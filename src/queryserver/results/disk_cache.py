@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from queryserver.errors.files import InsufficientStorage
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.threads import Tasks, every
 

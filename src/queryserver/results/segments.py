@@ -15,7 +15,7 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.protocol import CheckedWrites, Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.blocks import BlockIndex

@@ -13,7 +13,7 @@ from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import METADATA, User
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search import model
 from queryserver.search.feed import scope_key

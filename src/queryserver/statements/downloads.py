@@ -14,7 +14,7 @@ from queryserver.formats.arrow import Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.formats.download.stream import PackedStream, packed
 from queryserver.identity.model import DOWNLOAD, User
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 from queryserver.platform.logs import AUDIT
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.result_reader import ResultReader

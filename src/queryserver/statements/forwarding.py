@@ -17,7 +17,7 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import ApiTokenLimits, User
 from queryserver.identity.users import UserDirectory
-from queryserver.platform.caching import SingleFlight
+from queryserver.platform.caches import SingleFlight
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.threads import Tasks
 

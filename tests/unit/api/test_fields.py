@@ -14,7 +14,7 @@ from scripts.export_openapi import TARGET
 from tests.refusals import raises_code
 
 from queryserver.api.schemas.fields import FORM_PATTERN, Fields, Flag, Text, parse
-from queryserver.api.schemas.requests import editor, importer, metadata, platform, schedules, storage
+from queryserver.api.schemas.requests import editor, importer, metadata, platform, storage
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -99,7 +99,7 @@ class TestIntegers:
                 name,
                 TypeAdapter(field.annotation if not field.metadata else Annotated[field.annotation, *field.metadata]),
             )
-            for chapter in (editor, importer, metadata, platform, schedules, storage)
+            for chapter in (editor, importer, metadata, platform, storage)
             for model in vars(chapter).values()
             if isinstance(model, type) and issubclass(model, Fields)
             for name, field in model.model_fields.items()

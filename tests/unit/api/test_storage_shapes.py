@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from queryserver.api.v1.storage.shapes import (
+from queryserver.api.v1.storage.dependencies import (
     EntryShapes,
     breadcrumbs,
     epoch_seconds,

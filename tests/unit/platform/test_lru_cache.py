@@ -1,6 +1,6 @@
 """Caches that evict the least recently used values."""
 
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 
 def test_least_recently_used_value_is_evicted_first():

@@ -8,7 +8,7 @@ import pytest
 from tests.timing import settle
 
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, MetadataNotFound, database_not_found
-from queryserver.platform.caching import SingleFlight
+from queryserver.platform.caches import SingleFlight
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 

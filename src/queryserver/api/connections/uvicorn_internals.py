@@ -10,7 +10,7 @@ class. This module uses these undocumented names:
 - `send_400_response`: called for input that is not HTTP. Uvicorn responds in plain text, this service in JSON.
 - `timeout_keep_alive_task`, `timeout_keep_alive`, `timeout_keep_alive_handler`: the timer of idle connections. Uvicorn
   starts the timer at the end of a response, but not if the rest of the request arrives after the response.
-- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: connections are counted before TLS starts (`tls.py`), so
+- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: connections are counted before TLS (`admission.py`), so
   the listener must not start TLS.
 
 `tests/unit/api/connections/test_uvicorn_internals.py` fails if any of these names changes.

@@ -26,7 +26,8 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
-from queryserver.platform.text import MAX_DEPTH, parse_boolean, parse_json
+from queryserver.platform.text import MAX_DEPTH, is_array, parse_boolean, parse_json
+from queryserver.sql.parameters import MAX_ROWS
 
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
@@ -354,3 +355,62 @@ def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParame
         case kind:
             failure = InvalidJson if kind == INVALID_JSON else InvalidParameter
             return failure(f"{name} {problem['msg']}")
+
+
+def _parameters(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not value.strip():
+        return None
+    values = parse_json_text(value, info)
+    if isinstance(values, list | Mapping | None):
+        return cast("object", values)
+    raise must("be a JSON list or a JSON object.")
+
+
+ParametersField: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_parameters),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}, {"type": "null"}]}
+    ),
+    Field(
+        description="Values of the statement's parameter markers: a list for `?` (`??` is a literal `?`), an object for"
+        ' `:name`. A value is plain JSON, a list for an array, or `{"type": …, "value": …}` with one of the types'
+        " boolean, bigint, double, decimal, varchar, date, time, timestamp, timestamp_tz, binary (base64) and array."
+        " Without this field, the statement is not searched for markers."
+    ),
+]
+
+
+def _parameter_rows(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and not value.strip():
+        return None
+    rows = parse_json_text(value, info)
+    if rows is not None and not is_array(rows):
+        raise must("be a JSON list of rows.")
+    return rows
+
+
+ParameterRowsField: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_parameter_rows),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {
+                        "anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}]
+                    },
+                    "minItems": 1,
+                    "maxItems": MAX_ROWS,
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+    Field(
+        description="Rows of parameter values, each in the form of `parameters`. The statement, which must change data,"
+        " runs once for each row, in order. If the engine has transactions, all rows are in one: if a row fails, none"
+        f" is kept. At most {MAX_ROWS:,} rows."
+    ),
+]

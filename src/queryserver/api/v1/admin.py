@@ -4,18 +4,20 @@ from typing import Annotated
 
 from fastapi import Response
 
-from queryserver.api.dependencies import Admin, NoFields, fields
-from queryserver.api.responses import json_response, model_from, utc_text
-from queryserver.api.routes import PathGroup, contents, failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests import platform as requests
-from queryserver.api.service_dependencies import (
+from queryserver.api.dependencies import (
+    Admin,
     ConfigurationCheckDep,
+    NoFields,
     ServerLogsDep,
     SettingsDep,
     StatementAdministrationDep,
     StoredConnectorsDep,
+    fields,
 )
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import PathGroup, contents, failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests import platform as requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.statements.overview import OverviewEntry, OverviewFilter
 from queryserver.statements.status import parse_operation_id

@@ -5,12 +5,19 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Response
 
-from queryserver.api.dependencies import Admin, AnyUser, NoFields, QueryUser, fields
+from queryserver.api.dependencies import (
+    Admin,
+    AnyUser,
+    ConnectionTestsDep,
+    NoFields,
+    QueryUser,
+    StoredConnectorsDep,
+    fields,
+)
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
-from queryserver.api.service_dependencies import ConnectionTestsDep, StoredConnectorsDep
 from queryserver.connectors.instances import InstanceView, SubmittedConnector, TypeView
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category

@@ -6,12 +6,11 @@ from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.dependencies import Admin, AnyUser, NoFields, fields
+from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
 from queryserver.api.responses import json_response, model_from, utc_text_without_zone
 from queryserver.api.routes import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
-from queryserver.api.service_dependencies import ThreadsDep, UsersDep
 from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import Preferences
 from queryserver.identity.users import GroupName, UserDetails, UserSummary

@@ -8,24 +8,26 @@ from fastapi import Depends, Request, Response
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.dependencies import Caller, ModelFields, services_of
+from queryserver.api.dependencies import (
+    Caller,
+    ConnectorsDep,
+    DetectionDep,
+    ImportSourcesDep,
+    ImportUploadsDep,
+    MetricsDep,
+    ModelFields,
+    PreviewsDep,
+    StreamsDep,
+    TableCreationsDep,
+    ThreadsDep,
+    services_of,
+)
 from queryserver.api.errors import headers_of, http_status, respond
 from queryserver.api.errors import json_response as error_response
 from queryserver.api.responses import json_response, utc_text, while_connected
 from queryserver.api.routes import PathGroup, PlatformRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import importer as requests
-from queryserver.api.service_dependencies import (
-    ConnectorsDep,
-    DetectionDep,
-    ImportSourcesDep,
-    ImportUploadsDep,
-    MetricsDep,
-    PreviewsDep,
-    StreamsDep,
-    TableCreationsDep,
-    ThreadsDep,
-)
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import QueryServerError
 from queryserver.files.model import repaired_path

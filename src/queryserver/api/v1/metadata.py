@@ -6,12 +6,11 @@ from typing import Annotated
 
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import QueryUser, fields
+from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
 from queryserver.api.responses import json_response, utc_text_without_zone, while_connected
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
-from queryserver.api.service_dependencies import ConnectorsDep, MetadataSearchDep, ThreadsDep
 from queryserver.connectors.types import TYPES
 from queryserver.errors.base import InvalidParameter, known_names
 from queryserver.search.model import MAX_REACH, Record, SourceName

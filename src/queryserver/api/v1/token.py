@@ -6,13 +6,22 @@ from typing import Annotated, Any
 
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import ClientDep, caller, fields, unchecked_fields
+from queryserver.api.dependencies import (
+    ApiTokensDep,
+    ClientDep,
+    ConnectorsDep,
+    LoginsDep,
+    SettingsDep,
+    TokensDep,
+    caller,
+    fields,
+    unchecked_fields,
+)
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import is_storable_text
 from queryserver.api.schemas.requests import platform as requests
-from queryserver.api.service_dependencies import ApiTokensDep, ConnectorsDep, LoginsDep, SettingsDep, TokensDep
 from queryserver.errors.base import InsufficientScope, InvalidFields, InvalidParameter, NotAuthenticated, admin_required
 from queryserver.identity.api_tokens import ApiToken, NewApiToken
 from queryserver.identity.callers import bearer_token

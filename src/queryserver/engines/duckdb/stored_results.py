@@ -24,7 +24,7 @@ from queryserver.engines.process.calls import RemoteResult
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.arrow import Column, is_binary, is_text, is_text_union, member_types, text_union_value_type
 from queryserver.formats.download.columnar import cast_batch, common_schema
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 MAGIC = b"ARROW1"
 _FILE_HEADER = MAGIC + b"\0\0"

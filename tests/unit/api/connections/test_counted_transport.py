@@ -6,7 +6,7 @@ import pytest
 from tests.timing import settle
 
 from queryserver.api.connections.admission import ConnectionLimits
-from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
+from queryserver.api.connections.http_connection import CountedTransport, UnreadResponses
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

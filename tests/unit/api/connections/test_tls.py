@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from tests.engines.certificates import Authority
 from tests.timing import until
 
-from queryserver.api.connections.admission import Admissions, ConnectionLimits
-from queryserver.api.connections.tls import TlsConnection
+from queryserver.api.connections.admission import Admissions, ConnectionLimits, TlsConnection
 from queryserver.platform.metrics import ConnectionCounts
 
 MIB = 1024 * 1024

@@ -23,6 +23,8 @@ from queryserver.api.schemas.fields import (
     Number,
     OptionalText,
     PageSize,
+    ParameterRowsField,
+    ParametersField,
     ShortArray,
     Text,
     any_of,
@@ -32,7 +34,6 @@ from queryserver.api.schemas.fields import (
     requires,
     requires_text,
 )
-from queryserver.api.schemas.requests.parameters import ParameterRowsField, ParametersField
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
 from queryserver.platform.text import is_array, is_object

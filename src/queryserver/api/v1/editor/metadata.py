@@ -8,19 +8,21 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends, Response
 
-from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
+from queryserver.api.dependencies import (
+    AnalysesDep,
+    CatalogBrowserDep,
+    ConnectorsDep,
+    NoEditorFields,
+    QueryUser,
+    SamplesDep,
+    SettingsDep,
+    ThreadsDep,
+    editor_fields,
+)
 from queryserver.api.responses import json_response, model_from
 from queryserver.api.routes import editor_group, failures, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.api.service_dependencies import (
-    AnalysesDep,
-    CatalogBrowserDep,
-    ConnectorsDep,
-    SamplesDep,
-    SettingsDep,
-    ThreadsDep,
-)
 from queryserver.api.v1.editor.shapes import cell_form, column_meta, handle_body
 from queryserver.catalog.browser import CatalogBrowser, LookupSource, NameFilter, NamePage
 from queryserver.catalog.queries import DescribedColumn, TableList, nested_type

@@ -9,18 +9,19 @@ from typing import Annotated
 from fastapi import Request, Response
 
 from queryserver.api import responses
-from queryserver.api.dependencies import QueryUser, editor_fields
-from queryserver.api.routes import FILE, contents, editor_group, failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests import editor as requests
-from queryserver.api.service_dependencies import (
+from queryserver.api.dependencies import (
     DownloadsDep,
+    QueryUser,
     ResultReaderDep,
     SettingsDep,
     StatementReaderDep,
     StreamsDep,
     ThreadsDep,
+    editor_fields,
 )
+from queryserver.api.routes import FILE, contents, editor_group, failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.v1.editor.shapes import (
     cell_form,
     column_meta,

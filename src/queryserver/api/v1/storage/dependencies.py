@@ -1,21 +1,24 @@
-"""FastAPI dependencies of storage handlers: the acting user, the fields in query and body, and the path after `=`.
-
-Contract storage 2.
-"""
+"""FastAPI dependencies of storage handlers (the acting user, the fields in query and body, the path after `=`), and the
+format of store entries in responses: modes, sizes, times, links (Contract storage 2, 4)."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, Self, TypeVar, cast
+from urllib.parse import quote, urlsplit
+from zoneinfo import ZoneInfo
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.dependencies import FieldsReader, caller, services_of
+from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller, services_of
 from queryserver.api.errors import respond
 from queryserver.api.routes import PathGroup, RouteHandler
+from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.schemas.requests.storage import (
     NAME_FIELDS,
@@ -26,14 +29,31 @@ from queryserver.api.schemas.requests.storage import (
     RequestFields,
     parse_request,
 )
-from queryserver.api.service_dependencies import StorageAuditDep, StoresDep
 from queryserver.files.access import Caller
-from queryserver.files.model import StorageUser, decoded_path
+from queryserver.files.model import ROOTS, EntryKind, FileStatus, Scheme, StoragePath, StorageUser, decoded_path
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import Scope, User
 from queryserver.platform.metrics import OTHER
+from queryserver.platform.settings.tree import Settings
 
 PREFIX = "/api/v1/storage"
+
+_STICKY = 0o1000
+
+# Characters that are not percent-encoded in links, in addition to letters, digits and `_.-~`.
+_PLAIN = "@$&()*!+=;,'"
+_TYPES = {
+    EntryKind.DIRECTORY: (0o040000, "d"),
+    EntryKind.FILE: (0o100000, "-"),
+    EntryKind.LINK: (0o120000, "l"),
+    EntryKind.UNKNOWN: (0, "?"),
+}
+_UNITS = ("KB", "MB", "GB", "TB", "PB")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StorageRoute(APIRoute):
@@ -333,3 +353,113 @@ async def _is_bulk(request: Request) -> bool:
 
 IsBulk = Annotated[bool, Depends(_is_bulk)]
 """Whether the call is a bulk call, which uses the bulk response even for a single item (Contract storage 7.8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryShapes:
+    """Formats the entries of one store. `managed` are HDFS directories that another service manages."""
+
+    root: str
+    """Prefix of all paths in the store."""
+    zone: tzinfo
+    url_prefix: str
+    managed: Sequence[StoragePath]
+
+    @classmethod
+    def of(cls, settings: Settings, scheme: Scheme) -> Self:
+        """Create the formatter from the settings. Managed prefixes may be URLs that include the file system name."""
+        browser = settings.filebrowser
+        prefixes = browser.managed_prefixes if scheme is Scheme.HDFS else ()
+        managed = [StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/")) for prefix in prefixes]
+        return cls(ROOTS[scheme], ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
+
+    def url(self, path: str) -> str:
+        """Return the link to a normalized path. Even `/` and `:` are percent-encoded."""
+        return self.url_prefix + quote(path, safe=_PLAIN)
+
+    def is_managed(self, path: StoragePath) -> bool:
+        return any(map(path.is_inside, self.managed))
+
+    def entry(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
+        """Return the content of a `FileEntry` as a dict, because validating many entries would be slow."""
+        stats = self._stats(status, name)
+        path = f"{self.root}{status.path}"
+        return {
+            "path": path,
+            "name": stats["name"],
+            "stats": stats,
+            "mtime": time_text(epoch_seconds(status.modified_at), self.zone),
+            "humansize": human_size(0 if status.kind is EntryKind.DIRECTORY else status.size_bytes),
+            "type": status.kind.value,
+            "rwx": rwx(status),
+            "mode": f"{mode_of(status):o}",
+            "url": self.url(path),
+            "is_sentry_managed": bool(self.managed) and self.is_managed(StoragePath(Scheme.HDFS, status.path)),
+        }
+
+    def flat(self, status: FileStatus) -> dict[str, object]:
+        """Return the content of a `FlatFileEntry` as a dict."""
+        return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status)}
+
+    def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
+        return {
+            "path": f"{self.root}{status.path}",
+            "name": status.path.rpartition("/")[2] if name is None else name,
+            "size": 0 if status.kind is EntryKind.DIRECTORY else status.size_bytes,
+            "atime": epoch_seconds(status.accessed_at),
+            "mtime": epoch_seconds(status.modified_at),
+            "mode": mode_of(status),
+            "user": status.owner,
+            "group": status.group,
+            "aclBit": status.has_acl,
+            "blockSize": status.block_size,
+            "replication": status.replication,
+        }
+
+
+def mode_of(status: FileStatus) -> int:
+    """Return the permissions including the file type bits."""
+    return _TYPES[status.kind][0] | status.permissions
+
+
+def rwx(status: FileStatus) -> str:
+    """Return the mode as `drwxr-xr-x`, followed by `t` if the sticky bit is set and by `+` if there is an ACL."""
+    bits = status.permissions
+    letters = "".join([letter if bits & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3)])
+    return f"{_TYPES[status.kind][1]}{letters}{'t' if bits & _STICKY else ''}{'+' if status.has_acl else ''}"
+
+
+def human_size(size_bytes: int) -> str:
+    """Format a size in multiples of 1024, such as `12 bytes` or `5.9 MB`, with a no-break space."""
+    if size_bytes < 1024:
+        return f"{size_bytes}\u00a0{'byte' if size_bytes == 1 else 'bytes'}"
+    size = size_bytes / 1024
+    for unit in _UNITS[:-1]:
+        if size < 1024:
+            return f"{size:.1f}\u00a0{unit}"
+        size /= 1024
+    return f"{size:.1f}\u00a0{_UNITS[-1]}"
+
+
+def epoch_seconds(time: datetime | None) -> int | None:
+    """Return Unix time in seconds, rounded down."""
+    return None if time is None else (time - _EPOCH) // timedelta(seconds=1)
+
+
+def time_text(seconds: int | None, zone: tzinfo) -> str:
+    """Format a Unix time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times out of range."""
+    if not seconds:
+        return ""
+    try:
+        time = (_EPOCH + timedelta(seconds=seconds)).astimezone(zone)
+    except OverflowError:
+        return ""
+    date = f"{_MONTHS[time.month - 1]} {time.day:02}, {time.year:04}"
+    return f"{date} {time.hour % 12 or 12:02}:{time.minute:02} {'AM' if time.hour < 12 else 'PM'}"
+
+
+def breadcrumbs(path: StoragePath) -> list[wire.Breadcrumb]:
+    """Return the path and label of the root and of each component down to `path`."""
+    root, names = ROOTS[path.scheme], path.names
+    steps = [(root + "/".join(names[:number]), name) for number, name in enumerate(names, start=1)]
+    return [wire.Breadcrumb(url=url, label=label) for url, label in [(root, root), *steps]]

@@ -1,30 +1,358 @@
-"""Calls for stores and single entries: filesystems, stat, content_summary, download (Contract storage 5)."""
+"""Calls that read stores, directories and files: list, view, display, filesystems, stat, content_summary, download.
 
+Contract storage 5.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import format_datetime
+from functools import partial
 from typing import Annotated
 
+import orjson
 from fastapi import Depends, Request, Response
 
-from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream
+from queryserver.api.dependencies import (
+    ExcerptsDep,
+    FileDownloadsDep,
+    FileSystemsDep,
+    ListingsDep,
+    SettingsDep,
+    StoresDep,
+    ThreadsDep,
+)
+from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream, while_connected
 from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import storage as requests
-from queryserver.api.service_dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
-from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields, storage_group
-from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.errors.base import MissingParameter
-from queryserver.files.access import AvailableFileSystem, Caller, Location, Stores
+from queryserver.api.v1.storage.dependencies import (
+    EntryShapes,
+    FilesReader,
+    PathText,
+    QueryValuesDep,
+    breadcrumbs,
+    last_value,
+    storage_fields,
+    storage_group,
+)
+from queryserver.errors.base import MissingParameter, PermissionDenied
+from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
+from queryserver.files.access import AvailableFileSystem, Caller, FileSystems, Location, Stores
 from queryserver.files.changes import content_summary as summary_of
+from queryserver.files.directory_pages import DirectoryPage, Listings, PageRequest, SortKey
 from queryserver.files.downloads import FileDownloads, Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.model import FileStatus, StoragePath, repaired_path
+from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
+from queryserver.files.model import EntryKind, FileStatus, StoragePath, repaired_path
+from queryserver.formats.delimited.encodings import TextWindow, python_codec, text_window
+from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import Threads
 
 router = storage_group()
 
+# More entries are encoded in a thread, in slices of this size, so that the event loop can run in between.
+_ENTRIES_PER_SLICE = 200
+
 _ReadParameters = Annotated[requests.ReadParameters, storage_fields(requests.ReadParameters)]
 _PathParameters = Annotated[requests.PathParameters, storage_fields(requests.PathParameters)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Directories:
+    """Builds the responses for paged directory listings."""
+
+    listings: Listings
+    file_systems: FileSystems
+    settings: Settings
+    threads: Threads
+
+    async def flat(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> Response:
+        """Return the response of `list`. Raises page_not_found."""
+        page = await self._page(caller, location, request)
+        if page.is_past_the_end:
+            raise page_not_found(f"The directory has {page.pages} pages.")
+        body = {"status": 0, "path": str(location.path), "page": _page_numbers(page).model_dump()}
+        return await self._json_listing(caller, body, page.entries, self._shapes(location).flat)
+
+    async def view(
+        self,
+        caller: Caller,
+        location: Location,
+        status: FileStatus,
+        request: requests.ViewPathParameters,
+        descending: str | None,
+    ) -> Response:
+        """Return the response of `view`. `descending` is the parameter as sent, which the response repeats."""
+        python_codec(request.encoding)  # an invalid encoding is an error for a directory too
+        page = await self._page(caller, location, request)
+        shapes = self._shapes(location)
+        dots = [shapes.entry(status, name=".")]
+        if not location.path.is_root:
+            dots.insert(0, shapes.entry(await _parent(location), name=".."))
+        facts = await self._directory_view(caller, location, request, page)
+        body = facts.model_dump() | {"descending": descending}
+        return await self._json_listing(caller, body, page.entries, shapes.entry, dots)
+
+    def _shapes(self, location: Location) -> EntryShapes:
+        return EntryShapes.of(self.settings, location.path.scheme)
+
+    async def _page(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> DirectoryPage:
+        sort_key = SortKey(request.sortby)
+        page_request = PageRequest(request.pagenum, request.pagesize, request.filter, sort_key, request.descending)
+        return await self.listings.page(caller, location, page_request)
+
+    async def _directory_view(
+        self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
+    ) -> wire.DirectoryView:
+        """Return the response body with an empty list of files."""
+        shapes = self._shapes(location)
+        home = await self.file_systems.existing_home(caller, location)
+        cluster = await self.file_systems.cluster(caller, location.file_system)
+        facts = cluster.facts if cluster else None
+        return wire.DirectoryView(
+            status=0,
+            path=str(location.path),
+            current_dir_path=str(location.path),
+            current_request_path=shapes.url(str(location.path)),
+            breadcrumbs=breadcrumbs(location.path),
+            files=[],
+            page=_page_numbers(page),
+            pagesize=request.pagesize,
+            descending=None,
+            home_directory=None if home is None else str(home),
+            is_trash_enabled=await self.file_systems.has_trash(caller, location),
+            is_fs_superuser=cluster is not None and cluster.is_superuser,
+            groups=list(cluster.groups) if cluster else [],
+            users=list(cluster.users) if cluster else [],
+            superuser=facts.superuser if facts else None,
+            supergroup=facts.supergroup if facts else None,
+            is_sentry_managed=shapes.is_managed(location.path),
+            apps=["editor", "filebrowser", *(["importer"] if caller.user.may("importer") else [])],
+            show_download_button=self.settings.desktop.enable_download,
+            show_upload_button=self.settings.filebrowser.show_upload_button,
+            is_embeddable=request.is_embeddable,
+            cwd_set=True,
+            file_filter="any",
+            s3_listing_not_allowed="",
+        )
+
+    async def _json_listing(
+        self,
+        caller: Caller,
+        body: Mapping[str, object],
+        entries: Sequence[FileStatus],
+        shape: Callable[[FileStatus], dict[str, object]],
+        before: Sequence[dict[str, object]] = (),
+    ) -> Response:
+        """Return the response with the entries as `files`; encodes in a thread if there are many entries."""
+
+        def write() -> bytes:
+            slices = (
+                entries[start : start + _ENTRIES_PER_SLICE] for start in range(0, len(entries), _ENTRIES_PER_SLICE)
+            )
+            pieces = [orjson.dumps([*map(shape, some)])[1:-1] for some in slices]
+            pieces = [orjson.dumps(before)[1:-1], *pieces] if before else pieces
+            return orjson.dumps({**body, "files": orjson.Fragment(b"[" + b",".join(pieces) + b"]")})
+
+        if len(entries) <= _ENTRIES_PER_SLICE:
+            content = write()
+        else:
+            content = await self.threads.answers.run(caller.user.id, lambda _: write())
+        return Response(content, media_type="application/json")
+
+
+async def _directories(
+    listings: ListingsDep, file_systems: FileSystemsDep, settings: SettingsDep, threads: ThreadsDep
+) -> _Directories:
+    return _Directories(listings, file_systems, settings, threads)
+
+
+DirectoriesDep = Annotated[_Directories, Depends(_directories)]
+
+
+async def _parent(location: Location) -> FileStatus:
+    """Return the parent directory, with empty attributes if they cannot be read."""
+    parent = location.path.parent
+    try:
+        return await location.storage.stat(parent.path)
+    except (PermissionDenied, StorageError):
+        return FileStatus(parent.path, EntryKind.DIRECTORY, 0, None)
+
+
+def _page_numbers(page: DirectoryPage) -> wire.ListingPage:
+    request = page.request
+    return wire.ListingPage(
+        number=request.number,
+        page_number=request.number,
+        page_size=request.size,
+        num_pages=page.pages,
+        total_pages=page.pages,
+        total_count=page.total,
+        total_size=page.total,
+        previous_page_number=page.previous_number,
+        next_page_number=page.next_number,
+        start_index=request.start + 1 if page.entries else 0,
+        end_index=request.start + len(page.entries) if page.entries else 0,
+        total_is_exact=page.total_is_exact,
+    )
+
+
+@router.get("/list", response_model=wire.FileListing, responses=failures(403, 404, 413, 502))
+async def list_directory(
+    caller: FilesReader,
+    request: Annotated[requests.ListParameters, storage_fields(requests.ListParameters)],
+    stores: StoresDep,
+    directories: DirectoriesDep,
+) -> Response:
+    """List one page of a directory. Contract storage 5.2."""
+    location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
+    return await directories.flat(caller, location, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileViews:
+    """Builds the responses for windows of a file. Reading stops if the client disconnects."""
+
+    http: Request
+    excerpts: Excerpts
+    settings: Settings
+
+    async def excerpt(
+        self, caller: Caller, location: Location, status: FileStatus, window: tuple[int, int], codec: Codec | None
+    ) -> FileExcerpt:
+        """Read the bytes of a window. `window` is offset and length."""
+        reading = self.excerpts.read(caller.user.id, location, status, *window, codec)
+        return await while_connected(self.http, reading)
+
+    async def text(self, caller: Caller, file_excerpt: FileExcerpt, encoding: str, length: int) -> TextWindow:
+        return await self.excerpts.run_in_thread_if_large(
+            caller.user.id, partial(text_window, file_excerpt.excerpt, encoding), length
+        )
+
+    async def view(
+        self, caller: Caller, location: Location, status: FileStatus, request: requests.ViewPathParameters
+    ) -> Response:
+        """Return the response of `view`: text, or a hexadecimal dump of binary content."""
+        offset, length = request.window
+        encoding = python_codec(request.encoding)
+        codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
+        file_excerpt = await self.excerpt(caller, location, status, (offset, length), codec)
+        text = None
+        if request.mode != "binary":
+            text = await self.text(caller, file_excerpt, encoding, length)
+        if text is not None and (text.is_valid or request.mode == "text"):
+            return json_response(self._body(location, status, request, file_excerpt, text))
+        facts = self._body(location, status, request, file_excerpt, None)
+        return await self.excerpts.run_in_thread_if_large(
+            caller.user.id, partial(_with_dump, facts, file_excerpt), length
+        )
+
+    def _body(
+        self,
+        location: Location,
+        status: FileStatus,
+        request: requests.FileViewParameters,
+        file_excerpt: FileExcerpt,
+        text: TextWindow | None,
+    ) -> wire.FileView:
+        """Return the response body without the hexadecimal dump. `text` is None for binary content."""
+        shapes = EntryShapes.of(self.settings, location.path.scheme)
+        contents = text.text if text else ""
+        is_small = status.size_bytes < self.settings.filebrowser.max_file_editor_size
+        fields = shapes.entry(status) | {
+            "status": 0,
+            "success": True,
+            "contents": contents,
+            "filename": location.path.name,
+            "editable": text is not None and is_small,
+            "show_download_button": self.settings.desktop.enable_download,
+            "is_embeddable": request.is_embeddable,
+            "breadcrumbs": breadcrumbs(location.path),
+            "view": wire.FileWindow(
+                offset=file_excerpt.excerpt.offset,
+                length=file_excerpt.excerpt.length,
+                end=text.end if text else file_excerpt.excerpt.offset + len(file_excerpt.excerpt.requested),
+                dirname=str(location.path.parent),
+                mode="text" if text else "binary",
+                compression=file_excerpt.codec,
+                size=status.size_bytes,
+                max_chunk_size=str(requests.MAX_WINDOW_BYTES),
+                contents=contents,
+                masked_binary_data=text is not None and not text.is_valid,
+            ),
+        }
+        return wire.FileView.model_validate(fields)
+
+
+async def _file_views(http: Request, excerpts: ExcerptsDep, settings: SettingsDep) -> _FileViews:
+    return _FileViews(http, excerpts, settings)
+
+
+FileViewsDep = Annotated[_FileViews, Depends(_file_views)]
+
+
+@router.get(
+    "/view={path:raw}", response_model=wire.DirectoryView | wire.FileView, responses=failures(403, 413, 422, 501, 502)
+)
+async def view_path(
+    caller: FilesReader,
+    request: Annotated[requests.ViewPathParameters, storage_fields(requests.ViewPathParameters)],
+    path: PathText,
+    query: QueryValuesDep,
+    stores: StoresDep,
+    directories: DirectoriesDep,
+    files: FileViewsDep,
+) -> Response:
+    """Return one page of a directory, or a window of a file. Spec §4, Contract storage 5.2, 5.3."""
+    location = stores.location(caller, stores.path_or_root(path))
+    status = await location.storage.stat(location.path.path)
+    if status.is_directory:
+        return await directories.view(caller, location, status, request, last_value(query, "descending"))
+    return await files.view(caller, location, status, request)
+
+
+@router.get("/display", response_model=wire.FileDisplay, responses=failures(403, 404, 413, 422, 501, 502))
+async def display_file(
+    caller: FilesReader,
+    request: Annotated[requests.DisplayParameters, storage_fields(requests.DisplayParameters)],
+    stores: StoresDep,
+    files: FileViewsDep,
+) -> Response:
+    """Return a window of a file as text. Contract storage 5.3."""
+    offset, length = request.window
+    encoding = python_codec(request.encoding)
+    location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
+    status = await location.storage.stat(location.path.path)
+    if status.is_directory:
+        raise NotAFile(f"{location.path} is a directory.")
+    file_excerpt = await files.excerpt(caller, location, status, (offset, length), _codec(request.compression))
+    text = await files.text(caller, file_excerpt, encoding, length)
+    if not text.is_valid:
+        raise not_text(f"This part of the file is no text in {encoding}.")
+    return json_response(
+        wire.FileDisplay(
+            status=0,
+            path=str(location.path),
+            contents=text.text,
+            offset=offset,
+            length=length,
+            end=text.end,
+            mode="text",
+            compression=file_excerpt.codec,
+        )
+    )
+
+
+def _with_dump(facts: wire.FileView, file_excerpt: FileExcerpt) -> Response:
+    """Return the response with the dump. The dump bypasses the model, because a megabyte has 65,536 lines."""
+    body = facts.model_dump(by_alias=True)
+    body["view"]["xxd"] = orjson.Fragment(hexdump(file_excerpt.excerpt.requested, file_excerpt.excerpt.offset))
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _codec(name: str | None) -> Codec | None:
+    return None if name is None else Codec(name)
 
 
 @router.get("/filesystems", response_model=wire.FilesystemList, responses=failures(403))

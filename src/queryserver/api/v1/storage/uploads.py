@@ -7,11 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from queryserver.api.responses import json_response, utc_text
-from queryserver.api.routes import failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests import storage as requests
-from queryserver.api.service_dependencies import (
+from queryserver.api.dependencies import (
     FileUploadsDep,
     MetricsDep,
     PartUploadsDep,
@@ -20,8 +16,18 @@ from queryserver.api.service_dependencies import (
     StreamsDep,
     UploadRulesDep,
 )
-from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, storage_group, upload_body
-from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.api.responses import json_response, utc_text
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests import storage as requests
+from queryserver.api.v1.storage.dependencies import (
+    EntryShapes,
+    FilesWriter,
+    UploadBody,
+    storage_fields,
+    storage_group,
+    upload_body,
+)
 from queryserver.files.access import Caller, Stores
 from queryserver.files.part_uploads import (
     CompletionRequest,

@@ -22,7 +22,7 @@ import httpx
 from queryserver import errors
 from queryserver.files.stores.transfer_blocks import ReadSizes, call_with_retries
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, TRY_NEXT_NODE, RemoteFailure, transport_errors
-from queryserver.platform.caching import LruCache
+from queryserver.platform.caches import LruCache
 
 _KEEPALIVE_S = 5.0
 
