@@ -100,13 +100,13 @@ _BEYOND_SCHEMAS = (
     # An operation has only those statements of the script that were started.
     "statement_id: this operation has",
     # Schemas cannot express which characters an encoding can represent.
-    "contents cannot be written as",
+    "contents cannot be encoded as",
     # The statement determines which values are required; the connector determines which settings it accepts.
     "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
     # Schemas cannot express these grammars: date formats, escape sequences, printable text in all scripts, modes.
-    "date_format must", "must have 1 to 8 characters", "must be one character", "must hold whole characters",
-    "must not hold U+0000 or line ends", "must differ and not hold each other", "printable characters",
+    "date_format must", "must have 1 to 8 characters", "must be one character", "must not contain lone surrogates",
+    "must not contain U+0000 or line breaks", "must differ and must not contain each other", "printable characters",
     "field_facets must contain no blank names",
     "sources must contain no blank names", "columns", "null_words",
     # The level of the path determines which operations are available.

@@ -319,5 +319,5 @@ def test_parquet_file_with_many_long_columns_is_refused_before_reading() -> None
     written = io.BytesIO()
     long = pa.array(range(5_000))
     pq.write_table(pa.table({f"c{number}": long for number in range(4_200)}), written, use_dictionary=False)
-    with pytest.raises(DecompressionLimit, match="has 4200 columns; of files with as many values at most 4096"):
+    with pytest.raises(DecompressionLimit, match="has 4200 columns; with columns of this size, at most 4096"):
         next(iter(parquet_lines(io.BytesIO(written.getvalue()))))

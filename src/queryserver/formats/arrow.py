@@ -125,7 +125,7 @@ def _number(text: str, infinite: int, number: Callable[[int, Sequence[str | None
         return infinite if text[0] != "-" else -infinite
     found = _DATE_OR_TIMESTAMP.fullmatch(text)
     if found is None:
-        message = "a text is neither a date nor a timestamp"
+        message = "a text value is neither a date nor a timestamp"
         raise ValueError(message)
     year, month, day, before, hour, minute, second, fraction, zone, behind = found.groups()
     day_number = _day(1 - int(year) if before or behind else int(year), int(month), int(day))
@@ -237,7 +237,7 @@ def unpack_zstandard(packed: bytes, *, max_bytes: int) -> bytearray:
             while len(made) <= max_bytes and (size := stream.readinto(piece)):
                 made += memoryview(piece)[:size]
     except (pa.ArrowException, OSError) as error:
-        raise ValueError("The zstandard frames are broken.") from error
+        raise ValueError("The Zstandard frames are corrupt.") from error
     return made
 
 

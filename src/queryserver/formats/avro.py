@@ -48,23 +48,23 @@ class AvroFile:
         """Read the header. Raises DecompressionFailed or CodecNotAvailable."""
         self._file = file
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise DecompressionFailed("The file holds no avro data.")
+            raise DecompressionFailed("The file does not contain Avro data.")
         with _translate_errors():
             metadata = cast("Mapping[str, bytes]", schemaless_reader(file, _METADATA, None))
         self._sync = file.read(_SYNC_BYTES)
         if len(self._sync) < _SYNC_BYTES:
-            raise DecompressionFailed("The avro header breaks off.")
+            raise DecompressionFailed("The Avro header is truncated.")
         codec = metadata.get("avro.codec", b"null").decode(errors="replace")
         if codec not in _CODECS:
-            raise CodecNotAvailable(f"This server cannot read avro files that are packed with {codec[:20]}.")
+            raise CodecNotAvailable(f"Avro files compressed with {codec[:20]} are not supported.")
         self._unpack = _CODECS[codec]
         try:
             self.schema: Any = parse_json(metadata.get("avro.schema", b"").decode(errors="replace"))
             self._shown = parse_schema(_reader_schema(self.schema))
         except (SchemaParseException, InvalidJson, LookupError, TypeError, ValueError, AttributeError):
-            raise DecompressionFailed("The avro schema is broken.") from None
+            raise DecompressionFailed("The Avro schema is invalid.") from None
         except RecursionError:
-            raise DecompressionFailed("The avro schema is nested too deeply.") from None
+            raise DecompressionFailed("The Avro schema is nested too deeply.") from None
 
     def lines(self) -> Iterator[bytes]:
         """Yield each value as JSON, terminated by a line feed. Raises DecompressionFailed."""
@@ -74,7 +74,7 @@ class AvroFile:
             try:
                 block = io.BytesIO(self._unpack(packed))
             except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, cramjam.DecompressionError):
-                raise DecompressionFailed("The avro data are broken: a block cannot be unpacked.") from None
+                raise DecompressionFailed("The Avro data is corrupt: a block could not be decompressed.") from None
             for _ in range(count):
                 with _translate_errors():
                     value = schemaless_reader(block, self._shown, None, handle_unicode_errors="replace")
@@ -83,9 +83,9 @@ class AvroFile:
                     )
                 yield line
             if block.read(1):
-                raise DecompressionFailed("The avro data are broken: a block is longer than its records.")
+                raise DecompressionFailed("The Avro data is corrupt: a block is longer than its records.")
             if self._file.read(_SYNC_BYTES) != self._sync:
-                raise DecompressionFailed("The avro data are broken: a block lacks its mark.")
+                raise DecompressionFailed("The Avro data is corrupt: a block does not end with the sync marker.")
 
     def _next_count(self) -> int | None:
         """Return the number of values in the next block; None at the end of the file."""
@@ -100,7 +100,7 @@ class AvroFile:
         with _translate_errors():
             count = cast("int", schemaless_reader(io.BytesIO(head), "long", None))
         if count < 0:
-            raise DecompressionFailed("The avro data hold a negative length.")
+            raise DecompressionFailed("The Avro data contains a negative length.")
         return count
 
 
@@ -110,7 +110,7 @@ def _translate_errors() -> Generator[None]:
     try:
         yield
     except (EOFError, LookupError, OverflowError, TypeError, ValueError, struct.error):
-        raise DecompressionFailed("The avro data are broken, or end too early.") from None
+        raise DecompressionFailed("The Avro data is corrupt or truncated.") from None
     except RecursionError:
         raise DecompressionFailed("A record of the file is nested too deeply.") from None
 

@@ -26,7 +26,7 @@ from queryserver.formats.download.texts import duration_text, texts
 from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText
 
 _TOO_MANY_FIELDS = "the row has more fields than the file has columns"
-_NULL_NOT_ALLOWED = "the value is missing, and the column takes no NULL"
+_NULL_NOT_ALLOWED = "the value is missing, and the column does not allow NULL"
 Value: TypeAlias = bool | int | float | Decimal | date | datetime | time | timedelta | str
 
 _MAX_QUOTED_CHARACTERS = 60
@@ -475,7 +475,7 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
     try:
         fixed = value.quantize(Decimal(1).scaleb(-scale), context=context)
     except (Inexact, InvalidOperation):
-        digits = f"{precision} digits with {scale} of them behind the point"
+        digits = f"a decimal with precision {precision} and scale {scale}"
         raise InvalidCell(f"{_quoted_start(text)} does not fit {digits}") from None
     return fixed or Decimal(0)
 

@@ -180,7 +180,7 @@ def detect_declared_type(sample: bytes, *, is_whole: bool, encoding: str | None 
     """
     records = _record_file_type(sample)
     if records is not None:
-        raise format_mismatch(f"The file is of the type {records}.")
+        raise format_mismatch(f"The file type is {records}.")
     text = _decode_sample(sample, is_whole, encoding)
     return FileType.EXCEL if text is None else FileType.DELIMITED
 
@@ -483,7 +483,9 @@ def parse_delimiters(field: str, *, quote: str | None = None, record: str | None
     if quote_text == NO_QUOTE:
         quote_text = ""
     if record_text in field_text or (quote_text and quote_text in field_text + record_text):
-        raise InvalidParameter("field_separator, quote_char and record_separator must differ and not hold each other.")
+        raise InvalidParameter(
+            "field_separator, quote_char and record_separator must differ and must not contain each other."
+        )
     return Delimiters(field=field_text, quote=quote_text or None, record=record_text)
 
 
@@ -493,7 +495,7 @@ def parse_comment_prefix(value: str) -> str:
     if text == NO_QUOTE:
         return ""
     if "\0" in text or "\n" in text or "\r" in text:
-        raise InvalidParameter("comment must not hold U+0000 or line ends.")
+        raise InvalidParameter("comment must not contain U+0000 or line breaks.")
     return text
 
 
@@ -507,10 +509,10 @@ def parse_escape_character(value: str) -> str:
 
 def _checked_text(name: str, value: str) -> str:
     if "\0" in value:
-        raise InvalidParameter(f"{name} must not hold U+0000.")
+        raise InvalidParameter(f"{name} must not contain U+0000.")
     text = unescape(value)
     if not 1 <= len(text) <= _MAX_CHARACTERS:
         raise InvalidParameter(f"{name} must have 1 to {_MAX_CHARACTERS} characters.")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidParameter(f"{name} must hold whole characters.")
+        raise InvalidParameter(f"{name} must not contain lone surrogates.")
     return text

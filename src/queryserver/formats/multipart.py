@@ -87,7 +87,7 @@ class _PartCallbacks(ABC):
     def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._max_header_bytes:
-            raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_header_bytes} bytes.")
+            raise PayloadTooLarge(f"The headers of a multipart part are larger than {self._max_header_bytes} bytes.")
 
     @abstractmethod
     def _end_headers(self) -> None: ...
@@ -110,7 +110,7 @@ def parse_text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[
         for start in range(0, len(body), _WINDOW_BYTES):
             parser.write(body[start : start + _WINDOW_BYTES])
     except FormParserError:
-        raise InvalidParameter("The multipart body does not parse.") from None
+        raise InvalidParameter("The multipart body is malformed.") from None
     if not parts.is_complete:
         raise InvalidParameter("The multipart body ends before its last boundary.")
     return parts.found
@@ -123,7 +123,7 @@ def parse_boundary(content_type: str) -> bytes:
     except UnicodeEncodeError:
         boundary = b""
     if not boundary:
-        raise InvalidParameter("The content type multipart/form-data needs a boundary.")
+        raise InvalidParameter("The content type multipart/form-data requires a boundary.")
     return boundary
 
 
@@ -138,7 +138,7 @@ class _TextParts(_PartCallbacks):
 
     def _begin(self) -> None:
         if len(self.found) == self._max_parts:
-            raise InvalidParameter(f"A form has at most {self._max_parts} fields.")
+            raise InvalidParameter(f"A form can have at most {self._max_parts} fields.")
         super()._begin()
 
     def _end_headers(self) -> None:
@@ -146,7 +146,7 @@ class _TextParts(_PartCallbacks):
         if kind != b"form-data" or b"name" not in options:
             raise InvalidParameter("A part of the multipart body has no name.")
         if b"filename" in options:
-            raise InvalidParameter("Files cannot be sent with this call, only text fields.")
+            raise InvalidParameter("This request accepts only text fields, not files.")
         self._name = options[b"name"]
 
     def _end(self) -> None:
@@ -173,12 +173,12 @@ def parse_part_names(disposition: bytes) -> PartNames:
     if "filename*" in parameters:
         name = _decode_extended_value(parameters["filename*"])
     elif any(name.startswith("filename*") for name in parameters):
-        raise InvalidName("A file name in several pieces is not read.")
+        raise InvalidName("File names that are split into several parameters are not supported.")
     elif name and _ENCODED_WORDS.fullmatch(name):
         try:
             name = str(make_header(decode_header(name)))
         except (MessageError, LookupError, ValueError):  # the client may name any codec
-            raise InvalidName("The encoded file name does not parse.") from None
+            raise InvalidName("The encoded file name is malformed.") from None
     return PartNames(parameters["name"], name)
 
 
@@ -193,7 +193,7 @@ def _parameters(disposition: str) -> Mapping[str, str]:
         found[name] = _ESCAPED.sub(r"\1", value[1:-1]) if value.startswith('"') else value
         position = match.end()
     if position < len(disposition) or not found:
-        raise InvalidParameter("The Content-Disposition of a multipart part does not parse.")
+        raise InvalidParameter("The Content-Disposition header of a multipart part is malformed.")
     return found
 
 
@@ -202,11 +202,11 @@ def _decode_extended_value(value: str) -> str:
     charset, first, rest = value.partition("'")
     _, second, encoded = rest.partition("'")
     if not first or not second or charset.lower() not in _CHARSETS:
-        raise InvalidName("The extended file name does not parse.")
+        raise InvalidName("The extended file name is malformed.")
     try:
         return unquote_to_bytes(encoded).decode(charset)
     except UnicodeDecodeError:
-        raise InvalidName("The extended file name does not parse.") from None
+        raise InvalidName("The extended file name is malformed.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +293,9 @@ class MultipartStream:
         try:
             self._parser.write(piece)
         except FormParserError:
-            raise InvalidParameter("The multipart body does not parse.") from None
+            raise InvalidParameter("The multipart body is malformed.") from None
         if self.bytes_read - self._parts.content_bytes > self._limits.frame_bytes:
-            raise PayloadTooLarge("The multipart body is too large, apart from its file and fields.")
+            raise PayloadTooLarge("The multipart body contains too many bytes outside its file and fields.")
         return True
 
     async def _next(self) -> bytes | None:
@@ -306,7 +306,7 @@ class MultipartStream:
             async with asyncio.timeout(self._limits.slow_s - self._waited_s):
                 piece = await anext(self._body, None)
         except TimeoutError:
-            raise BodyTooSlow("The body arrives too slowly.") from None
+            raise BodyTooSlow("The request body arrives too slowly.") from None
         self._waited_s += clock() - started
         self._recent_bytes += len(piece or b"")
         if self._recent_bytes >= self._limits.slow_bytes:
@@ -345,7 +345,7 @@ class _StreamedParts(_PartCallbacks):
     def _begin(self) -> None:
         self._part_count += 1
         if self._part_count > self._limits.parts:
-            raise too_many_parts(f"A multipart body has at most {self._limits.parts} parts.")
+            raise too_many_parts(f"A multipart body can have at most {self._limits.parts} parts.")
         super()._begin()
 
     def _end_headers(self) -> None:
@@ -355,9 +355,9 @@ class _StreamedParts(_PartCallbacks):
                 raise InvalidParameter(f"{self._names.field} must come before the file.")
             return
         if self.file_name is not None:
-            raise InvalidParameter("The multipart body holds more than one file.")
+            raise InvalidParameter("The multipart body contains more than one file.")
         if self._file_fields and self._names.field not in self._file_fields:
-            raise InvalidParameter(f"The file must be called {', '.join(self._file_fields)}.")
+            raise InvalidParameter(f"The form field of the file must be named {', '.join(self._file_fields)}.")
         self.file_name = self._names.file_name
         self.file_field = self._names.field
 
@@ -370,7 +370,7 @@ class _StreamedParts(_PartCallbacks):
             return
         super()._data(window, start, end)
         if len(self._value) > self._limits.value_bytes:
-            raise PayloadTooLarge(f"A field of the multipart body is above {self._limits.value_bytes} bytes.")
+            raise PayloadTooLarge(f"A field of the multipart body is larger than {self._limits.value_bytes} bytes.")
 
     def _end(self) -> None:
         if self._names.file_name is None:

@@ -44,12 +44,12 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
         metadata = _metadata(file)
         yield from _encode(file, metadata)
     except pa.ArrowMemoryError:
-        raise DecompressionLimit("The file needs more memory to be shown than there is.") from None
+        raise DecompressionLimit("Displaying the file exceeds the memory limit.") from None
     except pa.ArrowException as error:
         first_line = str(error).partition("\n")[0][:200]
-        raise DecompressionFailed(f"The parquet data cannot be read: {first_line}") from None
+        raise DecompressionFailed(f"The Parquet data cannot be read: {first_line}") from None
     except (OSError, OverflowError, ValueError):
-        raise DecompressionFailed("The parquet data are broken.") from None
+        raise DecompressionFailed("The Parquet data is corrupt.") from None
 
 
 def open_parquet(file: IOBase) -> pq.ParquetFile:
@@ -157,8 +157,8 @@ def _with_wide_reads(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int)
         return _WindowedFile(file, _BATCH_BYTES)
     if columns * buffer_bytes > 2 * _BUFFERS_BYTES:
         raise DecompressionLimit(
-            f"The parquet file has {columns} columns; of files with as many values at most"
-            f" {2 * _BUFFERS_BYTES // buffer_bytes} columns can be shown."
+            f"The Parquet file has {columns} columns; with columns of this size, at most"
+            f" {2 * _BUFFERS_BYTES // buffer_bytes} columns can be displayed."
         )
     return file
 

@@ -174,7 +174,7 @@ class StreamsUnpacker:
             try:
                 yield from self._unpack(self._stream, piece)
             except (zlib.error, OSError, ValueError):
-                raise DecompressionFailed(f"The {self._name} data are broken.") from None
+                raise DecompressionFailed(f"The {self._name} data is corrupt.") from None
             if not self._stream.eof:
                 return
             piece, self._stream = self._stream.unused_data, self._begin()
@@ -183,7 +183,7 @@ class StreamsUnpacker:
 
     def end(self) -> Iterator[bytes]:
         if self._begun or not self._ended_streams:
-            raise DecompressionFailed(f"The {self._name} data end too early.")
+            raise DecompressionFailed(f"The {self._name} data is truncated.")
         return iter(())
 
 
@@ -230,13 +230,13 @@ class SnappyUnpacker:
             case SnappyForm.RAW:
                 pass
             case None:
-                raise DecompressionFailed("The file holds no snappy data.")
+                raise DecompressionFailed("The file does not contain Snappy data.")
 
     def end(self) -> Iterator[bytes]:
         if self._form is SnappyForm.RAW:
             yield from _chunks(_raw_block(bytes(self._waiting), self._limit))
         elif self._waiting or self._left_of_block or self._form is None:
-            raise DecompressionFailed("The snappy data end too early.")
+            raise DecompressionFailed("The Snappy data is truncated.")
 
     def _frames(self) -> Iterator[bytes]:
         """Decompress chunks. A chunk consists of a kind, a length (three bytes, little-endian) and the content."""
@@ -252,9 +252,9 @@ class SnappyUnpacker:
                 try:
                     yield bytes(cramjam.snappy.decompress(chunk))
                 except cramjam.DecompressionError:
-                    raise DecompressionFailed("The snappy data are broken: a check sum is wrong.") from None
+                    raise DecompressionFailed("The Snappy data is corrupt: a checksum does not match.") from None
             elif kind < _FIRST_SKIPPABLE or (kind == _IDENTIFIER and content != FRAMED_START[4:]):
-                raise DecompressionFailed("The snappy data are broken.")
+                raise DecompressionFailed("The Snappy data is corrupt.")
 
     def _blocks(self) -> Iterator[bytes]:
         """Decompress Hadoop blocks. A block has any number of raw parts, each preceded by its length."""
@@ -265,13 +265,13 @@ class SnappyUnpacker:
                 del self._waiting[:4]
                 continue
             if number > self._size:
-                raise DecompressionFailed("The snappy data are broken.")
+                raise DecompressionFailed("The Snappy data is corrupt.")
             if len(self._waiting) < 4 + number:
                 return
             part = _raw_block(bytes(self._waiting[4 : 4 + number]), self._limit)
             del self._waiting[: 4 + number]
             if not 0 < len(part) <= self._left_of_block:
-                raise DecompressionFailed("The snappy data are broken.")
+                raise DecompressionFailed("The Snappy data is corrupt.")
             self._left_of_block -= len(part)
             yield from _chunks(part)
 
@@ -300,16 +300,16 @@ def _raw_block(block: bytes, limit_bytes: int) -> bytes:
     """Decompress one raw block. Raises DecompressionFailed; DecompressionLimit if its length exceeds `limit_bytes`."""
     preamble = raw_length(block)
     if preamble is None:
-        raise DecompressionFailed("The snappy data are broken.")
+        raise DecompressionFailed("The Snappy data is corrupt.")
     length = preamble[0]
     if length > limit_bytes:
-        raise DecompressionLimit(f"A block of the file unpacks to more than {limit_bytes} bytes.")
+        raise DecompressionLimit(f"A block of the file decompresses to more than {limit_bytes} bytes.")
     if length == 0:
         return b""
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError:
-        raise DecompressionFailed("The snappy data are broken.") from None
+        raise DecompressionFailed("The Snappy data is corrupt.") from None
 
 
 def _chunks(content: bytes) -> Iterator[bytes]:
@@ -368,7 +368,8 @@ class Window:
         self._passed += len(piece)
         if self._passed > self._limit and self._offset + self._length > self._limit:
             raise DecompressionLimit(
-                f"Showing this part of the file would unpack more than {self._limit} bytes. Ask for an earlier part."
+                f"Displaying this part of the file requires decompressing more than {self._limit} bytes."
+                " Request an earlier part."
             )
 
     def excerpt(self) -> ByteExcerpt:

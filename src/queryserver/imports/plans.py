@@ -167,7 +167,7 @@ def target_columns(
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(requests) <= MAX_COLUMNS:
-        raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
+        raise invalid_columns(f"columns: must contain 1 to {MAX_COLUMNS} columns.")
     names = engine_names([column.name for column in inferred], dialect)
     columns = tuple(_column(inferred, names, request, dialect, null_words) for request in requests)
     # As in previews, names that differ only in case count as equal.
@@ -192,7 +192,9 @@ def _column(
         raise invalid_columns("columns: a name is empty.")
     limit = name_limit(dialect)
     if "\0" in name or not limit.allows(name):
-        raise invalid_columns(f"columns: {_quoted(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
+        raise invalid_columns(
+            f"columns: {_quoted(name)} is not a valid name; names in {dialect} must have 1 to {limit}."
+        )
     source_column = inferred[source]
     column_type = source_column.type
     if request.type is not None:
@@ -212,7 +214,7 @@ def _column(
     if value_format_text is not None and not _is_format_of(value_format_text, column_type):
         if request.format is not None:
             raise invalid_columns(
-                f"columns: {_quoted(value_format_text)} is no format of values of the type {column_type.base.value}."
+                f"columns: {_quoted(value_format_text)} is not a format for the type {column_type.base.value}."
             )
         value_format_text = None
     return TargetColumn(source, name, column_type, request.nullable, value_format_text, words)
@@ -236,7 +238,7 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
     try:
         return parse_value_format(text)
     except UnknownFormat as error:
-        raise invalid_columns(f"columns: the format {_quoted(text)} is not known: {error}.") from None
+        raise invalid_columns(f"columns: the format {_quoted(text)} is not valid: {error}.") from None
 
 
 def _is_format_of(text: str, column_type: ColumnType) -> bool:
@@ -271,10 +273,10 @@ def _requested_type(inferred: ColumnType, request: ColumnRequest, name: str, dia
     if requested is None:
         valid = ", ".join(allowed_types(dialect))
         raise invalid_columns(
-            f"columns: {_quoted(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
+            f"columns: {_quoted(name)} is not a valid column type. Valid types in {dialect}: {valid}."
         )
     if requested.length is not None and not 1 <= requested.length <= _MAX_LENGTH:
-        raise invalid_columns(f"columns: {_quoted(name)} needs a length from 1 to {_MAX_LENGTH}.")
+        raise invalid_columns(f"columns: {_quoted(name)} requires a length from 1 to {_MAX_LENGTH}.")
     return _decimal(requested, request, name) if requested.base is BaseType.DECIMAL else requested
 
 
@@ -283,10 +285,11 @@ def _decimal(requested: ColumnType, request: ColumnRequest, name: str) -> Column
     if precision is None:
         precision, scale = request.precision, 0 if request.scale is None else request.scale
     elif request.precision not in {None, precision} or request.scale not in {None, scale}:
-        raise invalid_columns(f"columns: {_quoted(name)} has other digits than precision and scale say.")
+        raise invalid_columns(f"columns: {_quoted(name)} does not match the specified precision and scale.")
     if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
         raise invalid_columns(
-            f"columns: {_quoted(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
+            f"columns: {_quoted(name)} requires a precision from 1 to {_MAX_PRECISION} and a scale from 0"
+            " to the precision."
         )
     return ColumnType(BaseType.DECIMAL, precision, scale)
 
@@ -358,11 +361,11 @@ class TableCreations:
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
             raise errors.replacing_not_supported(
-                f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
+                f"Replacing tables is not supported in {connector.dialect}. Drop the existing table first."
             )
         limit = name_limit(connector.dialect)
         if not limit.allows(request.table):
-            raise errors.InvalidParameter(f"table must have 1 to {limit}, which is the most in {connector.dialect}.")
+            raise errors.InvalidParameter(f"table must have 1 to {limit} in {connector.dialect}.")
         request.reading.require_separator()
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
@@ -388,8 +391,8 @@ class TableCreations:
             self.credentials.require_token(user, connector)
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise errors.invalid_dialect(
-                f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
-                f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
+                f"{connector.nice_name} ({connector.dialect}) does not support creating tables from files."
+                f" Supported dialects: {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
             raise errors.import_target_denied("This connector is read-only.")
@@ -432,5 +435,5 @@ class TableCreations:
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)
         except (errors.EngineError, errors.NotSupported) as error:
-            log.info("existence of a table not known", connector=connector.key, code=error.code)
+            log.info("table existence check failed", connector=connector.key, code=error.code)
             return False

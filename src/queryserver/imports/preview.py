@@ -173,14 +173,14 @@ class Previews:
         if type_by_signature(head) is kind:
             return
         await self._require_text(user_id, head, is_whole=is_whole, is_given=False)
-        raise format_mismatch(f"The file is not of the type {kind}.")
+        raise format_mismatch(f"The file type is not {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
         """Return the first rows of the table in a worksheet, without the rows above the table."""
         head, is_whole = await _file_head(file)
         if type_by_signature(head) is not FileType.EXCEL:
             await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
-            raise format_mismatch("The file is text, not a workbook.")
+            raise format_mismatch("The file is a text file, not a workbook.")
         async with file.on_disk() as path:
             read = partial(self._workbooks.first_rows, path, options.sheet_name or "", limit=limit)
             sheet = await read(skip=options.skip_rows or 0)

@@ -153,7 +153,7 @@ class ImportJanitor:
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
-                log.warning("unfinished tables not searched: the database is out of reach")
+                log.warning("unfinished tables not searched: database unreachable")
             except Exception:  # last resort of a task: the next search may succeed
                 log.exception("search for unfinished tables failed")
 
@@ -168,7 +168,7 @@ class ImportJanitor:
                 options = await self.credentials.options(user, connector)
                 async with self.connectors.using(connector) as engine:
                     if not isinstance(engine, LoadingEngine):
-                        raise EngineUnavailable("The engine of this connector drops no tables.")
+                        raise EngineUnavailable("The engine of this connector does not support dropping tables.")
                     async with engine.loader(user, options) as loader:
                         await loader.drop(unfinished.table)
         except (EngineError, TimeoutError) as error:

@@ -187,19 +187,21 @@ class _Import:
         if counts.comments:
             unit, mark = "line" if counts.comments == 1 else "lines", self.plan.reading.skipped.comment
             lines.append(f"Left out {counts.comments} comment {unit}: {mark}")
-        lines.append(f"Read {counts.rows} rows of {self.plan.shown}, {counts.bad} of them bad.")
+        lines.append(f"Read {counts.rows} rows from {self.plan.shown}, {counts.bad} of them bad.")
         lines.extend(f"Bad row: {row}" for row in counts.explanations)
         if counts.bad > len(counts.explanations):
             lines.append(f"{counts.bad - len(counts.explanations)} more bad rows are not listed.")
         lines.extend(self._null_lines(counts))
         if counts.undecodable:
-            lines.append(f"{counts.undecodable} characters could not be decoded and became U+FFFD.")
+            lines.append(f"{counts.undecodable} characters could not be decoded and were replaced with U+FFFD.")
         max_bad_rows = self.plan.max_bad_rows
         if max_bad_rows == "few":
             max_bad_rows = default_bad_row_limit(counts.rows)
         if max_bad_rows is not None and counts.bad > max_bad_rows:
             first = "; ".join(str(row) for row in counts.explanations[:_MAX_EXPLAINED_IN_MESSAGE])
-            raise rejected_by_rule(f"{counts.bad} of {counts.rows} rows are bad, {max_bad_rows} may be: {first}.")
+            raise rejected_by_rule(
+                f"{counts.bad} of {counts.rows} rows are bad; at most {max_bad_rows} are allowed: {first}."
+            )
         return counts
 
     def _null_lines(self, counts: "ImportCounts") -> Iterator[str]:
@@ -210,7 +212,7 @@ class _Import:
             more = ", …" if len(column.null_words) > _MAX_EXPLAINED_WORDS else ""
             yield f'Read {cells} cell{"" if cells == 1 else "s"} of column "{column.name}" as NULL: {words}{more}.'
         if len(columns) > MAX_EXPLAINED_COLUMNS:
-            yield f"{len(columns) - MAX_EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
+            yield f"{len(columns) - MAX_EXPLAINED_COLUMNS} more columns with values read as NULL are not listed."
 
     async def _load(self, loader: protocol.TableLoader, counts: "ImportCounts", *, append: bool) -> ImportResult:
         load, target_name = self.plan.load(self.ledger.statement_id, append=append), self.plan.target_name
@@ -246,7 +248,7 @@ class _Import:
             async for batch in batches:
                 yield batch
         if not again.agrees_with(counts):
-            raise rejected_by_rule("The file has changed while it was read; nothing was created.")
+            raise rejected_by_rule("The file changed while it was being read; no table was created.")
 
     def _report_counting(self, amount: int) -> None:
         """Report the progress of the first pass as 0 to 40 %. A file with an unknown number of rows stays at 20 %."""
@@ -455,7 +457,7 @@ class ScratchRows:
             if self._file.tell() > self._max_bytes:
                 self._give_up()
         except OSError as error:
-            log.info("rows of an import not kept", reason=error.strerror)
+            log.info("converted rows of an import not stored", reason=error.strerror)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -580,7 +582,7 @@ class ImportSession:
         except QueryServerError:
             raise
         except Exception as error:  # last resort of a task
-            log.exception("import failed inside the service")
+            log.exception("import failed with an internal error")
             message = "Internal error."
             raise EngineError(message) from error
         return result

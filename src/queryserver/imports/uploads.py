@@ -394,7 +394,7 @@ class ImportUploads:
         max_usage = self._limits.max_usage
         mib = round(max_usage.size_bytes / 1024**2)
         return errors.upload_quota_exceeded(
-            f"{max_usage.files} files, or {mib} MiB, are as much as you may have until they expire."
+            f"You can store at most {max_usage.files} import files and {mib} MiB until the files expire."
         )
 
 
@@ -496,7 +496,7 @@ class ImportSources:
                 raise self._stores.with_available_stores(error, caller) from None
             status = await location.storage.stat(location.path.path)
         if status.kind is EntryKind.LINK:
-            raise errors.InvalidParameter(f"{location.path} is a link; links are not followed.")
+            raise errors.InvalidParameter(f"{location.path} is a symbolic link; symbolic links are not followed.")
         if not status.is_file:
             raise errors.InvalidParameter(f"{location.path} is not a file.")
         return StoredImportFile(location, status, self._uploads, self._max_copy_bytes)

@@ -364,7 +364,7 @@ class XlsxSerials:
                 for sheet in workbook.iterfind(".//{*}sheet")
             ]
         except KeyError as error:
-            raise FileCorrupt("The workbook names a sheet that it does not have.") from error
+            raise FileCorrupt("The workbook refers to a sheet that does not exist.") from error
         self.sheets = [part for kind, part in sheets if kind == "worksheet"]
         """The part names of the worksheets."""
         styles = next((part for kind, part in related.values() if kind == "styles" and part in package), None)
@@ -455,7 +455,7 @@ class XlsSerials:
         is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
         for position, kind, body in self._records(0):
             if kind == _FILEPASS:
-                raise file_encrypted("The workbook has a password.")
+                raise file_encrypted("The workbook is password-protected.")
             if kind == _CODEPAGE and len(body) == 2:
                 (page,) = struct.unpack("<H", body)
                 wanted = _UTF_16 if is_known else _CODE_PAGES.get(page, page)

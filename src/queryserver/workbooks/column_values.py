@@ -32,9 +32,9 @@ _BASE_TYPES = {
     pa.null(): BaseType.NULL,
 }
 _VALID_VALUES = {
-    BaseType.DATE: "a date of the years 1 to 9999",
-    BaseType.DATETIME: "a timestamp of the years 1 to 9999",
-    BaseType.TIME: "a time of a day",
+    BaseType.DATE: "a date in the years 1 to 9999",
+    BaseType.DATETIME: "a timestamp in the years 1 to 9999",
+    BaseType.TIME: "a time of day",
 }
 
 

@@ -67,9 +67,9 @@ class Package:
         """
         entries = self._zip.infolist()
         if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-            raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
+            raise FileTooComplex(f"The decompressed workbook is larger than {MAX_UNPACKED_BYTES // 1024**2} MiB.")
         if any(entry.file_size > max(RATIO_FREE_BYTES, entry.compress_size * MAX_RATIO) for entry in entries):
-            raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
+            raise FileTooComplex(f"The compression ratio of a part of the workbook is above {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
         """Yield the decompressed content of a part, ignoring the case of its name (ECMA-376 part 2, 6.2.2).
@@ -80,9 +80,9 @@ class Package:
         if entry is None:
             raise FileCorrupt("A part of the workbook is missing.")
         if entry.flag_bits & _IS_ENCRYPTED:
-            raise file_encrypted("The workbook has a password.")
+            raise file_encrypted("The workbook is password-protected.")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise FileCorrupt("A part of the workbook is packed in an unknown way.")
+            raise FileCorrupt("A part of the workbook uses an unknown compression method.")
         declared_bytes, unpacked_bytes = entry.file_size, 0
         entry = copy(entry)
         entry.file_size = (
@@ -92,10 +92,10 @@ class Package:
             while piece := part.read(PIECE_BYTES):
                 unpacked_bytes += len(piece)
                 if unpacked_bytes > declared_bytes:
-                    raise FileTooComplex("A part of the workbook is larger than the directory says.")
+                    raise FileTooComplex("A part of the workbook is larger than its declared size.")
                 yield piece
         if unpacked_bytes < declared_bytes:
-            raise FileCorrupt("A part of the workbook is smaller than the directory says.")
+            raise FileCorrupt("A part of the workbook is smaller than its declared size.")
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _checked_xml(pieces: Iterator[bytes]) -> Generator[bytes]:
             if not elements:
                 parser.Parse(piece)
                 if fed > _MAX_PROLOG_BYTES:
-                    raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
+                    raise FileTooComplex("A part of the workbook contains markup larger than 4 MiB.")
             yield piece
         if not elements:
             parser.Parse(b"", True)
@@ -172,12 +172,12 @@ class CompoundFile:
                 if number < _LAST_REGULAR:
                     self._next += self._numbers.unpack(self._sector(number))
             if len(self._next) > 2 * len(self.content) // self._sector_bytes + self._sector_bytes:
-                raise FileCorrupt("The workbook is damaged: its table is longer than the file.")
+                raise FileCorrupt("The workbook is damaged: its sector table is longer than the file.")
             if more >= _LAST_REGULAR:
                 break
             *table, more = self._numbers.unpack(self._sector(more))
         else:
-            raise FileCorrupt("The workbook is damaged: it goes round in circles.")
+            raise FileCorrupt("The workbook is damaged: a chain of sectors is circular.")
         self._entries = [
             sector[position : position + _ENTRY_BYTES]
             for sector in map(self._sector, self._chain(directory))
@@ -234,7 +234,7 @@ class CompoundFile:
                 raise FileCorrupt("The workbook is damaged.")
             yield self._sector_position(containers[number // per_sector]) + number % per_sector * _SMALL_SECTOR_BYTES
             number = following[number]
-        raise FileCorrupt("The workbook is damaged: it goes round in circles.")
+        raise FileCorrupt("The workbook is damaged: a chain of sectors is circular.")
 
     def _root_entries(self) -> dict[str, bytes]:
         """Return the directory entries directly below the root, by name in upper case."""
@@ -269,7 +269,7 @@ class CompoundFile:
             if number >= len(self._next):
                 raise FileCorrupt("The workbook is damaged.")
             number = self._next[number]
-        raise FileCorrupt("The workbook is damaged: it goes round in circles.")
+        raise FileCorrupt("The workbook is damaged: a chain of sectors is circular.")
 
     def _sector_position(self, number: int) -> int:
         return (number + 1) * self._sector_bytes

@@ -349,9 +349,9 @@ async def _decode_rows(body: bytes) -> frames.Rows:
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
     if code < 0:  # killed by a signal: the worker exceeded its CPU time limit or ran out of memory
-        log.info("worker of a workbook was killed", signal=-code)
-        return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
-    log.error("worker of a workbook ended without an answer", code=code)
+        log.info("workbook worker was killed", signal=-code)
+        return errors.FileTooComplex("Reading the file exceeds the memory or time limit.")
+    log.error("workbook worker exited without a response", code=code)
     return errors.DetectionFailed("The file could not be read.")
 
 
@@ -361,12 +361,12 @@ def _failure(body: bytes) -> QueryServerError:
         return _WITHOUT_MESSAGE[code]()
     if code in _WITH_MESSAGE:
         return _WITH_MESSAGE[code](message)
-    log.error("worker of a workbook failed", failure=message)
+    log.error("workbook worker failed", failure=message)
     return errors.DetectionFailed("The file could not be read.")
 
 
 def _unexpected_answer(expected: str) -> errors.DetectionFailed:
-    log.error("worker of a workbook answered with something else", expected=expected)
+    log.error("workbook worker sent an unexpected response", expected=expected)
     return errors.DetectionFailed("The file could not be read.")
 
 

@@ -214,10 +214,12 @@ class LinesFile:
         for line in self._lines:
             record = parse_record(line)
             if record is None:
-                unreadable.append((len(rows), None, "the line is no JSON object"))
+                unreadable.append((len(rows), None, "the line is not a JSON object"))
             elif unknown := record.keys() - known:
                 name = json.dumps(min(unknown))[:100]
-                unreadable.append((len(rows), None, f"the record has a field {name} that the first records have not"))
+                unreadable.append(
+                    (len(rows), None, f"the record has a field {name} that the first records do not have")
+                )
             rows.append(record if record is not None and record.keys() <= known else {})
             size += len(line)
             if len(rows) == _PORTION_ROWS or size >= _PORTION_CHARACTERS:
@@ -303,7 +305,7 @@ def avro_file(file: BinaryIO) -> LinesFile:
             raise errors.UnsupportedFormat
         columns = [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise errors.FileCorrupt("The avro schema is broken.") from None
+        raise errors.FileCorrupt("The Avro schema is invalid.") from None
 
     def lines() -> Iterator[bytes]:
         for line in records.lines():
@@ -412,7 +414,7 @@ def _preview_lines(file: BinaryIO) -> Analysis:
     if not read:
         raise errors.file_empty("File is empty.")
     if not found:
-        raise errors.format_mismatch("The lines of the file are no JSON objects.")
+        raise errors.format_mismatch("The lines of the file are not JSON objects.")
     is_whole = next(lines, None) is None
     names = list(dict.fromkeys(name for record in found for name in record))
     _check_columns(names)
@@ -441,14 +443,14 @@ def _reading_errors() -> Generator[None]:
     try:
         yield
     except (pa.ArrowMemoryError, errors.DecompressionLimit) as error:
-        raise errors.FileTooComplex("The file needs more memory to be read than there is.") from error
+        raise errors.FileTooComplex("Reading the file exceeds the memory limit.") from error
     except (errors.DecompressionFailed, errors.CodecNotAvailable) as error:
         raise errors.FileCorrupt(error.message) from error
     except errors.UnsupportedFormat:
         raise
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
         raise errors.FileCorrupt(
-            "The file cannot be read: it is broken, or of a kind that is not known here."
+            "The file could not be read: it is corrupt, or its format is not supported."
         ) from error
 
 
@@ -469,7 +471,7 @@ class _StoreFile(SeekableFile):
         left = max(self._size - self._position, 0)
         wanted = left if size < 0 else min(size, left)
         if wanted > MAX_READ_BYTES:
-            raise errors.DecompressionLimit(f"A part of the file has more than {MAX_READ_BYTES} bytes.")
+            raise errors.DecompressionLimit(f"A part of the file is larger than {MAX_READ_BYTES} bytes.")
         if not wanted:
             return b""
         self._output.write(json_frame(CHUNK_REQUEST, [self._position, wanted]))

@@ -72,7 +72,7 @@ def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
         return None
     names = CompoundFile(file).root_names()
     if "ENCRYPTEDPACKAGE" in names:
-        raise file_encrypted("The workbook has a password.")
+        raise file_encrypted("The workbook is password-protected.")
     if names.isdisjoint({"WORKBOOK", "BOOK"}):
         raise UnsupportedFormat
     return WorkbookKind.XLS
@@ -102,7 +102,7 @@ def _is_spreadsheet(package: Package) -> bool:
 
 def _refuse_encrypted(package: Package) -> None:
     if _ENCRYPTED_PACKAGE in package or _ENCRYPTION.search(_head(package, _MANIFEST)):
-        raise file_encrypted("The workbook has a password.")
+        raise file_encrypted("The workbook is password-protected.")
 
 
 def _head(package: Package, part: str) -> bytes:
@@ -375,7 +375,7 @@ def _calamine_errors() -> Generator[None]:
     try:
         yield
     except PasswordError as error:
-        raise errors.file_encrypted("The workbook has a password.") from error
+        raise errors.file_encrypted("The workbook is password-protected.") from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise errors.FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:

@@ -236,7 +236,7 @@ class TestBadRows:
                 ana, connector, table, file_path=path, columns=list(self.columns), max_bad_rows=allowed
             )
             assert code == "rejected"
-            assert message.startswith(f"2 of 5 rows are bad, {allowed} may be: ")
+            assert message.startswith(f"2 of 5 rows are bad; at most {allowed} are allowed: ")
             assert 'record 3, column "n": "oops" is not an integer' in log
             assert "record 5: the row has more fields" in log
         assert await tables_like(ana, connector, table) == []

@@ -162,7 +162,7 @@ async def test_non_object_lines_and_late_fields_are_bad_rows(eva: Caller):
     _, message, log = await failed(eva, "duckdb", "bad_lines", max_bad_rows="0", **fields)
     assert "3 of 10005 rows are bad" in message
     assert 'record 10002: the record has a field "late"' in log
-    assert "record 10003: the line is no JSON object" in log
+    assert "record 10003: the line is not a JSON object" in log
     assert 'record 10004, column "n": "x" is not an integer' in log
     done = await imported(eva, "duckdb", "bad_lines", max_bad_rows="3", **fields)
     assert (done["rows_loaded"], done["rows_bad"]) == (10_002, 3)
@@ -491,7 +491,7 @@ async def test_values_outside_their_type_are_bad_rows(eva: Caller):
     for number, (kind, make) in enumerate(COLUMNAR.values()):
         path = await uploaded(eva, make(table))
         for name, reason, loaded in (
-            ("t", "-00:00:00.005000 is not a time of a day", [1]),
+            ("t", "-00:00:00.005000 is not a time of day", [1]),
             ("price", "12345.67 has more than the 5 digits of its column", [2, 3]),
         ):
             fields = {"file_path": path, "file_type": kind, "columns": [{"source": "id"}, {"source": name}]}

@@ -132,7 +132,7 @@ def test_bad_rows_are_omitted_and_explained() -> None:
     assert [str(bad) for bad in portion.explanations] == [
         'record 2, column "id": "x" is not an integer',
         "record 4: the row has more fields than the file has columns",
-        'record 5, column "name": the value is missing, and the column takes no NULL',
+        'record 5, column "name": the value is missing, and the column does not allow NULL',
     ]
 
 

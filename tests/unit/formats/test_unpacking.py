@@ -218,7 +218,7 @@ class TestStreams:
     def test_frame_with_a_wrong_checksum_is_rejected(self):
         content = bytearray(framed(TEXT[:100]))
         content[-1] ^= 1
-        with pytest.raises(DecompressionFailed, match="check sum"):
+        with pytest.raises(DecompressionFailed, match="checksum"):
             list(pieces(Codec.SNAPPY, bytes(content)))
 
 

@@ -100,7 +100,7 @@ class TestReading:
     @pytest.mark.parametrize("rows", [0, 60])
     async def test_overlong_field_starting_in_the_sample_is_rejected(self, previews: Previews, mebibytes, quote, rows):
         content = b"n,text\n" + b"1,x\n" * rows + b"2," + quote + b"y" * (mebibytes * MIB) + quote + b"\n3,z\n"
-        with raises_code("record_too_long", match="A field has more than 1 MiB"):
+        with raises_code("record_too_long", match="A field is larger than 1 MiB"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
 
     async def test_preview_is_the_same_at_any_chunk_size(self, previews: Previews):

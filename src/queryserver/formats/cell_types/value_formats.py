@@ -115,7 +115,7 @@ _EXCLUSIVE_DIRECTIVES = ("Yy", "mbB", "HI")
 def parse_date_format(text: str) -> DateFormat:
     """Parse a date or timestamp format. Raises UnknownFormat."""
     if len(text) > MAX_FORMAT_CHARACTERS:
-        raise UnknownFormat(f"a format has at most {MAX_FORMAT_CHARACTERS} characters")
+        raise UnknownFormat(f"a format can have at most {MAX_FORMAT_CHARACTERS} characters")
     pattern, seen, place = "", list[str](), 0
     while place < len(text):
         if text[place] != "%":
@@ -125,7 +125,7 @@ def parse_date_format(text: str) -> DateFormat:
         directive = text[place + 1 : place + 2]
         if directive not in _DIRECTIVES:
             known = " ".join(f"%{one}" for one in _DIRECTIVES)
-            raise UnknownFormat(f'"%{directive}" is no directive; there are {known}')
+            raise UnknownFormat(f'"%{directive}" is not a directive; valid directives are {known}')
         neighbours = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
         one = _DIRECTIVES[directive]
         # Adjacent numeric directives require all their digits, because `1112024` would be ambiguous.
@@ -135,14 +135,14 @@ def parse_date_format(text: str) -> DateFormat:
         place += 2
     directives = set(seen)
     if len(directives) < len(seen) or any(len(directives & set(some)) > 1 for some in _EXCLUSIVE_DIRECTIVES):
-        raise UnknownFormat("a part of the date is there twice")
+        raise UnknownFormat("a part of the date or time occurs twice")
     if not (directives & set("Yy") and directives & set("mbB") and "d" in directives):
-        raise UnknownFormat("a format needs a year, a month and a day")
+        raise UnknownFormat("a format requires a year, a month and a day")
     if ("I" in directives) != ("p" in directives):
-        raise UnknownFormat("%I and %p go together")
+        raise UnknownFormat("%I and %p must be used together")
     needs = {"M": "HI", "S": "M", "f": "S"}
     if any(one in directives and not directives & set(before) for one, before in needs.items()):
-        raise UnknownFormat("a time begins with its hours, then minutes, seconds and their fraction")
+        raise UnknownFormat("minutes require hours, seconds require minutes, and fractions require seconds")
     return DateFormat(text, pattern, frozenset(directives))
 
 
@@ -152,7 +152,7 @@ def parse_value_format(text: str) -> DateFormat | NumberFormat:
         return NUMBER_FORMATS[text]
     if "%" not in text:
         shown = ", ".join(f'"{one}"' for one in NUMBER_FORMATS)
-        raise UnknownFormat(f"neither a format of dates such as %d/%m/%Y nor one of the numbers {shown}")
+        raise UnknownFormat(f"it is neither a date format such as %d/%m/%Y nor one of the number formats {shown}")
     return parse_date_format(text)
 
 

@@ -124,11 +124,11 @@ def table_too_wide() -> InvalidRequest:
 
 
 def field_too_long() -> InvalidRequest:
-    return record_too_long(f"A field has more than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
+    return record_too_long(f"A field is larger than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
 
 
 def whole_record_too_long() -> InvalidRequest:
-    return record_too_long(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
+    return record_too_long(f"A record is larger than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
 
 
 class _UnfinishedError(Exception):

@@ -52,7 +52,7 @@ def encoded(text: str, encoding: str) -> bytes:
     try:
         return text.encode(python_codec(encoding))
     except UnicodeEncodeError:
-        raise InvalidParameter(f"contents cannot be written as {encoding}.") from None
+        raise InvalidParameter(f"contents cannot be encoded as {encoding}.") from None
 
 
 UTF_8_WITH_MARK = "utf-8-sig"
@@ -166,7 +166,7 @@ class Decoder:
     def check(self) -> None:
         """Raise encoding_failed if more than a tenth of the decoded characters replace invalid bytes."""
         if self.undecodable > _MAX_UNDECODABLE * self.characters:
-            raise encoding_failed("The file is not in the given encoding.")
+            raise encoding_failed("The file is not valid in the specified encoding.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,8 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
             return _cast_nested(array, kind)
         except ValueError as error:
             raise InvalidParameter(
-                f"format: the column {column.name!r} holds a value that its type {column.native_type} has in no such"
-                f" file ({error}): cast it to text, or take csv or ndjson."
+                f"format: the column {column.name!r} contains a value of type {column.native_type} that this file"
+                f" format cannot represent ({error}); cast the column to text, or use csv or ndjson."
             ) from error
     if pa.types.is_union(array.type):
         return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)

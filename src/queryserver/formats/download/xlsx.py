@@ -326,10 +326,10 @@ class XlsxLimits:
 
     def __init__(self, columns: tuple[Column, ...], rows: int) -> None:
         if rows > XLSX_MAX_ROWS:
-            raise InvalidParameter(f"format: xlsx holds at most {XLSX_MAX_ROWS} rows; the result has {rows}.")
+            raise InvalidParameter(f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has {rows}.")
         if len(columns) > XLSX_MAX_COLUMNS:
             raise InvalidParameter(
-                f"format: xlsx holds at most {XLSX_MAX_COLUMNS} columns; the result has {len(columns)}."
+                f"format: xlsx allows at most {XLSX_MAX_COLUMNS} columns; the result has {len(columns)}."
             )
         self._columns = columns
         self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
@@ -376,8 +376,8 @@ class XlsxLimits:
     def _refuse(self, characters: int, column: Column) -> None:
         if characters > XLSX_MAX_CHARACTERS:
             raise InvalidParameter(
-                f"format: xlsx holds at most {XLSX_MAX_CHARACTERS} characters in a cell; "
-                f"one of column {column.name!r} has {characters}."
+                f"format: xlsx allows at most {XLSX_MAX_CHARACTERS} characters in a cell; "
+                f"a cell of the column {column.name!r} has {characters}."
             )
 
 
