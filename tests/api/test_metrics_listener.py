@@ -128,7 +128,7 @@ async def test_listener_failure_is_logged_and_the_listener_recovers(listener: Op
             await until(lambda: not failures)
             # The request waits in the port's accept queue.
             assert (await client.get("/metrics")).status_code == 200
-    said = [one for one in logs if one["event"] == "metrics are not served"]
+    said = [one for one in logs if one["event"] == "metrics listener failed"]
     assert [one["again_in_s"] for one in said] == [1, 2]
 
 
@@ -171,7 +171,7 @@ async def test_missing_certificate_is_a_configuration_error(tmp_path: Path):
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_unavailable_address_is_a_configuration_error(host: str):
-    problem = f"metrics_host: {host} is no address of this machine"
+    problem = f"metrics_host: {host} is not an address of this machine"
     with pytest.raises(ConfigurationError, match=problem), metrics_listener(desktop_with(free_port(), host=host)):
         raise AssertionError
 
@@ -190,7 +190,7 @@ async def test_port_in_use_stops_the_process_before_anything_is_opened(command: 
         ended = await program(command, "--metrics-port", str(port))
     said = ended.err + ended.out
     assert ended.code == 3, said
-    assert f"desktop.task_server.metrics_port: another process listens on {port} already." in said
+    assert f"desktop.task_server.metrics_port: {port} is already in use by another process." in said
     assert "--metrics-port" in said
     assert "Traceback" not in said
 

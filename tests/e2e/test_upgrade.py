@@ -64,7 +64,7 @@ async def test_rolling_upgrade_works_with_expanded_schema_but_not_contracted_one
         # The server may also be restarted, including the migration step before its start.
         migrated = await command("migrate")
         assert migrated.code == 0, migrated
-        assert "Schema version 9001. The schema is that of a newer program" in migrated.out, migrated
+        assert "Schema version 9001. The schema belongs to a newer release" in migrated.out, migrated
         assert (await command("migrate", "--check")).code == 0
         async with place.server(editor__lease_timeout_s="60") as restarted:
             await works(restarted)
@@ -74,5 +74,5 @@ async def test_rolling_upgrade_works_with_expanded_schema_but_not_contracted_one
                 assert (answer.status_code, answer.json()["checks"]["schema"]["ok"]) == (503, False)
         refused = await command("serve", "--port", "0")
         assert refused.code == 3
-        assert "Programs of schema version 9001 or newer run on it" in refused.err
+        assert "Releases with schema version 9001 or newer can use it" in refused.err
         assert (await command("migrate", "--check")).code == 1

@@ -95,8 +95,8 @@ _BEYOND_SCHEMAS = (
     "begin must not be above end", "begin and end must enclose",
     # A schedule's kind, and whether it is new, determines which fields are required; addresses and connectors must
     # exist.
-    "schedule", "notify", "connectors: there is no connector", "connectors: a token with the scope",
-    "sources: there is no source", "offset must be below",
+    "schedule", "notify", "connectors: unknown connector", "connectors: a token with the scope",
+    "sources: unknown source", "offset must be below",
     # An operation has only those statements of the script that were started.
     "statement_id: this operation has",
     # Schemas cannot express which characters an encoding can represent.
@@ -112,7 +112,7 @@ _BEYOND_SCHEMAS = (
     # The level of the path determines which operations are available.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
     # The body of an upload is a stream that contains other fields followed by one file.
-    "An upload is multipart/form-data", "A file is required",
+    "An upload must be multipart/form-data", "A file is required",
 )  # fmt: skip
 
 

@@ -348,7 +348,7 @@ async def test_config_check_reports_interpreters_that_lead_to_the_service(tmp_pa
     assert found["itself"].startswith("error")
     assert "the service's own database" in found["by_default"]
     assert found["as_service"].startswith("warning")
-    assert "a role of its own" in found["as_service"]
+    assert "Use a separate role" in found["as_service"]
     assert "server of the service's own database" in found["unsure"]
     assert "an address of the service itself" in found["listener"]
     assert "planted-secret" not in str(found)

@@ -62,7 +62,7 @@ def broker_connections(
             **options,
         )
     except ValueError:  # the original message would contain the URL with the password
-        raise ServiceUnavailable("The address of the broker is not one.") from None
+        raise ServiceUnavailable("The broker URL is invalid.") from None
 
 
 async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> None:
@@ -112,7 +112,7 @@ async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Red
     try:
         yield Redis(connection_pool=pool)
     except (RedisError, OSError) as error:
-        raise ServiceUnavailable("The broker does not answer, or refuses the login.") from error
+        raise ServiceUnavailable("The broker does not respond or rejects the login.") from error
     finally:
         await pool.aclose()
 
@@ -121,7 +121,7 @@ def eviction_problem(facts: BrokerFacts) -> str | None:
     """Explain why the broker may lose queued jobs. Return None if it does not."""
     if facts.eviction in ("", NO_EVICTION):
         return None
-    return f"has the eviction policy {facts.eviction}, so that it may drop what is queued: set {NO_EVICTION}."
+    return f"has the eviction policy {facts.eviction}, so it may drop queued jobs. Set {NO_EVICTION}."
 
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
@@ -129,7 +129,7 @@ async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
     try:
         problem = eviction_problem(await read_broker(settings))
     except ServiceUnavailable:
-        problem = "does not answer, or refuses the login."
+        problem = "does not respond or rejects the login."
     return [SettingsFinding.error(BROKER, problem)] if problem else []
 
 
@@ -139,23 +139,23 @@ async def examine_broker(settings: Settings) -> Sequence[Finding]:
     try:
         facts = await read_broker(settings)
     except ServiceUnavailable as error:
-        to_do = f"Start it, or correct {BROKER}. Until then statements are queued late, by a sweep, and none is lost."
+        to_do = f"Start it, or correct {BROKER}. Until then, statements start late, but none is lost."
         return [Finding.error(area, error.message, to_do)]
     queued = "an unknown number of" if facts.queued is None else facts.queued
-    saved = "written to disk" if facts.is_saved else "kept in memory only, which is enough"
+    saved = "written to disk" if facts.is_saved else "only in memory, which is sufficient"
     product = facts.product or "The broker"
     found = [
-        Finding.ok(area, f"{product} answers in {facts.ping_ms:.1f} ms, {queued} jobs are queued; they are {saved}.")
+        Finding.ok(area, f"{product} responds in {facts.ping_ms:.1f} ms, {queued} jobs are queued; they are {saved}.")
     ]
     if problem := eviction_problem(facts):
-        to_do = f"Set maxmemory-policy to {NO_EVICTION} in the configuration of the broker."
-        found.append(Finding.error(area, f"It {problem}", to_do))
+        to_do = f"Set maxmemory-policy to {NO_EVICTION} in the broker configuration."
+        found.append(Finding.error(area, f"The broker {problem}", to_do))
     if facts.last_save_failed:
-        found.append(Finding.warning(area, "Its last write to disk failed.", "Look at its disk and its log."))
+        found.append(Finding.warning(area, "The broker's last write to disk failed.", "Check its disk and its log."))
     if facts.max_bytes and facts.used_bytes > _NEARLY_FULL * facts.max_bytes:
-        used = f"It uses {facts.used_bytes / facts.max_bytes:.0%} of its memory."
-        found.append(Finding.warning(area, used, "Raise maxmemory: a full broker refuses new jobs."))
+        used = f"The broker uses {facts.used_bytes / facts.max_bytes:.0%} of its memory limit."
+        found.append(Finding.warning(area, used, "Increase maxmemory. A full broker rejects new jobs."))
     if facts.queued is not None and facts.queued > _MANY_QUEUED:
-        what = f"{facts.queued} jobs wait."
-        found.append(Finding.warning(area, what, "Start more workers, or raise desktop.task_server.concurrency."))
+        what = f"{facts.queued} jobs are waiting."
+        found.append(Finding.warning(area, what, "Start more workers, or increase desktop.task_server.concurrency."))
     return found

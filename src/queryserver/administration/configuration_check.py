@@ -133,7 +133,7 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
         async with asyncio.timeout(_CHECK_WITHIN_S):
             return await check
     except TimeoutError:
-        return [SettingsFinding.error(key, f"did not answer within {_CHECK_WITHIN_S:.0f} s.")]
+        return [SettingsFinding.error(key, f"did not respond within {_CHECK_WITHIN_S:.0f} s.")]
     except ConfigurationError as error:
         return map(SettingsFinding.of_problem, error.problems)
     except QueryServerError as error:
@@ -198,31 +198,33 @@ async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
 
 def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFinding]:
     if found["hosts"] > 1 and not is_remote(settings):
-        text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
+        text = f"is a directory, but {found['hosts']} hosts use the database: all of them must share it."
         yield SettingsFinding.warning(RESULTS, text)
     if found["hosts"] > 1:
         yield from _multi_host_findings(settings, found["hosts"])
     if found["history_entries"] > MANY_DOCUMENTS:
-        text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
+        text = f"retains more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
         yield SettingsFinding.warning("editor.history_retention_days", text)
     for name in settings.notebook.interpreters_shown_on_wheel:
         if name.isdecimal() and int(name) not in found["connectors"]:
             yield SettingsFinding.warning(
-                "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
+                "notebook.interpreters_shown_on_wheel", f"names {name}, but there is no stored connector with this id."
             )
 
 
 def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
     """Report settings that refer to one host although several hosts need them."""
     if settings.importer.is_enabled and settings.importer.upload_dir is None:
-        text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
+        text = f"is a directory on this host, but {hosts} hosts use the database: all of them must share it."
         yield SettingsFinding.warning("importer.upload_dir", text)
     if not settings.desktop.secret_key.get_secret_value():
-        text = f"was made by this host, and {hosts} hosts use the database: give all of them the same."
+        text = f"was generated on this host, but {hosts} hosts use the database: set the same key on all of them."
         yield SettingsFinding.warning("desktop.secret_key", text)
     files = [one.nice_name for one in configured_connectors(settings) if is_file(one)]
     if files:
-        text = f"holds the files of {', '.join(files)}, and {hosts} hosts use the database: all must share it."
+        text = (
+            f"contains the files of {', '.join(files)}, but {hosts} hosts use the database: all of them must share it."
+        )
         yield SettingsFinding.warning("desktop.connector_policy.local_database_dir", text)
 
 
@@ -261,11 +263,11 @@ async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
         async with client:
             pass
     except aiosmtplib.SMTPAuthenticationError:
-        return [SettingsFinding.error("desktop.smtp.user", "is refused by the mail server.")]
+        return [SettingsFinding.error("desktop.smtp.user", "is rejected by the mail server.")]
     except aiosmtplib.SMTPConnectError:
-        return [SettingsFinding.error(SMTP, "does not answer.")]
+        return [SettingsFinding.error(SMTP, "does not respond.")]
     except (aiosmtplib.SMTPException, OSError, ValueError):
-        return [SettingsFinding.error(SMTP, f"does not take the connection that desktop.smtp.tls = {smtp.tls} needs.")]
+        return [SettingsFinding.error(SMTP, f"does not accept connections with desktop.smtp.tls = {smtp.tls}.")]
     return []
 
 
@@ -275,7 +277,7 @@ async def check_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
     found = SettingsFinding.error if len(silent) == len(urls) else SettingsFinding.warning
-    return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
+    return [found(KEY_SERVERS, f"{urlsplit(url).hostname} returns no keys.") for url in silent]
 
 
 async def _gives_keys(settings: Settings, url: str) -> bool:
@@ -340,8 +342,8 @@ async def _host_findings(connector: Connector, builder: EngineBuilder) -> Sequen
         return [SettingsFinding.error(key, "cannot be used: it is the service's own database.")]
     if url.username and url.username == database_login(builder.service_dsn or ""):
         text = (
-            "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
-            " wrapper its statements could reach that database. Give it a role of its own."
+            "logs in to the database server of the service with the service's own role. Through dblink or a foreign"
+            " data wrapper, its statements could reach the service database. Use a separate role."
         )
         return [SettingsFinding.warning(key, text)]
     return []

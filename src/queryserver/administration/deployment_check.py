@@ -25,17 +25,17 @@ _CLOCKS_APART_S = 2.0
 
 _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "InvalidPasswordError": ("refuses the password", f"Correct the password in {URL}."),
-        "InvalidAuthorizationSpecificationError": ("refuses the login", f"Correct the login in {URL}, or pg_hba.conf."),
+        "InvalidPasswordError": ("rejects the password", f"Correct the password in {URL}."),
+        "InvalidAuthorizationSpecificationError": ("rejects the login", f"Correct the login in {URL} or pg_hba.conf."),
         "InvalidCatalogNameError": ("does not have this database", f"Create it, or correct {URL}."),
         "TooManyConnectionsError": (
-            "has no connection left",
-            "Raise max_connections, or lower desktop.database.pool_max.",
+            "accepts no more connections",
+            "Increase max_connections, or decrease desktop.database.pool_max.",
         ),
         "ConnectionRefusedError": ("refuses connections", f"Start it, or correct host and port in {URL}."),
-        "CannotConnectNowError": ("is starting or stopping", "Wait for it, and look at its log."),
-        "gaierror": ("has a host name that is not known", f"Correct the host in {URL}, or the DNS."),
-        "FileNotFoundError": ("has no socket at that path", f"Start it, or correct the host in {URL}."),
+        "CannotConnectNowError": ("is starting up or shutting down", "Wait until it is ready, and check its log."),
+        "gaierror": ("has an unknown host name", f"Correct the host in {URL}, or fix DNS."),
+        "FileNotFoundError": ("has no socket at the configured path", f"Start it, or correct the host in {URL}."),
     }
 )
 """Maps the class name of an error's cause to what PostgreSQL does and to the remedy."""
@@ -44,7 +44,7 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
 def unreachable_finding(error: DatabaseUnavailable) -> Finding:
     """Return the finding for a database that accepts no connections. Does not reveal the database's address."""
     known = _REASONS.get(type(error.__cause__).__name__)
-    what, to_do = known or ("does not answer", f"Look at PostgreSQL and at the network between; correct {URL}.")
+    what, to_do = known or ("does not respond", f"Check PostgreSQL, the network and {URL}.")
     return Finding.error(DATABASE, f"The service database {what}.", to_do)
 
 
@@ -77,13 +77,13 @@ async def _measure(database: Database) -> _ClockSample:
 async def examine_database(database: Database) -> Sequence[Finding]:
     """Report the version, latency and clock offset of the database."""
     measured = await _measure(database)
-    found = [Finding.ok(DATABASE, f"PostgreSQL {measured.version} answers in {measured.round_trip_ms:.1f} ms.")]
+    found = [Finding.ok(DATABASE, f"PostgreSQL {measured.version} responds in {measured.round_trip_ms:.1f} ms.")]
     if measured.is_replica:
-        to_do = f"Write the address of the primary server into {URL}, or all of them with target_session_attrs."
-        found.append(Finding.error(DATABASE, "It is a replica, which cannot be written to.", to_do))
+        to_do = f"Set {URL} to the address of the primary, or list all hosts and set target_session_attrs."
+        found.append(Finding.error(DATABASE, "The database is a read-only replica.", to_do))
     if measured.round_trip_ms > _SLOW_MS:
-        what = f"A round trip takes {measured.round_trip_ms:.0f} ms, and a call makes several."
-        found.append(Finding.warning(DATABASE, what, "Run the servers near the database; look at its load."))
+        what = f"A round trip takes {measured.round_trip_ms:.0f} ms, and each API call needs several."
+        found.append(Finding.warning(DATABASE, what, "Run the servers closer to the database, and check its load."))
     return [*found, clock_finding(measured.ahead_s, measured.unsure_s)]
 
 
@@ -92,11 +92,12 @@ def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
     if abs(ahead_s) - unsure_s > _CLOCKS_APART_S:
         side = "behind" if ahead_s > 0 else "ahead of"
         what = (
-            f"The clock of this machine is {abs(ahead_s):.1f} s {side} that of the database; tokens are read with it."
+            f"The clock of this machine is {abs(ahead_s):.1f} s {side} that of the database."
+            " Tokens may be accepted or rejected wrongly."
         )
-        to_do = "Synchronize both by NTP (chronyc tracking, timedatectl)."
+        to_do = "Synchronize both clocks with NTP (chronyc tracking, timedatectl)."
         return Finding.warning(CLOCK, what, to_do)
-    return Finding.ok(CLOCK, f"This machine and the database differ by {abs(ahead_s):.2f} s.")
+    return Finding.ok(CLOCK, f"The clocks of this machine and the database differ by {abs(ahead_s):.2f} s.")
 
 
 async def examine_schema(dsn: str) -> Sequence[Finding]:
@@ -104,12 +105,14 @@ async def examine_schema(dsn: str) -> Sequence[Finding]:
     present, own = await read_schema(dsn), newest_revision()
     if text := refusal(present):
         is_older = present.version is None or present.version < own
-        to_do = "Run `queryserver migrate`." if is_older else "Run the newest program here."
+        to_do = "Run `queryserver migrate`." if is_older else "Install the newest release here."
         return [Finding.error(SCHEMA, text, to_do)]
     if present.version != own:
-        what = f"Schema version {present.version} is that of a newer program; this one, of {own}, runs on it."
-        return [Finding.warning(SCHEMA, what, "Finish the upgrade: replace the programs of the older version.")]
-    return [Finding.ok(SCHEMA, f"Schema version {own}, that of this program.")]
+        what = (
+            f"Schema version {present.version} belongs to a newer release; this release ({own}) is compatible with it."
+        )
+        return [Finding.warning(SCHEMA, what, "Finish the upgrade: replace the servers of the older release.")]
+    return [Finding.ok(SCHEMA, f"The schema version is {own}, as this release expects.")]
 
 
 async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Sequence[Finding], Keyring | None]:
@@ -122,23 +125,25 @@ async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Se
     if keyring is None:
         return [_no_key(desktop, known)], None
     if known is None:
-        what = f"The database has not been used with a key yet; this one has the fingerprint {keyring.present.id}."
+        what = (
+            f"The database has not been used with a key yet. The current key has the fingerprint {keyring.present.id}."
+        )
         return [Finding.ok(KEYS, what)], keyring
     if text := key_mismatch(keyring, known):
-        to_do = "Give all servers the same key, by desktop.secret_key_file."
+        to_do = "Configure the same key on all servers, with desktop.secret_key_file."
         return [Finding.error(KEYS, f"desktop.secret_key {text}", to_do)], None
     if keyring.present.fingerprint != known:
-        what = f"The secrets of the database are still those of a former key (fingerprint {known[:8]})."
+        what = f"Secrets in the database are still encrypted with a former key (fingerprint {known[:8]})."
         to_do = "Run `queryserver rotate-keys` once all servers have the new key."
         return [Finding.warning(KEYS, what, to_do)], keyring
-    former = f" {len(keyring.former)} former keys are accepted too." if keyring.former else ""
-    return [Finding.ok(KEYS, f"The key is that of this database (fingerprint {known[:8]}).{former}")], keyring
+    former = f" {len(keyring.former)} former keys are also accepted." if keyring.former else ""
+    return [Finding.ok(KEYS, f"The key belongs to this database (fingerprint {known[:8]}).{former}")], keyring
 
 
 def _no_key(desktop: DesktopSettings, known: str | None) -> Finding:
     key_file = desktop.data_dir / KEY_FILE
     if known is None:
-        to_do = "Set desktop.secret_key where several servers are to run, so that all have the same."
-        return Finding.warning(KEYS, f"There is no key yet: the first server makes one in {key_file}.", to_do)
-    what = f"There is no key here, and this database was used with one (fingerprint {known[:8]})."
-    return Finding.error(KEYS, what, f"Set desktop.secret_key, or put the file {key_file} back.")
+        to_do = "If several servers run, set desktop.secret_key to the same value on each of them."
+        return Finding.warning(KEYS, f"There is no key yet. The first server creates one in {key_file}.", to_do)
+    what = f"This server has no key, but the database was used with one (fingerprint {known[:8]})."
+    return Finding.error(KEYS, what, f"Set desktop.secret_key, or restore the file {key_file}.")

@@ -80,16 +80,16 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
         async with asyncio.timeout(one.within_s):
             return list(await one.check())
     except TimeoutError:
-        what = f"The check did not end within {one.within_s:g} s."
-        return [Finding.error(one.area, what, "Look at the network and the load of what does not answer.")]
+        what = f"The check did not finish within {one.within_s:g} s."
+        return [Finding.error(one.area, what, "Check the network, and the load of the services in this area.")]
     except ConfigurationError as error:
         return [Finding.of_settings(one.area, SettingsFinding.of_problem(problem)) for problem in error.problems]
     except QueryServerError as error:
-        return [Finding.error(one.area, error.message, "Look at the service that is named, and at its log.")]
+        return [Finding.error(one.area, error.message, "Check the service in the message, and its log.")]
     except Exception as error:  # a defect in one check must not hide the other areas
-        log.exception("check of the doctor failed", area=one.area)
+        log.exception("doctor check failed", area=one.area)
         what = f"The check itself failed: {type(error).__name__}."
-        return [Finding.error(one.area, what, "This is a mistake of the program: report it with the log.")]
+        return [Finding.error(one.area, what, "This is a bug in queryserver. Report it, and attach the log.")]
 
 
 async def of_settings(

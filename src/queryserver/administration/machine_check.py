@@ -41,16 +41,18 @@ def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     try:
         room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
     except OSError as error:
-        what = f"{directory} ({name}) cannot be measured: {error.strerror or type(error).__name__}."
-        return Finding.error(area, what, "Look at the mount and its rights.")
-    text = f"{free / _GIB:.1f} GiB are free for {name} at {directory}"
+        what = f"{directory} ({name}) cannot be read: {error.strerror or type(error).__name__}."
+        return Finding.error(area, what, "Check the mount and its permissions.")
+    text = f"{free / _GIB:.1f} GiB are free for {name} in {directory}"
     floor_text = f"the floor of desktop.min_free_percent and desktop.min_free_bytes is {(free - room) / _GIB:.1f} GiB"
     if not floor.is_off and room <= 0:
-        to_do = "Free space: `queryserver cleanup`, `queryserver close_queries 0`, trashes. Or lower the floor."
-        return Finding.error(area, f"{text}; {floor_text}: uploads, imports and large results are refused.", to_do)
+        to_do = (
+            "Free up space: `queryserver cleanup`, `queryserver close_queries 0`, empty trashes. Or lower the floor."
+        )
+        return Finding.error(area, f"{text}; {floor_text}: uploads, imports and large results are rejected.", to_do)
     if not floor.is_off and room < free - room:
         return Finding.warning(
-            area, f"{text}; {floor_text}.", "Free space, or make the disk larger, before it is reached."
+            area, f"{text}; {floor_text}.", "Free up space, or enlarge the disk, before the floor is reached."
         )
     return Finding.ok(area, f"{text}.")
 
@@ -59,7 +61,7 @@ def file_limit_findings(settings: Settings) -> Iterator[SettingsFinding]:
     """Warn if the limit on open files is too low for `desktop.max_connections`."""
     permitted = permitted_connections(hard=True)
     if permitted < settings.desktop.max_connections:
-        text = f"is above the {permitted} connections that the hard limit of open files permits here."
+        text = f"exceeds the {permitted} connections that the hard limit on open files permits on this machine."
         yield SettingsFinding.warning(_CONNECTIONS, text)
 
 
@@ -67,8 +69,8 @@ async def examine_limits(settings: Settings) -> Sequence[Finding]:
     area = "limits"
     found = [Finding.of_settings(area, one) for one in file_limit_findings(settings)]
     permitted = permitted_connections(hard=True)
-    well = f"The limit of open files permits the {settings.desktop.max_connections} connections of {_CONNECTIONS}."
-    to_do = f"Raise the hard limit (ulimit -Hn, LimitNOFILE of systemd), or lower {_CONNECTIONS} to {permitted}."
+    well = f"The limit on open files permits {_CONNECTIONS} = {settings.desktop.max_connections}."
+    to_do = f"Increase the hard limit (ulimit -Hn, LimitNOFILE in systemd), or decrease {_CONNECTIONS} to {permitted}."
     return [Finding(area, one.state, one.what, to_do) for one in found] or [Finding.ok(area, well)]
 
 
@@ -80,11 +82,15 @@ async def examine_confinement() -> Sequence[Finding]:
 def _confinement(support: KernelSupport) -> Finding:
     area = "confinement"
     missing = [
-        *([] if support.landlock_abi else ["no Landlock: they open all files that the service may open"]),
-        *([] if support.seccomp else ["no seccomp: they may start programs, connect and signal other processes"]),
+        *([] if support.landlock_abi else ["without Landlock they can open any file that the service can open"]),
+        *(
+            []
+            if support.seccomp
+            else ["without seccomp they can start programs, open connections and signal other processes"]
+        ),
     ]
     if not missing:
-        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that work for users."
+        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that run user code."
         return Finding.ok(area, what)
-    what = f"The processes that work for users have limits of memory and time, but {', and '.join(missing)}."
-    return Finding.warning(area, what, "See docs/operations/security.md: kernels and containers that permit it.")
+    what = f"Processes that run user code have memory and time limits, but {', and '.join(missing)}."
+    return Finding.warning(area, what, "See docs/operations/security.md for supported kernels and container settings.")

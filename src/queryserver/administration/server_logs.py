@@ -46,4 +46,4 @@ class ServerLogs:
         try:
             return log_tail(self._file, max_bytes)
         except OSError:
-            raise NotFound("The log file is not there.") from None
+            raise NotFound("The log file does not exist.") from None

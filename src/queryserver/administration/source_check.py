@@ -28,12 +28,12 @@ ENGINES, STORES, RESULTS, MAIL, KEY_SERVERS = "engines", "file stores", "results
 _AT_ONCE = 16
 _STORE_WITHIN_S = 10.0
 _REASONS = {
-    "dns": "Correct the host name, or the DNS.",
-    "refused": "Start the data source, correct host and port, or allow the network (desktop.connector_policy).",
-    "timeout": "Look at the data source and at the firewalls between.",
+    "dns": "Correct the host name, or fix DNS.",
+    "refused": "Start the data source, correct its host and port, or allow its network (desktop.connector_policy).",
+    "timeout": "Check the data source, and the firewalls on the way to it.",
     "auth": "Correct the login of the connector.",
     "tls": "Correct the certificates, or the TLS options of the connector.",
-    "engine": "Look at the log of the data source.",
+    "engine": "Check the log of the data source.",
 }
 
 
@@ -43,7 +43,7 @@ async def examine_engines(settings: Settings, database: Database, keyring: Keyri
     _, stored = await read_stored(records, settings)
     connectors = [*configured_connectors(settings), *stored]
     if not connectors:
-        return [Finding.ok(ENGINES, "There is no connector.")]
+        return [Finding.ok(ENGINES, "No connectors are configured.")]
     tests = ConnectionTests(
         builder,
         EngineBuilder.build,
@@ -69,7 +69,7 @@ async def _examine_engine(connector: Connector, tests: ConnectionTests, user: Us
     if is_file(connector):
         return await asyncio.to_thread(_examine_file, name, connector, tests.builder)
     if settings.desktop.database.embedded and f"//{SAMPLE_ROLE}:" in str(connector.options.get("url", "")):
-        text = f"{name} is in the private PostgreSQL of the sample, which starts at its first use: not tried."
+        text = f"{name} was not tested: its private PostgreSQL server starts on first use."
         return Finding.ok(ENGINES, text)
     try:
         outcome = await tests.ping(user, connector)
@@ -85,20 +85,20 @@ def _examine_file(name: str, connector: Connector, builder: EngineBuilder) -> Fi
     path = str(connector.options["path"])
     file = (builder.databases_dir / path) if builder.databases_dir else None
     if file is not None and file.is_file():
-        return Finding.ok(ENGINES, f"{name}: the file is there; it is left to the servers.")
+        return Finding.ok(ENGINES, f"{name}: the file exists. It was not opened, because a server may be using it.")
     if connector.read_only or file is None or not file.parent.is_dir():
-        to_do = "Put the file back, or correct the path and desktop.connector_policy.local_database_dir."
-        return Finding.error(ENGINES, f"{name}: there is no file {path}.", to_do)
-    return Finding.ok(ENGINES, f"{name}: the file does not exist yet; the first statement makes it.")
+        to_do = "Restore the file, or correct the path or desktop.connector_policy.local_database_dir."
+        return Finding.error(ENGINES, f"{name}: the file {path} does not exist.", to_do)
+    return Finding.ok(ENGINES, f"{name}: the file does not exist yet; the first statement creates it.")
 
 
 def _engine_finding(name: str, outcome: ConnectionTestOutcome) -> Finding:
     if outcome.reason:
         to_do = _REASONS.get(outcome.reason, "Correct the options of the connector.")
-        return Finding.error(ENGINES, f"{name} does not work ({outcome.reason}): {outcome.warnings}.", to_do)
+        return Finding.error(ENGINES, f"{name} failed ({outcome.reason}): {outcome.warnings}.", to_do)
     version = f", version {outcome.server_version}" if outcome.server_version else ""
     hint = f" {outcome.warnings}." if outcome.warnings else ""
-    return Finding.ok(ENGINES, f"{name} answers in {outcome.duration_ms} ms{version}.{hint}")
+    return Finding.ok(ENGINES, f"{name} responds in {outcome.duration_ms} ms{version}.{hint}")
 
 
 async def examine_stores(settings: Settings, user: User) -> Sequence[Finding]:
@@ -107,7 +107,7 @@ async def examine_stores(settings: Settings, user: User) -> Sequence[Finding]:
     async with open_stores(settings) as stores:
         file_systems = stores.permitted(caller)
         if not file_systems:
-            return [Finding.ok(STORES, "There is no store of files.")]
+            return [Finding.ok(STORES, "No file stores are configured.")]
         return await asyncio.gather(*(_examine_store(one, caller) for one in file_systems))
 
 
@@ -121,15 +121,15 @@ async def _examine_store(file_system: FileSystem, caller: Caller) -> Finding:
             finally:
                 await listing.aclose()
     except TimeoutError:
-        what = f"{name} did not answer within {_STORE_WITHIN_S:g} s."
-        return Finding.error(STORES, what, "Look at the store and at the firewalls between.")
+        what = f"{name} did not respond within {_STORE_WITHIN_S:g} s."
+        return Finding.error(STORES, what, "Check the store, and the firewalls on the way to it.")
     except errors.PermissionDenied:
         # The store responds. Whether this user may list its root does not matter to the service.
-        return Finding.ok(STORES, f"{name} answers, and does not let {caller.acting.name} list its root.")
+        return Finding.ok(STORES, f"{name} responds, but {caller.acting.name} may not list its root.")
     except errors.QueryServerError as error:
-        to_do = "Look at the store, its login and its address in the settings."
-        return Finding.error(STORES, f"{name} does not work: {error.message}", to_do)
-    return Finding.ok(STORES, f"{name} answers in {1000 * (time.monotonic() - began):.0f} ms.")
+        to_do = "Check the store, and its address and login in the settings."
+        return Finding.error(STORES, f"{name} failed: {error.message}", to_do)
+    return Finding.ok(STORES, f"{name} responds in {1000 * (time.monotonic() - began):.0f} ms.")
 
 
 async def examine_results(settings: Settings) -> Iterable[Finding]:
@@ -141,8 +141,8 @@ async def examine_results(settings: Settings) -> Iterable[Finding]:
 
 async def examine_mail(settings: Settings) -> Iterable[Finding]:
     """Connect to the mail server and log in, without sending mail."""
-    return await of_settings(MAIL, check_smtp(settings), "The mail server takes the login, in {} ms.".format)
+    return await of_settings(MAIL, check_smtp(settings), "The mail server accepted the login in {} ms.".format)
 
 
 async def examine_key_servers(settings: Settings) -> Iterable[Finding]:
-    return await of_settings(KEY_SERVERS, check_key_servers(settings), "All give keys, in {} ms.".format)
+    return await of_settings(KEY_SERVERS, check_key_servers(settings), "All key servers returned keys in {} ms.".format)

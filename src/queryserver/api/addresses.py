@@ -62,9 +62,9 @@ def _last_untrusted_address(trusted: Sequence[Network], chain: Sequence[str]) ->
 def _warn_once() -> None:
     """Log a warning, once per process because any client can trigger it. Header values are not logged."""
     log.warning(
-        "the address of a client is unknown",
-        reason="the headers of a trusted proxy disagree, or name no address",
-        advice="let the proxy remove whichever of X-Forwarded-For and Forwarded it does not write itself",
+        "client address unknown",
+        reason="the headers of a trusted proxy disagree or contain no address",
+        advice="configure the proxy to remove X-Forwarded-For or Forwarded, whichever it does not set",
     )
 
 
@@ -105,7 +105,7 @@ class AddressSlots:
             return
         address = network_of(client)
         if self._running[address] >= self._per_address:
-            refusal = too_many_connections("Too many calls of your address are under way.")
+            refusal = too_many_connections("Too many calls from your address are in progress.")
             await respond(request, refusal)(scope, receive, send)
             return
         self._running[address] += 1

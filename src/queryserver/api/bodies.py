@@ -58,7 +58,7 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
     Raises the errors of `parse_form`.
     """
     if body.count(b"&") >= max_fields:
-        raise errors.InvalidParameter(f"A form has at most {max_fields} fields.")
+        raise errors.InvalidParameter(f"A form may have at most {max_fields} fields.")
     fields: list[tuple[str, str]] = []
     for field in body.split(b"&"):
         if field:
@@ -95,7 +95,7 @@ def _name(raw: bytes) -> str:
     try:
         return _text(raw)
     except ValueError as problem:
-        raise errors.InvalidParameter(f"The name of a parameter {problem}") from None
+        raise errors.InvalidParameter(f"A parameter name {problem}") from None
 
 
 def _value(name: str, raw: bytes) -> str:
@@ -112,7 +112,7 @@ def _text(raw: bytes) -> str:
     except UnicodeDecodeError:
         raise ValueError("is not valid UTF-8.") from None
     if "\0" in text:
-        raise ValueError("holds the character U+0000.")
+        raise ValueError("contains the character U+0000.")
     return text
 
 
@@ -164,9 +164,9 @@ class BodyShares:
         def hold(size: int) -> None:
             nonlocal held
             if self._held[sender] + size > most:
-                raise errors.TooManyRequests("Too many bytes of your request bodies are under way.")
+                raise errors.TooManyRequests("Your request bodies in progress are too large in total.")
             if self._sums[is_user] + size > in_all:
-                raise errors.ServiceUnavailable("Too many bytes of request bodies are under way.")
+                raise errors.ServiceUnavailable("The request bodies in progress are too large in total.")
             held += size
             self._sums[is_user] += size
             self._held[sender] += size
@@ -325,7 +325,7 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise errors.upload_aborted("The client left before the body ended.")
+            raise errors.upload_aborted("The client disconnected before the body was complete.")
         if body := message.get("body"):
             yield body
         if not message.get("more_body"):
@@ -394,9 +394,9 @@ async def raw_body(
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
         if await _in_time(_is_empty(request), within_s):
             return None
-        raise errors.UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
+        raise errors.UnsupportedMediaType(f"Content type {kind[:100]} is not supported.")
     if length.isdecimal() and int(length) > max_bytes:
-        raise errors.PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+        raise errors.PayloadTooLarge(f"The body exceeds the limit of {max_bytes} bytes.")
     content = await _in_time(_read(request, max_bytes, hold), within_s)
     return RawBody(kind, content_type, content) if content else None
 
@@ -464,7 +464,7 @@ async def _read(request: Request, max_bytes: int, hold: CountBytes) -> bytes:
     async for piece in request.stream():
         size += len(piece)
         if size > max_bytes:
-            raise errors.PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+            raise errors.PayloadTooLarge(f"The body exceeds the limit of {max_bytes} bytes.")
         hold(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

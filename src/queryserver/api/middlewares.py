@@ -183,7 +183,7 @@ _CORS_MAX_AGE_S = 86_400
 _MAX_WAITING = 500
 _MAX_WAIT_S = 30.0
 _RETRY_AFTER = timedelta(seconds=2)
-_TOO_MANY_CALLS = "Too many calls of yours are under way."
+_TOO_MANY_CALLS = "Too many of your calls are in progress."
 
 log = structlog.get_logger(__name__)
 
@@ -236,9 +236,9 @@ class InternalErrors:
         try:
             await self._app(scope, receive, response)
         except ClientDisconnect:
-            log.debug("client left before the response")
+            log.debug("client disconnected before the response")
         except asyncio.CancelledError:  # uvicorn is shutting down and has stopped waiting for calls to end
-            log.warning("call cut off by the stop")
+            log.warning("call aborted by shutdown")
             if response.has_begun:
                 raise
             await self._internal_error(Request(scope))(scope, receive, send)
@@ -340,7 +340,7 @@ class AllowedHosts:
         if scope["type"] != "http" or scope["path"].startswith(_ANY_HOST) or self._is_allowed(scope):
             await self._app(scope, receive, send)
             return
-        await failure(400, "invalid_host", "This host name is not served.")(scope, receive, send)
+        await failure(400, "invalid_host", "The host name in the header Host is not allowed.")(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
         # Several Host headers are rejected, because a proxy may have used a different one (RFC 9112, 3.2).

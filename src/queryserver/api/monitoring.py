@@ -49,7 +49,7 @@ async def metrics_response(request: Request, desktop: DesktopSettings, page: Met
     if page is None:
         return failure(404, "not_found", "Not found.")
     if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
-        return failure(403, "permission_denied", "Metrics are not for this address.")
+        return failure(403, "permission_denied", "Metrics are not available to this address.")
     return Response(await page.text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -78,7 +78,7 @@ class MetricsListener:
         stopped, tasks = asyncio.Event(), Tasks()
         tasks.start(self._keep(self._config(page), stopped), "monitoring")
         host, port = self._listener.getsockname()[:2]
-        log.info("metrics are served", host=host, port=port)
+        log.info("metrics listener started", host=host, port=port)
         try:
             yield
         finally:
@@ -95,7 +95,7 @@ class MetricsListener:
                 await _Server(config, stopped).serve([self._listener.dup()])
             except Exception:  # keeps the task alive: the next server may succeed
                 pause_s = restarts.pause_s()
-                log.exception("metrics are not served", again_in_s=pause_s)
+                log.exception("metrics listener failed", again_in_s=pause_s)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await stopped.wait()
@@ -171,14 +171,14 @@ def metrics_listener(desktop: DesktopSettings) -> Generator[MetricsListener]:
 
 def _problem(error: OSError, host: str, port: int) -> str:
     if isinstance(error.__context__, socket.gaierror):  # `create_server` replaces the original error
-        return f"{_HOST}: {host} is no address of this machine."
+        return f"{_HOST}: {host} is not an address of this machine."
     match error.errno:
         case errno.EADDRINUSE:
-            other = "Give each process of a machine its own, for instance with --metrics-port."
-            return f"{_PORT}: another process listens on {port} already. {other}"
+            other = "Choose a different port for each process, for example with --metrics-port."
+            return f"{_PORT}: {port} is already in use by another process. {other}"
         case errno.EACCES:
-            return f"{_PORT}: this account may not listen on {port}."
+            return f"{_PORT}: permission denied for port {port}."
         case errno.EADDRNOTAVAIL:
-            return f"{_HOST}: {host} is no address of this machine."
+            return f"{_HOST}: {host} is not an address of this machine."
         case _:
             return f"{_PORT}: {error.strerror}."

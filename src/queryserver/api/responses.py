@@ -138,7 +138,7 @@ class OwnedStream(StreamingResponse):
                 return
             await super().__call__(scope, receive, send)
         except QueryServerError as error:
-            log.warning("answer broke off", code=error.code, reason=error.message)
+            log.warning("response aborted", code=error.code, reason=error.message)
         finally:
             await self._source.aclose()
 

@@ -99,16 +99,18 @@ _MEDIA_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object"},
     "application/yaml": {"type": "object"},
     # Without `type`, because tools disagree on whether the schema describes the whole stream or one event.
-    "text/event-stream": {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."},
+    "text/event-stream": {
+        "description": "`status`, `progress`, `log`, `end` and `denied` events, each with JSON data."
+    },
     "text/html": {"type": "string"},
     "text/plain": {"type": "string"},
 }
 _OK: Mapping[int, str] = {200: "OK"}
-PAGE: Mapping[int, str] = {200: "OK", 304: "The caller has this version."}
+PAGE: Mapping[int, str] = {200: "OK", 304: "The caller already has this version."}
 FILE: Mapping[int, str] = {
     200: "The file.",
-    206: "The part that `Range` requests.",
-    304: "The caller has this version.",
+    206: "The requested range of the file.",
+    304: "The caller already has this version.",
 }
 
 

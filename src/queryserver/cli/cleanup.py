@@ -20,7 +20,10 @@ app = typer.Typer()
 _CENTURY_DAYS = 36_500
 
 Age: TypeAlias = Annotated[
-    int, typer.Argument(metavar="AGE_IN_DAYS", min=0, max=_CENTURY_DAYS, help="Days without use; 0: all.")
+    int,
+    typer.Argument(
+        metavar="AGE_IN_DAYS", min=0, max=_CENTURY_DAYS, help="Minimum days since the last use; 0 closes all."
+    ),
 ]
 
 
@@ -42,7 +45,7 @@ def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
 @app.command("close_sessions")
 def close_sessions(
     age_in_days: Age,
-    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector, or `all`.")],
+    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector or `all`.")],
     config: ConfigFile = None,
 ) -> None:
     """Close sessions that no client has used for this many days."""
@@ -73,7 +76,9 @@ def close_sessions(
 @app.command("desktop_document_cleanup", hidden=True)
 @app.command("cleanup")
 def cleanup(
-    keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept; 0: none.")] = 30,
+    keep_days: Annotated[
+        int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days of history to retain; 0 deletes all of it.")
+    ] = 30,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -102,9 +107,9 @@ def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"connectors": rotation.connectors, "others": rotation.others, "lost": rotation.lost})
     else:
-        typer.echo(f"Secrets of {rotation.connectors} connectors and {rotation.others} others encrypted anew.")
+        typer.echo(f"Re-encrypted the secrets of {rotation.connectors} connectors and {rotation.others} other secrets.")
     if rotation.lost:
-        typer.echo(f"{rotation.lost} secrets cannot be opened: their key is in no setting.", err=True)
+        typer.echo(f"{rotation.lost} secrets cannot be decrypted: their key is not in the settings.", err=True)
         raise typer.Exit(1)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queryserver.connectors.instances import InstanceView, StoredConnectors
 
 
-app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
+app = typer.Typer(help="Manage stored connectors.", no_args_is_help=True)
 
 _OPERATOR = User(id=0, username="(command line)", is_admin=True)
 
@@ -57,7 +57,7 @@ def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> Non
 
 @app.command("import")
 def import_connectors(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON as `connector export` prints it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON file in the format of `connector export`.")],
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,10 +84,10 @@ def _read(file: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise InvalidParameter(f"{file} cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, QueryServerError) as error:
-        raise InvalidParameter(f"{file} is no JSON text.") from error
+        raise InvalidParameter(f"{file} is not valid JSON.") from error
     every = content.get("connectors", [content]) if isinstance(content, dict) else content
     if not isinstance(every, list) or not all(isinstance(one, dict) for one in every):
-        raise InvalidParameter(f"{file} holds no connectors.")
+        raise InvalidParameter(f"{file} does not contain connectors.")
     return every
 
 

@@ -20,10 +20,10 @@ from queryserver.platform.settings.tree import Settings
 T = TypeVar("T")
 
 ConfigFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", help="The settings file.", metavar="FILE", show_default=False)
+    Path | None, typer.Option("--config", help="Settings file.", metavar="FILE", show_default=False)
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-NoHeader: TypeAlias = Annotated[bool, typer.Option("--no-header", help="Leave the header line out.")]
+NoHeader: TypeAlias = Annotated[bool, typer.Option("--no-header", help="Omit the header line.")]
 PasswordFromStdin: TypeAlias = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
 ]

@@ -110,7 +110,7 @@ async def _database_checks(settings: Settings, dsn: str, database: "Database", u
         AreaCheck(INSTANCES, partial(examine_fleet, settings, database)),
     ]
     if keyring is None:
-        what = "Connectors were not tried: without the keys of this database their secrets cannot be read."
+        what = "Connectors were not tested: their secrets can be decrypted only with the keys of this database."
         untried = Finding.warning(source_check.ENGINES, what, "Correct the keys first.")
         return [*checks, AreaCheck(source_check.ENGINES, partial(_fixed_findings, [untried]))]
     engines = partial(source_check.examine_engines, settings, database, keyring, user)
@@ -139,7 +139,8 @@ def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck
 
 @app.command("is_worker_alive")
 def is_worker_alive(
-    config: ConfigFile = None, beat: Annotated[bool, typer.Option("--beat", help="A beat instead of a worker.")] = False
+    config: ConfigFile = None,
+    beat: Annotated[bool, typer.Option("--beat", help="Check for a beat instead of a worker.")] = False,
 ) -> None:
     """Exit with 0 if the service database has a record of a live worker on this host, else with 1.
 
@@ -159,7 +160,7 @@ def is_worker_alive(
     try:
         is_alive = run(lives)
     except DatabaseUnavailable as error:
-        typer.echo(f"Nothing is known of the {role.value}: {error.message}", err=True)
+        typer.echo(f"The state of the {role.value} is unknown: {error.message}", err=True)
         return
     typer.echo(f"{role.value} {'alive' if is_alive else 'not alive'}")
     raise typer.Exit(0 if is_alive else 1)

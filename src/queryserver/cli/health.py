@@ -28,11 +28,15 @@ class _Unhealthy(Exception):
 @app.command("health")
 def health(
     config: ConfigFile = None,
-    ready: Annotated[bool, typer.Option("--ready", help="Request is_ready: database and results, too.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds for the whole request.", min=0.1, max=60)] = 3.0,
-    host: Annotated[str | None, typer.Option(help="Address, if `serve` was given one.", show_default=False)] = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Also check the database and the result store (is_ready).")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Time limit of the request in seconds.", min=0.1, max=60)] = 3.0,
+    host: Annotated[
+        str | None, typer.Option(help="Server address, if it was passed to `serve`.", show_default=False)
+    ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port, if `serve` was given one.", min=1, max=65535, show_default=False)
+        int | None, typer.Option(help="Server port, if it was passed to `serve`.", min=1, max=65535, show_default=False)
     ] = None,
 ) -> None:
     """Exit with 0 if the server that these settings describe is alive, else with 1."""
@@ -41,7 +45,7 @@ def health(
     reading = read_settings(config, os.environ, overrides=overrides, with_secrets=False)
     desktop = reading.settings.desktop
     if not desktop.http_port:
-        raise InvalidRequest("desktop.http_port is 0, so the port of the server is not known here: give --port.")
+        raise InvalidRequest("desktop.http_port is 0, so the port of the server is unknown. Use --port.")
     address = desktop.http_host.strip("[]")
     address = _ANY_ADDRESS.get(address, address)
     is_tls = bool(desktop.ssl_certificate)
@@ -76,12 +80,12 @@ async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s
             head = await reader.readuntil(b"\r\n\r\n")
             found = _STATUS_LINE.match(head)
             if found is None:
-                raise _Unhealthy("the answer is not HTTP.")
+                raise _Unhealthy("the response is not HTTP.")
             if found[1] != b"200":
                 body = (await reader.read(_BODY_BYTES)).decode(errors="replace").strip()
                 raise _Unhealthy(f"status {found[1].decode()} {body}".strip())
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            raise _Unhealthy("the answer is not HTTP.") from None
+            raise _Unhealthy("the response is not HTTP.") from None
         finally:
             # A clean close would wait for the TLS shutdown, which could take longer than the request.
             writer.transport.abort()
@@ -89,9 +93,9 @@ async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s
 
 def _reason(error: Exception, timeout: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {timeout:g} s."
+        return f"no response within {timeout:g} s."
     if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there."
+        return "connection refused."
     if isinstance(error, OSError):
-        return f"no connection: {error.strerror or type(error).__name__}."
+        return f"connection failed: {error.strerror or type(error).__name__}."
     return str(error)

@@ -25,9 +25,9 @@ app = typer.Typer()
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
 SomeName: TypeAlias = Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
 Subject: TypeAlias = Annotated[
-    str | None, typer.Option(help="The name as the issuer writes it; without it NAME.", show_default=False)
+    str | None, typer.Option(help="The user's subject at the issuer; NAME by default.", show_default=False)
 ]
-_ISSUER = "`jwt:` and the issuer of the tokens, `ldap`, or the class of an authenticator or a login back end."
+_ISSUER = "`jwt:` followed by the token issuer, `ldap`, or the class of an authenticator or login back end."
 
 
 @app.command("link-user")
@@ -41,7 +41,7 @@ def link_user(
 
     async def work(identities: Identities) -> None:
         linked = await identities.link(name, issuer, subject)
-        typer.echo(f"{linked.subject} of {linked.issuer} is the user {name}.")
+        typer.echo(f"{linked.subject} of {linked.issuer} is now linked to the user {name}.")
 
     administrate(_identities, config, work, "user.link", name, issuer, subject)
 
@@ -51,15 +51,15 @@ def unlink_user(
     name: SomeName = None,
     issuer: Annotated[str | None, typer.Option(help=_ISSUER, show_default=False)] = None,
     subject: Subject = None,
-    everybody: Annotated[bool, typer.Option("--all", help="End the links of all users with ISSUER.")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="Remove the links of all users to ISSUER.")] = False,
     config: ConfigFile = None,
 ) -> None:
     """Remove links of a user. A user without password and administrator rights is linked again on the next call."""
     if everybody == (name is not None) or (everybody and issuer is None):
-        raise typer.BadParameter("Give either NAME, or --all and --issuer.")
+        raise typer.BadParameter("Specify either NAME, or --all and --issuer.")
 
     async def work(identities: Identities) -> None:
-        typer.echo(f"{await identities.unlink(name, issuer=issuer, subject=subject)} links ended.")
+        typer.echo(f"{await identities.unlink(name, issuer=issuer, subject=subject)} links removed.")
 
     administrate(_identities, config, work, "user.unlink", name or "*", issuer, subject)
 
@@ -106,7 +106,7 @@ def explain(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if len(words) == 2 and words[0].lower() == "bearer":
         words = words[1:]
     if len(words) != 1:
-        raise typer.BadParameter("Give one token on standard input.")
+        raise typer.BadParameter("Pass exactly one token on standard input.")
     settings = settings_of(config)
 
     async def results() -> list[CheckResult]:

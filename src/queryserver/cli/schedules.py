@@ -22,10 +22,12 @@ from queryserver.platform.text import parse_json
 if TYPE_CHECKING:
     from queryserver.tasks.schedules import Schedules
 
-Id: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="The number of the schedule.", min=1, max=2**63 - 1)]
-File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON object, as `schedule` of the API.")]
+Id: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="Number of the schedule.", min=1, max=2**63 - 1)]
+File: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="JSON file with an object in the format of the API's `schedule`.")
+]
 
-app = typer.Typer(help="Schedules of statements and tasks.", no_args_is_help=True)
+app = typer.Typer(help="Manage schedules of statements and tasks.", no_args_is_help=True)
 
 _PAGE_SIZE = 1000
 _HEADER = ("ID", "NAME", "ENABLED", "OWNER", "KIND", "TIMES", "NEXT RUN", "LAST RUN", "LAST STATUS", "RUNS")
@@ -33,9 +35,9 @@ _HEADER = ("ID", "NAME", "ENABLED", "OWNER", "KIND", "TIMES", "NEXT RUN", "LAST 
 
 @app.command("list")
 def list_schedules(
-    owner: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only schedules of this user.")] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enabled/--disabled", help="Only those that are switched on, or off.")
+        bool | None, typer.Option("--enabled/--disabled", help="Only enabled or disabled schedules.")
     ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -149,7 +151,7 @@ def _read(file: Path) -> Any:
     except OSError as error:
         raise InvalidParameter(f"{file} cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, QueryServerError) as error:
-        raise InvalidParameter(f"{file} is no JSON text.") from error
+        raise InvalidParameter(f"{file} is not valid JSON.") from error
     return parse(ScheduleRequest, {"schedule": content}).schedule
 
 

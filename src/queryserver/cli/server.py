@@ -32,19 +32,23 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-MetricsPort = Annotated[int | None, typer.Option(help="Port of its metrics; 0: none.", min=0, max=65535)]
-WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True, help="End when standard input is closed, too.")]
+MetricsPort = Annotated[int | None, typer.Option(help="Port for metrics; 0 disables them.", min=0, max=65535)]
+WithParent = Annotated[
+    bool, typer.Option("--with-parent", hidden=True, help="Also exit when standard input is closed.")
+]
 
 
 @app.command("serve")
 def serve(
     config: ConfigFile = None,
-    embedded: Annotated[bool, typer.Option("--embedded", help="Run a PostgreSQL in the data directory.")] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Run a PostgreSQL server in the data directory.")
+    ] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that serve.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of server processes.", min=1)] = None,
     with_workers: Annotated[
-        bool, typer.Option("--with-workers", help="Run broker, worker and beat too (embedded).")
+        bool, typer.Option("--with-workers", help="Also run a broker, a worker and a beat (requires --embedded).")
     ] = False,
 ) -> None:
     """Run the server."""
@@ -73,7 +77,7 @@ def serve(
 @app.command("worker")
 def worker(
     config: ConfigFile = None,
-    concurrency: Annotated[int | None, typer.Option(help="Statements that it runs at once.", min=1)] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Number of statements to run concurrently.", min=1)] = None,
     metrics_port: MetricsPort = None,
     with_parent: WithParent = False,
 ) -> None:
@@ -107,7 +111,7 @@ def _task_server_settings(config: Path | None, command: str, *needed: str) -> Se
 
     settings = load_settings(config, os.environ)
     problems = [
-        f"desktop.task_server.{name}: is false, and `queryserver {command}` needs it."
+        f"desktop.task_server.{name}: is false, but `queryserver {command}` requires it."
         for name in needed
         if not getattr(settings.desktop.task_server, name)
     ]
@@ -148,21 +152,23 @@ def _bind_problem(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
-                f"desktop.http_port: {port} of {host} is in use by another program, perhaps another queryserver. Stop"
-                " it, or give another port: `queryserver serve --port NUMBER`, `make run PORT=NUMBER`."
+                f"desktop.http_port: {port} of {host} is already in use, perhaps by another queryserver. Stop"
+                " it, or choose another port: `queryserver serve --port NUMBER`, `make run PORT=NUMBER`."
             )
         case errno.EACCES:
-            return f"desktop.http_port: this account may not listen on {port}; ports above 1023 are free to all."
+            return f"desktop.http_port: permission denied for port {port}. Ports above 1023 need no privileges."
         case errno.EADDRNOTAVAIL:
-            return f"desktop.http_host: {host} is no address of this machine."
+            return f"desktop.http_host: {host} is not an address of this machine."
         case _:
-            return f"desktop.http_host: nothing can listen on {host}, port {port}: {error.strerror}."
+            return f"desktop.http_host: cannot listen on {host}, port {port}: {error.strerror}."
 
 
 @app.command("migrate")
 def migrate(
     config: ConfigFile = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if a migration is needed.")
+    ] = False,
 ) -> None:
     """Create or upgrade the database schema. Safe to run concurrently."""
     from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
@@ -194,12 +200,12 @@ def _compatibility(present: "Schema", newest: str) -> str:
     if version is None or version == newest:
         return ""
     if version > newest:
-        text = "this program runs on it too" if present.is_usable(newest) else "this program does not run on it"
-        return f" The schema is that of a newer program; {text}."
+        text = "this release is compatible with it" if present.is_usable(newest) else "this release cannot use it"
+        return f" The schema belongs to a newer release; {text}."
     oldest = migrations.oldest_program()
     if oldest <= version:
-        return f" Programs of schema version {oldest} or newer run on it: servers may be replaced one by one."
-    return " Programs of the present version do not run on it: the service is interrupted until servers are replaced."
+        return f" Releases with schema version {oldest} or newer can use it: servers may be replaced one by one."
+    return " Running servers cannot use the new schema: the service is interrupted until they are replaced."
 
 
 @app.command("is_db_alive")
@@ -248,14 +254,16 @@ def _print_to_terminal(text: str) -> None:
     sys.stdout.flush()
 
 
-configuration_app = typer.Typer(help="Check the settings, or begin a settings file.", no_args_is_help=True)
+configuration_app = typer.Typer(help="Check the settings, or create a settings file.", no_args_is_help=True)
 
 
 @configuration_app.command("check")
 def check(
     config: ConfigFile = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Try nothing that the settings name.")] = False,
-    values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact other services.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Also print all effective values with their origin.")
+    ] = False,
 ) -> None:
     """Print all problems and warnings in the settings. Exit with 3 if there is a problem."""
     from queryserver.administration.configuration_check import check_settings  # noqa: PLC0415 slow to import
@@ -294,5 +302,5 @@ def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:
         yield SettingsFinding.error(
-            "desktop.database.url", "must be given, unless the server runs with `serve --embedded`."
+            "desktop.database.url", "is required unless the server runs with `serve --embedded`."
         )

@@ -26,7 +26,7 @@ from queryserver.statements.states import MAX_AGE_S, StateFilter
 if TYPE_CHECKING:
     from queryserver.statements.overview import OverviewEntry, StatementAdministration
 
-app = typer.Typer(help="Statements of all users: list, show, stop.", no_args_is_help=True)
+app = typer.Typer(help="List, show and stop statements of all users.", no_args_is_help=True)
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Id of the statement.", show_default=False)]
 
@@ -36,13 +36,15 @@ _HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING",
 
 @app.command("list")
 def list_statements(
-    user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
-    connector: Annotated[str | None, typer.Option(help="Only those of the connector of this id.")] = None,
-    state: Annotated[StateFilter, typer.Option(help="Those that wait or run, all, or one state.")] = StateFilter.ACTIVE,
+    user: Annotated[str | None, typer.Option(help="Only statements of this user.")] = None,
+    connector: Annotated[str | None, typer.Option(help="Only statements on the connector with this id.")] = None,
+    state: Annotated[
+        StateFilter, typer.Option(help="Waiting and running statements (active), all statements, or one state.")
+    ] = StateFilter.ACTIVE,
     older_than_s: Annotated[
-        int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=MAX_AGE_S)
+        int | None, typer.Option(help="Only statements submitted at least this many seconds ago.", min=0, max=MAX_AGE_S)
     ] = None,
-    limit: Annotated[int, typer.Option(help="Most that are listed, the newest first.", min=1, max=100_000)] = 100,
+    limit: Annotated[int, typer.Option(help="Maximum number of statements, newest first.", min=1, max=100_000)] = 100,
     config: ConfigFile = None,
     as_json: AsJson = False,
     no_header: NoHeader = False,
@@ -58,7 +60,7 @@ def list_statements(
         every = [_exported(entry) for entry in page]
         print_listing(every, _HEADER, map(_line, page), as_json=as_json, no_header=no_header)
         if following is not None and not as_json:
-            typer.echo(f"More than {limit}: see --limit.", err=True)
+            typer.echo(f"There are more than {limit} statements; increase --limit to list them.", err=True)
 
     _administrate(config, work)
 
@@ -93,7 +95,7 @@ def show_statement(statement_id: Id, config: ConfigFile = None, as_json: AsJson 
 @app.command("stop")
 def stop_statement(
     statement_id: Id,
-    wait_s: Annotated[int, typer.Option("--wait", help="Seconds to wait for its end.", min=0)] = 15,
+    wait_s: Annotated[int, typer.Option("--wait", help="Seconds to wait for the end of the statement.", min=0)] = 15,
     config: ConfigFile = None,
 ) -> None:
     """Cancel a statement. Exit with 1 if its end is not confirmed in time."""
@@ -101,7 +103,9 @@ def stop_statement(
     async def work(statements: "StatementAdministration") -> None:
         entry = await statements.stop(_parsed(statement_id), by=operator(), wait_s=wait_s)
         if not entry.state.is_terminal:
-            typer.echo(f"{entry.id}: the cancel is recorded, its end is not confirmed after {wait_s} s.", err=True)
+            typer.echo(
+                f"{entry.id}: cancellation was requested, but the statement did not end within {wait_s} s.", err=True
+            )
             raise typer.Exit(1)
         typer.echo(f"{entry.id}: {entry.state}")
 

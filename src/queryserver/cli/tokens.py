@@ -12,7 +12,7 @@ from queryserver.identity.api_tokens import MAX_PAGE, ApiToken, ApiTokens, NewAp
 from queryserver.identity.model import Scope
 from queryserver.platform.settings.tree import Settings
 
-app = typer.Typer(help="Make, list and revoke API tokens.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke API tokens.", no_args_is_help=True)
 
 User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="User name.", show_default=False)]
 
@@ -23,12 +23,15 @@ _BY_COMMAND = {"by": "command"}
 def new(
     user: User,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.", show_default=False)],
-    scope: Annotated[list[Scope], typer.Option(help="What it is for; may be repeated.", show_default=False)],
+    scope: Annotated[list[Scope], typer.Option(help="Permitted scope; may be repeated.", show_default=False)],
     connector: Annotated[
         list[str] | None,
-        typer.Option(help="Id of a connector; may be repeated. Without it all those of the user.", show_default=False),
+        typer.Option(
+            help="Id of a permitted connector; may be repeated. By default, all connectors of the user.",
+            show_default=False,
+        ),
     ] = None,
-    days: Annotated[int | None, typer.Option(help="Days to its end.", show_default=False)] = None,
+    days: Annotated[int | None, typer.Option(help="Days until expiry.", show_default=False)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:

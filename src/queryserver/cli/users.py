@@ -28,7 +28,7 @@ GroupName: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name 
 User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="User name.", show_default=False)]
 Group: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
 Right: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RIGHT", help="Such as download or connector:7.", show_default=False)
+    str, typer.Argument(metavar="RIGHT", help="A right, such as download or connector:7.", show_default=False)
 ]
 
 
@@ -41,25 +41,28 @@ class Switch(StrEnum):
 def create_user(
     name: Name,
     config: ConfigFile = None,
-    admin: Annotated[bool, typer.Option("--admin", help="Make an administrator.")] = False,
-    email: Annotated[str, typer.Option(help="Address for mail.")] = "",
+    admin: Annotated[bool, typer.Option("--admin", help="Grant administrator rights.")] = False,
+    email: Annotated[str, typer.Option(help="Email address.")] = "",
     first_name: Annotated[str, typer.Option(help="First name.")] = "",
     last_name: Annotated[str, typer.Option(help="Last name.")] = "",
-    group: Annotated[list[str] | None, typer.Option(help="A group to join; may be repeated.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Group of the user; may be repeated.")] = None,
     password_stdin: PasswordFromStdin = False,
     issuer: Annotated[
-        str | None, typer.Option(help="Make the user of this issuer, without a password; see link-user.")
+        str | None, typer.Option(help="Create a user of this issuer, without a password; see link-user.")
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="The name as ISSUER writes it; without it NAME.")] = None,
+    subject: Annotated[str | None, typer.Option(help="The user's subject at ISSUER; NAME by default.")] = None,
     service_account: Annotated[
-        bool, typer.Option("--service-account", help="Make a user who has no login, only API tokens; see token new.")
+        bool,
+        typer.Option(
+            "--service-account", help="Create a service account, which has only API tokens and no login; see token new."
+        ),
     ] = False,
 ) -> None:
     """Create a user."""
     if service_account and (issuer is not None or password_stdin):
-        raise typer.BadParameter("A service account has neither --issuer nor --password-stdin.")
+        raise typer.BadParameter("--service-account cannot be combined with --issuer or --password-stdin.")
     if issuer is None and subject is not None:
-        raise typer.BadParameter("Give --subject with --issuer only.")
+        raise typer.BadParameter("--subject requires --issuer.")
     identity = None
     if issuer is not None:
         identity = checked_identity(settings_of(config).desktop.auth, name, issuer, subject)
@@ -135,18 +138,18 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
 @app.command("revoke-tokens")
 def revoke_tokens(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="Revoke the tokens of all users.")] = False,
     config: ConfigFile = None,
 ) -> None:
     """Revoke all tokens of one user, or of all users."""
     if everybody == (name is not None):
-        raise typer.BadParameter("Give either NAME or --all.")
+        raise typer.BadParameter("Specify either NAME or --all.")
 
     async def work(accounts: Accounts) -> None:
         if name is not None:
             await accounts.end_tokens(name)
         else:
-            typer.echo(f"Tokens of {await accounts.end_all_tokens()} users ended.")
+            typer.echo(f"Revoked the tokens of {await accounts.end_all_tokens()} users.")
 
     administrate(_accounts, config, work, "user.revoke_tokens", name or "*")
 
@@ -189,7 +192,7 @@ def ungrant(group: Group, right: Right, config: ConfigFile = None) -> None:
 
 @app.command("list-grants")
 def list_grants(
-    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Only this group.", show_default=False)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     no_header: NoHeader = False,

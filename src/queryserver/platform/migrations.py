@@ -98,8 +98,8 @@ async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
                 return present
             if present.version not in (None, *_declared(scripts)):
                 raise SchemaMismatch(
-                    f"The database has schema version {present.version}, which this program does not know: it belongs "
-                    "to a newer program, or to one from before the first release, whose databases are created anew."
+                    f"The database has schema version {present.version}, which this release does not know. It belongs "
+                    "to a newer release, or to a version before the first release, whose databases must be recreated."
                 )
             await _upgrade(dsn, scripts)
             return await _schema_of(connection)
@@ -130,7 +130,7 @@ async def _upgrade(dsn: str, scripts: Path) -> None:
             await upgrading.wait()
     if upgrading.returncode:
         log.error("migration failed", complaint=complaint.decode(errors="replace")[-4000:])
-        raise SchemaMismatch("The database could not be migrated; the log says why.")
+        raise SchemaMismatch("The database could not be migrated; see the server log.")
 
 
 async def read_schema(dsn: str) -> Schema:
@@ -162,12 +162,13 @@ def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
     own = newest_revision(scripts)
     if present.is_usable(own):
         return None
-    begin = f"The database has schema version {present.version or 'none'}, this program needs {own}."
+    begin = f"The database has schema version {present.version or 'none'}, but this release requires {own}."
     if present.version is None or present.version < own:
-        return f"{begin} Run `queryserver migrate` with the newest program."
+        return f"{begin} Run `queryserver migrate` of the newest release."
     if present.oldest_program is None:
-        return f"{begin} The schema does not say that older programs run on it: run the newest program."
-    return f"{begin} Programs of schema version {present.oldest_program} or newer run on it: run the newest program."
+        return f"{begin} The schema is not marked as compatible with older releases. Install the newest release."
+    oldest = present.oldest_program
+    return f"{begin} Releases with schema version {oldest} or newer can use it. Install the newest release."
 
 
 async def require_usable(dsn: str) -> None:

@@ -77,7 +77,7 @@ enabled = false
     wheel = [one for one in body["config_errors"] if one["name"] == "notebook.interpreters_shown_on_wheel"]
     assert [one["value"] for one in wheel] == ['["nope", "12"]'] * 2
     assert "names nope" in wheel[0]["message"]
-    assert "names 12, which is no stored connector" in wheel[1]["message"]
+    assert "names 12, but there is no stored connector with this id" in wheel[1]["message"]
     assert "planted-secret" not in response.text
     assert SECRET_KEY not in response.text
 

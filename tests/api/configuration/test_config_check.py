@@ -123,7 +123,7 @@ async def test_wheel_names_must_be_keys_or_ids_of_stored_connectors(read: Reader
     await connection.close()
     assert await lines(read(toml)) == [
         "warning notebook.interpreters_shown_on_wheel: names nope, which is no interpreter of the settings.",
-        "warning notebook.interpreters_shown_on_wheel: names 99, which is no stored connector.",
+        "warning notebook.interpreters_shown_on_wheel: names 99, but there is no stored connector with this id.",
     ]
 
 
@@ -174,7 +174,8 @@ async def test_many_documents_are_reported_but_a_missing_extension_is_not(read, 
     )
     found = await lines(settings.model_copy(update={"metadata": indexed}))
     assert (
-        "warning editor.history_retention_days: keeps more than 1 history entries: run `queryserver cleanup`." in found
+        "warning editor.history_retention_days: retains more than 1 history entries: run `queryserver cleanup`."
+        in found
     )
     await connection.close()
     # Searches are just as fast without this extension (ADR 37), so its absence is not a finding.
@@ -352,14 +353,12 @@ async def test_mail_server_check_connects_without_sending_email(read: Reader) ->
     port = free_port()
     smtp = f"[desktop.smtp]\nhost = '127.0.0.1'\nport = {port}\ntls = 'none'\n"
     away = [line for line in await lines(read(smtp)) if line.startswith("error")]
-    assert away == ["error desktop.smtp.host: does not answer."]
+    assert away == ["error desktop.smtp.host: does not respond."]
     loop = asyncio.get_running_loop()
     async with await loop.create_server(lambda: SMTP(Mails(), loop=loop), "127.0.0.1", port):
         assert [line for line in await lines(read(smtp)) if line.startswith("error")] == []
         encrypted = [line for line in await lines(read(smtp.replace("none", "starttls"))) if line.startswith("error")]
-        assert encrypted == [
-            "error desktop.smtp.host: does not take the connection that desktop.smtp.tls = starttls needs."
-        ]
+        assert encrypted == ["error desktop.smtp.host: does not accept connections with desktop.smtp.tls = starttls."]
         login = f"{smtp}user = 'qs'\npassword = 'planted'\n"
         refused = [line for line in await lines(read(login)) if line.startswith("error")]
         assert len(refused) == 1

@@ -11,9 +11,9 @@ from queryserver.platform.confinement import KernelSupport, detect_support
     ("support", "state", "said", "not_said"),
     [
         (KernelSupport(7, seccomp=True), State.OK, ["version 7"], ["no "]),
-        (KernelSupport(0, seccomp=True), State.WARNING, ["no Landlock"], ["no seccomp"]),
-        (KernelSupport(4, seccomp=False), State.WARNING, ["no seccomp"], ["no Landlock"]),
-        (KernelSupport(0, seccomp=False), State.WARNING, ["no Landlock", "no seccomp"], []),
+        (KernelSupport(0, seccomp=True), State.WARNING, ["without Landlock"], ["without seccomp"]),
+        (KernelSupport(4, seccomp=False), State.WARNING, ["without seccomp"], ["without Landlock"]),
+        (KernelSupport(0, seccomp=False), State.WARNING, ["without Landlock", "without seccomp"], []),
     ],
 )
 async def test_confinement_finding_reflects_kernel_support(monkeypatch, support, state, said, not_said):

@@ -162,12 +162,12 @@ class TestText:
     @pytest.mark.parametrize("value", NO_TEXT)
     @pytest.mark.parametrize("field", ["statement", "database", "operationId", "client_request_id"])
     def test_json_types_other_than_text_are_invalid(self, field: str, value: Any):
-        with pytest.raises(InvalidParameter, match=f"{field} must be text"):
+        with pytest.raises(InvalidParameter, match=f"{field} must be a string"):
             execute(**{field: value})
 
     @pytest.mark.parametrize("text", UNCLEAN)
     def test_nul_and_lone_surrogates_are_invalid_even_as_json_escapes(self, text: str):
-        with pytest.raises(InvalidParameter, match="statement must be free of"):
+        with pytest.raises(InvalidParameter, match="statement must not contain"):
             execute(statement=text)
         with pytest.raises(InvalidJson, match="snippet is not valid"):
             parse(ExecuteRequest, {"snippet": json.dumps({"statement": text})})
@@ -209,7 +209,7 @@ class TestJsonFields:
             parse(model, {"statement": "x", **fields(1001)})
 
     def test_stored_properties_have_a_value_limit(self):
-        with pytest.raises(InvalidParameter, match=r"session\.properties must hold at most 10000 values"):
+        with pytest.raises(InvalidParameter, match=r"session\.properties must contain at most 10000 values"):
             parse(SessionRequest, {"session": {"type": "x", "properties": [{"value": [0] * 10_000}]}})
 
     def test_json_text_depth_follows_the_settings(self):

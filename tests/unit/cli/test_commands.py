@@ -138,7 +138,7 @@ async def test_schema_of_another_version_is_not_served(command, database_dsn, re
     await execute(database_dsn, f"update alembic_version set version_num = '{revision}'")
     ended = await command("serve", "--port", "0", "--workers", workers)
     assert (ended.code, ended.out) == (3, "")
-    assert f"The database has schema version {revision}, this program needs " in ended.err
+    assert f"The database has schema version {revision}, but this release requires " in ended.err
     assert "Traceback" not in ended.err
 
 
@@ -171,7 +171,7 @@ async def test_user_lifecycle(command: Command) -> None:
     assert (await command("set-password", "ana", "--password-stdin", stdin="another password\n")).code == 0
     assert (await command("unlock", "ana")).code == 0
     assert (await command("revoke-tokens", "ana")).code == 0
-    assert (await command("revoke-tokens", "--all")).out == "Tokens of 1 users ended.\n"
+    assert (await command("revoke-tokens", "--all")).out == "Revoked the tokens of 1 users.\n"
     assert (await command("disable-user", "nobody")).code == 1
     assert (await command("list-users")).out == (
         "USER\tKIND\tSTATE\tGROUPS\tEMAIL\nana\tuser\tactive\tdefault\ta@b.example\n"

@@ -43,13 +43,13 @@ async def test_response_determines_the_exit_code(tmp_path: Path) -> None:
         assert await health(*HEALTH) == CommandOutput(0, f"{url}/is_alive: alive\n", "")
         assert await health(*HEALTH, "--ready") == CommandOutput(0, f"{url}/is_ready: ready\n", "")
     assert [request.split()[1] for request in requests] == [b"/desktop/debug/is_alive", b"/desktop/debug/is_ready"]
-    assert await health(*HEALTH) == CommandOutput(1, "", f"{url}/is_alive: nothing listens there.\n")
+    assert await health(*HEALTH) == CommandOutput(1, "", f"{url}/is_alive: connection refused.\n")
     for answer, told in (
         (BUSY, 'status 503 {"database": "down"}'),
-        (b"SSH-2.0-x\r\n\r\n", "the answer is not HTTP."),
-        (b"HTTP/1.1 200", "the answer is not HTTP."),
-        (b"x" * 200_000, "the answer is not HTTP."),
-        (b"", "no answer within 0.5 s."),
+        (b"SSH-2.0-x\r\n\r\n", "the response is not HTTP."),
+        (b"HTTP/1.1 200", "the response is not HTTP."),
+        (b"x" * 200_000, "the response is not HTTP."),
+        (b"", "no response within 0.5 s."),
     ):
         async with scripted(answer) as (port, _):
             ended = await health("health", "--port", str(port), "--timeout", "60" if answer else "0.5")
@@ -84,7 +84,7 @@ async def test_health_reports_settings_that_prevent_the_check(tmp_path: Path) ->
     hidden = await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="0")("health")
     assert (hidden.code, hidden.err) == (
         2,
-        "desktop.http_port is 0, so the port of the server is not known here: give --port.\n",
+        "desktop.http_port is 0, so the port of the server is unknown. Use --port.\n",
     )
     wrong = await command_in(tmp_path, QUERYSERVER__DESKTOP__URL_PREFIX="sql")("health", "--port", str(free_port()))
     assert wrong.code == 1

@@ -15,14 +15,14 @@ def test_port_in_use_is_reported_with_the_options_to_change_it(host: str) -> Non
         with pytest.raises(ConfigurationError) as refused:
             require_free_address(host, port)
     [problem] = refused.value.problems
-    assert problem.startswith(f"desktop.http_port: {port} of {host} is in use by another program")
+    assert problem.startswith(f"desktop.http_port: {port} of {host} is already in use")
     assert "--port" in problem
     assert "PORT=" in problem
     require_free_address(host, port)
 
 
 def test_foreign_address_is_reported() -> None:
-    with pytest.raises(ConfigurationError, match=r"desktop\.http_host: 192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ConfigurationError, match=r"desktop\.http_host: 192\.0\.2\.1 is not an address of this machine"):
         require_free_address("192.0.2.1", 8888)
 
 

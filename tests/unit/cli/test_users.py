@@ -32,13 +32,17 @@ async def done(command: Command, arguments: str, out: str = "") -> None:
 
 async def test_link_lifecycle(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
-    await done(command, "link-user ANA --issuer ldap", "ana of ldap is the user ANA.\n")
+    await done(command, "link-user ANA --issuer ldap", "ana of ldap is now linked to the user ANA.\n")
     await done(
-        command, f"link-user ana --issuer jwt:{ISSUER} --subject auth0|7", f"auth0|7 of jwt:{ISSUER} is the user ana.\n"
+        command,
+        f"link-user ana --issuer jwt:{ISSUER} --subject auth0|7",
+        f"auth0|7 of jwt:{ISSUER} is now linked to the user ana.\n",
     )
     assert (await command("create-user", "bob", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(
-        command, "link-user bob --issuer acme_login.MailServer", "bob of acme_login.MailServer is the user bob.\n"
+        command,
+        "link-user bob --issuer acme_login.MailServer",
+        "bob of acme_login.MailServer is now linked to the user bob.\n",
     )
     await done(
         command,
@@ -58,8 +62,8 @@ async def test_link_lifecycle(command: Command) -> None:
         "list-users --no-header",
         "ana\tuser\tactive\tdefault\t\nbob\tuser\tactive\tdefault\t\ncy\tadmin\tactive\tdefault\t\n",
     )
-    await done(command, "unlink-user ana --issuer ldap --subject ANA", "1 links ended.\n")
-    await done(command, "unlink-user --all --issuer acme_login.MailServer", "1 links ended.\n")
+    await done(command, "unlink-user ana --issuer ldap --subject ANA", "1 links removed.\n")
+    await done(command, "unlink-user --all --issuer acme_login.MailServer", "1 links removed.\n")
     await done(command, "list-links ana --no-header", f"ana\tjwt:{ISSUER}\tauth0|7\tadministrator\n")
 
 

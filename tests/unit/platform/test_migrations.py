@@ -82,7 +82,7 @@ async def test_concurrent_and_repeated_migrations_are_idempotent(unmigrated_dsn)
 
 async def test_unknown_schema_version_is_not_migrated(database_dsn):
     await execute(database_dsn, "update alembic_version set version_num = '0017'")
-    with pytest.raises(SchemaMismatch, match="schema version 0017, which this program does not know"):
+    with pytest.raises(SchemaMismatch, match="schema version 0017, which this release does not know"):
         await migrate(database_dsn)
     assert (await read_schema(database_dsn)).version == "0017"
 
@@ -91,7 +91,7 @@ async def test_database_without_schema_facts_table_is_refused(unmigrated_dsn):
     await execute(unmigrated_dsn, "create table alembic_version (version_num text)")
     assert await read_schema(unmigrated_dsn) == Schema(None, None)
     await execute(unmigrated_dsn, "insert into alembic_version values ('0003')")
-    with pytest.raises(SchemaMismatch, match="schema version 0003, this program needs"):
+    with pytest.raises(SchemaMismatch, match="schema version 0003, but this release requires"):
         await require_usable(unmigrated_dsn)
 
 
@@ -110,9 +110,11 @@ async def test_former_program_is_refused_on_contracted_schema(database_dsn, tmp_
     await migrate(database_dsn, scripts_with(tmp_path, added))
     contracted = scripts_with(tmp_path, added, ("9002", "9001", CONTRACTS))
     assert await migrate(database_dsn, contracted) == Schema("9002", "9001")
-    with pytest.raises(SchemaMismatch, match=r"schema version 9002, this program needs .*version 9001 or newer run"):
+    with pytest.raises(
+        SchemaMismatch, match=r"schema version 9002, but this release requires .*version 9001 or newer can"
+    ):
         await require_usable(database_dsn)
-    with pytest.raises(SchemaMismatch, match="9002, which this program does not know"):
+    with pytest.raises(SchemaMismatch, match="9002, which this release does not know"):
         await migrate(database_dsn)
     # The program between the two can still use the schema.
     assert refusal(await read_schema(database_dsn), scripts_with(tmp_path, added)) is None

@@ -244,9 +244,11 @@ class _Problem:
 
 _LATE = _Problem("head_timeout", 408, "request_timeout", "The request did not arrive in time.")
 _TOO_LARGE = _Problem(
-    "head_too_large", 431, "headers_too_large", f"The headers are above the limit of {MAX_HEAD_BYTES} bytes."
+    "head_too_large", 431, "headers_too_large", f"The headers exceed the limit of {MAX_HEAD_BYTES} bytes."
 )
-_TOO_MANY_AHEAD = _Problem("pipeline", 400, "invalid_request", "Too many requests wait on this connection.")
+_TOO_MANY_AHEAD = _Problem(
+    "pipeline", 400, "invalid_request", "Too many pipelined requests are waiting on this connection."
+)
 
 
 class _RefusedHeadError(Exception):

@@ -56,9 +56,9 @@ def is_storable_text(text: str) -> bool:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise must("be text.")
+        raise must("be a string.")
     if not is_storable_text(value):
-        raise must("be free of U+0000 and of lone surrogates.")
+        raise must("not contain U+0000 or lone surrogates.")
     return value
 
 
@@ -66,7 +66,7 @@ def _flag(value: Any) -> bool:
     flag = parse_boolean(value or "false") if isinstance(value, str) else value
     if isinstance(flag, bool):
         return flag
-    raise must("be true or false (also 1 yes on y t yea, 0 no off n f nay).")
+    raise must("be true or false (or 1 yes on y t yea, 0 no off n f nay).")
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ async def install_app_examples(
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
     if name in requests.OTHER_EXAMPLES:
-        raise NotSupported(f"There are no examples for {name} here.")
+        raise NotSupported(f"This server has no examples for {name}.")
     if name != _CONNECTORS:
         raise InvalidParameter(f"Unsupported app name: {name[:_MAX_SHOWN_CHARACTERS]}")
     await connectors.install_examples(user)

@@ -256,7 +256,7 @@ async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
 @optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))
 async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
     """Return 501, because this server has no optimizer."""
-    raise NotSupported(f"The optimizer call {name} is not served.")
+    raise NotSupported(f"The optimizer call {name} is not supported.")
 
 
 def _cluster() -> wire.Cluster:

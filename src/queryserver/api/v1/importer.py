@@ -130,14 +130,14 @@ class Importer(Caller):
     async def __call__(self, request: Request) -> User:
         user = await super().__call__(request)
         if not services_of(request).settings.importer.is_enabled:
-            raise errors.ImporterDenied("The importer is switched off.")
+            raise errors.ImporterDenied("The importer is disabled.")
         _require_importer(user)
         return user
 
 
 def _require_importer(user: User) -> None:
     if not user.may(IMPORTER):
-        raise errors.ImporterDenied("You lack the right to import files.")
+        raise errors.ImporterDenied("You do not have the right to import files.")
 
 
 ImporterUser = Annotated[User, Depends(Importer(Scope.IMPORT, is_admin=False))]
@@ -197,7 +197,7 @@ def _dialect(
         raise errors.import_connector_not_found(request.connector) from None
     if dialect not in PREVIEW_DIALECTS:
         raise errors.invalid_dialect(
-            f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
+            f"{dialect} is not a valid choice for sql_dialect. Valid values: {', '.join(PREVIEW_DIALECTS)}."
         )
     return dialect
 
@@ -209,7 +209,7 @@ async def upload_import_file(
     """Upload a file for the caller's imports. It expires a day after its last use. Spec §4, Contract importer 3."""
     content_type = bodies.multipart_type(http)
     if content_type is None:
-        raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
+        raise errors.not_multipart(f"An upload must be {bodies.MULTIPART}.")
     length = bodies.announced_bytes(http)
     if length == 0:
         raise errors.MissingParameter(_NO_FILE)

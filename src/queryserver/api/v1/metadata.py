@@ -66,7 +66,7 @@ def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[Sou
         source = _SOURCES.get(name)
         if source is None and name not in dialects:
             usable = known_names([*(source.value for source in SourceName), *sorted(dialects)], word="Known")
-            raise InvalidParameter(f"sources: there is no source {name[:100]}.{usable}")
+            raise InvalidParameter(f"sources: unknown source {name[:100]}.{usable}")
         chosen[source or SourceName.SQL] = None
         has_sql = has_sql or source is SourceName.SQL
         if source is None:

@@ -227,7 +227,7 @@ async def test_email(
         raise smtp_not_configured("desktop.smtp.host is not set.")
     to = request.to or next((one.email for one in await users.with_ids([user.id])), "")
     if not to:
-        raise MissingParameter("to is required: your user has no email address.")
+        raise MissingParameter("to is required because your user has no email address.")
     reason = await mails.test(to)
     return json_response(wire.EmailTestResponse(ok=not reason, message=reason, status=0))
 

@@ -127,11 +127,11 @@ async def new_api_token(
     username = _owner(user, request.username, settings)
     for scope in request.scopes:
         if not user.has_scope(scope):
-            raise InsufficientScope(scope, f"An API token cannot give the scope {scope}, which it lacks.")
+            raise InsufficientScope(scope, f"An API token without the scope {scope} cannot grant it.")
     visible = {connector.key for connector in connectors.visible(user)}
     for key in request.connectors or ():
         if key not in visible:
-            raise InvalidParameter(f"connectors: there is no connector {key[:_MAX_SHOWN_CHARACTERS]}.")
+            raise InvalidParameter(f"connectors: unknown connector {key[:_MAX_SHOWN_CHARACTERS]}.")
     new = NewApiToken(
         request.name,
         frozenset(request.scopes),

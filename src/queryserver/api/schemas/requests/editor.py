@@ -87,7 +87,7 @@ def _setting_value(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if not isinstance(value, str) or not is_storable_text(value):
-        raise must("be text, a number or a boolean.")
+        raise must("be a string, a number or a boolean.")
     return value
 
 
@@ -171,12 +171,12 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
     while left:
         seen += 1
         if seen > _MAX_PROPERTY_VALUES:
-            raise must(f"hold at most {_MAX_PROPERTY_VALUES} values.")
+            raise must(f"contain at most {_MAX_PROPERTY_VALUES} values.")
         value = left.pop()
         if isinstance(value, str) and not is_storable_text(value):
-            raise must("be free of U+0000 and of lone surrogates.")
+            raise must("not contain U+0000 or lone surrogates.")
         if isinstance(value, float) and not isfinite(value):
-            raise must("hold finite numbers only.")
+            raise must("contain only finite numbers.")
         if is_object(value):
             left += [*value.keys(), *value.values()]
         elif is_array(value):
@@ -216,7 +216,7 @@ class SessionSpec(Fields):
     def _credential(self, name: str) -> str | None:
         value = self._value("name", name)
         if value is not None and not isinstance(value, str):
-            raise must("hold user and password as text.")
+            raise must("contain user and password as strings.")
         return value
 
     def _value(self, member: str, name: str) -> Any:
@@ -323,7 +323,7 @@ class ExecuteRequest(Fields):
             return None if self.parameters is None else read_parameters(self.parameters)
         # An empty value is passed on, so that `read_parameter_rows` rejects it.
         if self.parameters or self.operation_id is not None or self.run_all:
-            raise conflicting_parameters("parameter_rows goes with none of parameters, operationId and run_all.")
+            raise conflicting_parameters("parameter_rows cannot be combined with parameters, operationId or run_all.")
         return read_parameter_rows(self.parameter_rows)
 
     @property
@@ -494,7 +494,7 @@ class HistoryParameters(Fields):
         AfterValidator(lambda limit: limit if 1 <= limit <= MAX_HISTORY_LIMIT else MAX_HISTORY_LIMIT),
         WithJsonSchema({"type": "integer"}),
     ] = 50
-    is_active: Flag = Field(default=False, description="Only waiting and running statements.")
+    is_active: Flag = Field(default=False, description="Return only waiting and running statements.")
     is_notification_manager: Flag = False
 
 

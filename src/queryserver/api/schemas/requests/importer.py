@@ -58,7 +58,7 @@ def _date_form(value: str) -> str:
     try:
         parse_date_format(value)
     except UnknownFormat as error:
-        raise must(f"be a format of dates such as %d/%m/%Y: {error}.") from None
+        raise must(f"be a date format such as %d/%m/%Y: {error}.") from None
     return value
 
 
@@ -67,9 +67,9 @@ def _null_words(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     value = parse_json_text(value, info)
     words = cast("Sequence[Any]", value)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(words) > _MAX_NULL_WORDS:
-        raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} texts.")
+        raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} strings.")
     if not all(isinstance(one, str) and is_storable_text(one) and len(one) <= _MAX_NULL_WORD for one in words):
-        raise must(f"hold texts of at most {_MAX_NULL_WORD} characters.")
+        raise must(f"contain only strings of at most {_MAX_NULL_WORD} characters.")
     return tuple(words)
 
 
@@ -221,7 +221,7 @@ def _columns(value: Any, info: ValidationInfo) -> tuple[ImportColumn, ...]:
 
 def _column(value: Any) -> ImportColumn:
     if not isinstance(value, Mapping):
-        raise invalid_columns("columns: each must be an object.")
+        raise invalid_columns("columns must contain only objects.")
     try:
         return ImportColumn.model_validate(without_nulls(cast("Mapping[str, Any]", value)))
     except ValidationError as error:

@@ -91,7 +91,7 @@ def _id(value: Any) -> str | None:
     if type(value) is int:
         return str(value) if value else None
     if not isinstance(value, str):
-        raise must("be text or an integer.")
+        raise must("be a string or an integer.")
     return None if value.strip() in {"", "0"} else value.strip()
 
 
@@ -257,7 +257,7 @@ def _names(value: Any) -> Sequence[str] | None:
     """Return the names in all values, each of which is a comma-separated list; None if there are none."""
     values: list[Any] = value if is_array(value) else [value]
     if not all(isinstance(one, str) for one in values):
-        raise must("be text.")
+        raise must("be a string.")
     return tuple(name for one in values for part in cast("str", one).split(",") if (name := part.strip())) or None
 
 

@@ -46,7 +46,7 @@ def _few_items(value: Any) -> Any:
     """Check the number of paths before validating them, because validation takes some microseconds per path."""
     items: Any = value
     if isinstance(value, list | tuple) and len(items) > MAX_ENTRIES:
-        raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
+        raise too_many_entries(f"At most {MAX_ENTRIES} items are allowed per call.")
     return items
 
 
@@ -112,7 +112,7 @@ def _value(model: type[StorageFields], name: str, fields: RequestFields) -> Any:
     if not found:
         return None
     if len(set(map(_content, found))) > 1:
-        raise conflicting_parameters(f"Different values are given for {' and '.join(spellings)}.")
+        raise conflicting_parameters(f"{' and '.join(spellings)} have different values.")
     return found[-1]
 
 
@@ -240,7 +240,7 @@ class PermissionFlags(Fields):
 
 def _octal(value: str) -> str:
     if not _MODE.fullmatch(value):
-        raise must("be three octal digits, with 1 before them for the sticky bit.")
+        raise must("be three octal digits, with a leading 1 for the sticky bit.")
     return value
 
 
@@ -277,7 +277,7 @@ class ChmodRequest(PathsRequest, PermissionFlags):
         if not forms:
             raise MissingParameter("permission, a flag such as user_read, or mode is required.")
         if len(set(forms.values())) > 1:
-            raise conflicting_parameters(f"{' and '.join(forms)} are given with different values.")
+            raise conflicting_parameters(f"{' and '.join(forms)} have different values.")
         return next(iter(forms.values()))
 
 

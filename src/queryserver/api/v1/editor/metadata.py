@@ -230,7 +230,7 @@ async def _functions(
 
 def _source_of_schema(user: User, request: AutocompleteRequest) -> LookupSource:
     if request.operation != "schema":
-        raise InvalidParameter("operation must be schema for a table or a column.")
+        raise InvalidParameter("operation must be schema if the path names a table or a column.")
     return _source(user, request)
 
 

@@ -196,7 +196,7 @@ def _cut_off(record: StatementRecord) -> Response:
     Contract editor 6.1.
     """
     body, rows = failure_body(record.status, FailureDetails(record.handle, None, None)), record.status.rows
-    message = f"{body.message} To take these rows for the whole result, execute the statement with limit={rows}."
+    message = f"{body.message} To accept these rows as the complete result, execute the statement with limit={rows}."
     return responses.json_response(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
 
 

@@ -108,7 +108,7 @@ class Execution:
         try:
             page = await self.results.page(user, status.id, PageRequest(request.rows, start_over=True, form=form))
         except (errors.PageRowTooLarge, errors.TooManyRequests, errors.ServiceUnavailable) as error:
-            log.info("first rows not returned", operation_id=str(status.id), code=error.code)
+            log.info("first rows could not be returned", operation_id=str(status.id), code=error.code)
             return None
         return page if page.status.outcome is None else None
 

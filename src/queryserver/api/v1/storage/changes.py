@@ -228,7 +228,7 @@ async def save_file(
         threads, caller.user.id, partial(encoded, request.contents, request.encoding), len(request.contents)
     )
     if len(content) > _MAX_TEXT_BYTES:
-        raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")
+        raise PayloadTooLarge(f"The text exceeds the limit of {_MAX_TEXT_BYTES} bytes.")
     saved = await creations.save(caller, path, content)
     return json_response(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
@@ -314,13 +314,13 @@ def _normalized_path(stores: Stores, text: str) -> str:
 @router.post("/extract_archive", status_code=501, responses=failures(501))
 async def extract_archive(_caller: FilesWriter, _: NoStorageFields) -> Response:
     """Not supported: always responds with 501. Contract storage 1."""
-    raise NotSupported("Archives are not unpacked by this server.")
+    raise NotSupported("This server does not extract archives.")
 
 
 @router.post("/compress", status_code=501, responses=failures(501))
 async def compress(_caller: FilesWriter, _: NoStorageFields) -> Response:
     """Not supported: always responds with 501. Contract storage 1."""
-    raise NotSupported("Archives are not made by this server.")
+    raise NotSupported("This server does not create archives.")
 
 
 @router.get("/trash/path", response_model=wire.TrashPathResponse, responses=failures(403, 404, 409, 415, 501, 502))

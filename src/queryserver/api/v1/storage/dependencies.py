@@ -174,7 +174,7 @@ FilesWriter = Annotated[Caller, acting(Scope.FILES_WRITE)]
 
 def _refuse_doas(values: FieldValues) -> None:
     if any(value is not None for value in values.get(_DOAS, ())):
-        raise errors.InvalidParameter("doas is for GET calls only.")
+        raise errors.InvalidParameter("doas is only supported for GET.")
 
 
 class StorageFieldsReader(FieldsReader):
@@ -285,7 +285,7 @@ class UploadBody(Generic[Model]):
         """
         scope, content_type = self._request.scope, bodies.multipart_type(self._request)
         if content_type is None:
-            raise errors.UnsupportedMediaType(f"An upload is {bodies.MULTIPART}.")
+            raise errors.UnsupportedMediaType(f"An upload must be {bodies.MULTIPART}.")
         self._stream = MultipartStream(
             bodies.pieces(self._request),
             content_type,

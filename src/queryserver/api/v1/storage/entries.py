@@ -71,7 +71,7 @@ class _Directories:
         """Return the response of `list`. Raises page_not_found."""
         page = await self._page(caller, location, request)
         if page.is_past_the_end:
-            raise page_not_found(f"The directory has {page.pages} pages.")
+            raise page_not_found(f"The directory has only {page.pages} pages.")
         body = {"status": 0, "path": str(location.path), "page": _page_numbers(page).model_dump()}
         return await self._json_listing(caller, body, page.entries, self._shapes(location).flat)
 
@@ -329,7 +329,7 @@ async def display_file(
     file_excerpt = await files.excerpt(caller, location, status, (offset, length), _codec(request.compression))
     text = await files.text(caller, file_excerpt, encoding, length)
     if not text.is_valid:
-        raise not_text(f"This part of the file is no text in {encoding}.")
+        raise not_text(f"This part of the file is not valid {encoding} text.")
     return json_response(
         wire.FileDisplay(
             status=0,
