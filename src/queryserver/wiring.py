@@ -14,7 +14,7 @@ from queryserver.administration.broker_check import ping_broker
 from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
-from queryserver.catalog.cache import MetadataCache
+from queryserver.catalog.lookups import MetadataCache
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import StoredConnectors
@@ -43,7 +43,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.shutdown import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
 from queryserver.search.build import SearchServices, index_feed, index_refresh, search_services
-from queryserver.search.feed import IndexFeed
+from queryserver.search.refresh import IndexFeed
 from queryserver.services import Services
 from queryserver.statements.build import (
     FleetMember,
@@ -55,8 +55,8 @@ from queryserver.statements.build import (
 )
 from queryserver.statements.runner import RunnerHooks
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
+from queryserver.tasks.execution import TaskJobs
 from queryserver.tasks.instances import Instances, Load
-from queryserver.tasks.jobs import TaskJobs
 
 if TYPE_CHECKING:
     from queryserver.tasks.broker import RedisBroker

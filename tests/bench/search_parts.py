@@ -28,8 +28,7 @@ from queryserver.engines.protocol import (
 from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.migrations import migrate
-from queryserver.search.feed import scope_key
-from queryserver.search.refresh import IndexRefresh, RefreshLimits
+from queryserver.search.refresh import IndexRefresh, RefreshLimits, scope_key
 from queryserver.search.repository import MetadataIndexRecords
 
 _DATABASES, _TABLES, _COLUMNS = 50, 600, 34

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.fixtures.database import PATIENT
 
-from queryserver.catalog.cache import CacheKey, MetadataCacheRecords
+from queryserver.catalog.lookups import CacheKey, MetadataCacheRecords
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import open_database

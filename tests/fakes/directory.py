@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from queryserver.identity.ldap.login import Entry, LdapSearch
+from queryserver.identity.ldap import Entry, LdapSearch
 
 BASE = "dc=example,dc=test"
 

@@ -20,9 +20,8 @@ from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.middlewares import CALL, PRINTABLE, CallRecord
 from queryserver.api.schemas.fields import Fields, parse
-from queryserver.catalog.browser import Analyses, CatalogBrowser
+from queryserver.catalog.browser import Analyses, CatalogBrowser, Samples
 from queryserver.catalog.plans import Plans
-from queryserver.catalog.samples import Samples
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
@@ -60,7 +59,7 @@ from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import Submissions
-from queryserver.tasks.mail import MailSender, Recipients
+from queryserver.tasks.notifications import MailSender, Recipients
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
 
@@ -142,9 +141,6 @@ async def authenticated(request: Request) -> User:
     if user.connectors_version > services.connectors.version:
         await services.connectors.at_least(user.connectors_version)
     return user
-
-
-T = TypeVar("T")
 
 
 class Caller:

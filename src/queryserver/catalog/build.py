@@ -4,11 +4,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.catalog.browser import Analyses, CatalogBrowser
-from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
-from queryserver.catalog.lookups import Lookups, ResultListener
+from queryserver.catalog.browser import Analyses, CatalogBrowser, Samples
+from queryserver.catalog.lookups import Lookups, MetadataCache, MetadataCacheRecords, ResultListener
 from queryserver.catalog.plans import Plans
-from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
 from queryserver.platform.database import Database
 from queryserver.platform.settings.editor import EditorSettings

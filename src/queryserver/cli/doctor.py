@@ -1,16 +1,21 @@
-"""The commands `doctor`, which finds deployment problems, and `is_worker_alive`, for service managers."""
+"""Commands that check a server or a deployment: `health`, `doctor` and `is_worker_alive`."""
 
+import asyncio
+import os
+import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queryserver.cli.context import AsJson, ConfigFile, operator, print_json, printable, run, settings_of
-from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.base import DatabaseUnavailable, InvalidRequest
+from queryserver.platform.settings.loader import read_settings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
@@ -18,11 +23,98 @@ if TYPE_CHECKING:
     from queryserver.identity.model import User
     from queryserver.platform.database import Database
 
+
 app = typer.Typer()
+
+_ALIVE, _READY = "/desktop/debug/is_alive", "/desktop/debug/is_ready"
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+_ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 only compared
+_BODY_BYTES = 4096
+_USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private_key")
 
 _LONG_S = 60.0
 """Time limit for areas with several servers; each server also has its own time limit."""
 _FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
+
+
+class _Unhealthy(Exception):
+    """The server is not healthy; the message states the reason."""
+
+
+@app.command("health")
+def health(
+    config: ConfigFile = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Also check the database and the result store (is_ready).")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Time limit of the request in seconds.", min=0.1, max=60)] = 3.0,
+    host: Annotated[
+        str | None, typer.Option(help="Server address, if it was passed to `serve`.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Server port, if it was passed to `serve`.", min=1, max=65535, show_default=False)
+    ] = None,
+) -> None:
+    """Exit with 0 if the server that these settings describe is alive, else with 1."""
+    given: dict[str, Any] = {"desktop.http_host": host, "desktop.http_port": port}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    reading = read_settings(config, os.environ, overrides=overrides, with_secrets=False)
+    desktop = reading.settings.desktop
+    if not desktop.http_port:
+        raise InvalidRequest("desktop.http_port is 0, so the port of the server is unknown. Use --port.")
+    address = desktop.http_host.strip("[]")
+    address = _ANY_ADDRESS.get(address, address)
+    is_tls = bool(desktop.ssl_certificate)
+    path = desktop.url_prefix.rstrip("/") + (_READY if ready else _ALIVE)
+    shown = f"[{address}]" if ":" in address else address
+    url = f"{'https' if is_tls else 'http'}://{shown}:{desktop.http_port}{path}"
+    try:
+        run(lambda: _require_ok(address, desktop.http_port, path, is_tls=is_tls, within_s=timeout))
+    except (_Unhealthy, OSError) as error:
+        # Print only problems in settings that the request uses.
+        begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
+        for line in reading.problems:
+            if line.startswith(begins):
+                typer.echo(f"error {line}", err=True)
+        typer.echo(f"{url}: {_reason(error, timeout)}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{url}: {'ready' if ready else 'alive'}")
+
+
+async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s: float) -> None:
+    """Request `path`. Raises _Unhealthy unless the status is 200; OSError or TimeoutError if there is no response."""
+    context = None
+    if is_tls:
+        # No secret is sent, and the certificate is issued for the public host name, not for this address.
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = _STATUS_LINE.match(head)
+            if found is None:
+                raise _Unhealthy("the response is not HTTP.")
+            if found[1] != b"200":
+                body = (await reader.read(_BODY_BYTES)).decode(errors="replace").strip()
+                raise _Unhealthy(f"status {found[1].decode()} {body}".strip())
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            raise _Unhealthy("the response is not HTTP.") from None
+        finally:
+            # A clean close would wait for the TLS shutdown, which could take longer than the request.
+            writer.transport.abort()
+
+
+def _reason(error: Exception, timeout: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no response within {timeout:g} s."
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused."
+    if isinstance(error, OSError):
+        return f"connection failed: {error.strerror or type(error).__name__}."
+    return str(error)
 
 
 @app.command("doctor")
@@ -93,9 +185,9 @@ def _settings(settings: Settings, limits: "Sequence[Finding]") -> "AreaCheck":
 
 
 async def _database_checks(settings: Settings, dsn: str, database: "Database", user: "User") -> "list[AreaCheck]":
-    from queryserver.administration import deployment_check, source_check  # noqa: PLC0415 slow to import
+    from queryserver.administration import deployment_check  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck, Finding, State, examine  # noqa: PLC0415 as above
-    from queryserver.tasks.fleet_check import INSTANCES, examine_fleet  # noqa: PLC0415 as above
+    from queryserver.tasks.instances import INSTANCES, examine_fleet  # noqa: PLC0415 as above
 
     schema = await examine([AreaCheck(deployment_check.SCHEMA, partial(deployment_check.examine_schema, dsn))])
     checks = [
@@ -111,10 +203,10 @@ async def _database_checks(settings: Settings, dsn: str, database: "Database", u
     ]
     if keyring is None:
         what = "Connectors were not tested: their secrets can be decrypted only with the keys of this database."
-        untried = Finding.warning(source_check.ENGINES, what, "Correct the keys first.")
-        return [*checks, AreaCheck(source_check.ENGINES, partial(_fixed_findings, [untried]))]
-    engines = partial(source_check.examine_engines, settings, database, keyring, user)
-    return [*checks, AreaCheck(source_check.ENGINES, engines, within_s=_LONG_S)]
+        untried = Finding.warning(deployment_check.ENGINES, what, "Correct the keys first.")
+        return [*checks, AreaCheck(deployment_check.ENGINES, partial(_fixed_findings, [untried]))]
+    engines = partial(deployment_check.examine_engines, settings, database, keyring, user)
+    return [*checks, AreaCheck(deployment_check.ENGINES, engines, within_s=_LONG_S)]
 
 
 async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
@@ -122,17 +214,17 @@ async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
 
 
 def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
-    from queryserver.administration import broker_check, machine_check, source_check  # noqa: PLC0415 slow to import
+    from queryserver.administration import broker_check, deployment_check, machine_check  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
 
     if settings.desktop.task_server.enabled:
         yield AreaCheck("broker", partial(broker_check.examine_broker, settings))
-    yield AreaCheck(source_check.RESULTS, partial(source_check.examine_results, settings))
-    yield AreaCheck(source_check.STORES, partial(source_check.examine_stores, settings, user), within_s=_LONG_S)
+    yield AreaCheck(deployment_check.RESULTS, partial(deployment_check.examine_results, settings))
+    yield AreaCheck(deployment_check.STORES, partial(deployment_check.examine_stores, settings, user), within_s=_LONG_S)
     if settings.desktop.smtp.host:
-        yield AreaCheck(source_check.MAIL, partial(source_check.examine_mail, settings))
+        yield AreaCheck(deployment_check.MAIL, partial(deployment_check.examine_mail, settings))
     if settings.desktop.auth.jwt.key_server_url:
-        yield AreaCheck(source_check.KEY_SERVERS, partial(source_check.examine_key_servers, settings))
+        yield AreaCheck(deployment_check.KEY_SERVERS, partial(deployment_check.examine_key_servers, settings))
     yield AreaCheck("disk", partial(machine_check.examine_disks, settings))
     yield AreaCheck("confinement", machine_check.examine_confinement)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from queryserver.errors.base import ConfigurationError, InvalidPassword
-from queryserver.identity.api_bearers import ApiTokenBearers
-from queryserver.identity.api_tokens import ApiTokens
+from queryserver.identity.api_tokens import ApiTokenBearers, ApiTokens
 from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explainer import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
@@ -37,7 +36,7 @@ from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
-    from queryserver.identity.ldap.login import LdapLogin
+    from queryserver.identity.ldap import LdapLogin
 
 T = TypeVar("T")
 
@@ -224,8 +223,8 @@ def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
     Raises ConfigurationError if ldap3 is not installed or the CA file is unusable.
     """
     try:
-        from queryserver.identity.ldap.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
-        from queryserver.identity.ldap.login import LdapLogin  # noqa: PLC0415 few servers have a directory
+        from queryserver.identity.ldap import LdapLogin  # noqa: PLC0415 few servers have a directory
+        from queryserver.identity.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error

@@ -9,8 +9,7 @@ from uuid import uuid4
 import structlog
 
 from queryserver.errors.base import InvalidToken, NotAuthenticated
-from queryserver.identity.api_bearers import ApiTokenBearers
-from queryserver.identity.api_tokens import is_api_token
+from queryserver.identity.api_tokens import ApiTokenBearers, is_api_token
 from queryserver.identity.callers import (
     CallerRepository,
     JwtCodec,

@@ -16,10 +16,9 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.search.documents import DocumentSource
-from queryserver.search.feed import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
 from queryserver.search.model import SourceName
-from queryserver.search.refresh import IndexRefresh, RefreshLimits
+from queryserver.search.refresh import IndexFeed, IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 from queryserver.search.search import MetadataSearch
 from queryserver.search.storage_source import StorageSource

@@ -16,9 +16,8 @@ from queryserver.identity.model import METADATA, User
 from queryserver.platform.caches import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search import model
-from queryserver.search.feed import scope_key
 from queryserver.search.matches import FIELD, Hit, IndexSegment, View, ViewMatches, build
-from queryserver.search.refresh import IndexRefresh
+from queryserver.search.refresh import IndexRefresh, scope_key
 from queryserver.search.repository import MetadataIndexRecords
 
 _MAX_BYTES = 256 * 1024 * 1024

@@ -20,8 +20,8 @@ from queryserver.platform.database import Database, FactRepository, database_err
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
-from queryserver.results.listing import ResultDirectory, ResultListing
 from queryserver.results.segments import ResultStore
+from queryserver.results.stores import ResultDirectory, ResultListing
 from queryserver.statements.repository import MAY_HAVE_BYTES, StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 

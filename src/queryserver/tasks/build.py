@@ -21,16 +21,13 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.tasks.beat import Beat
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
-from queryserver.tasks.execution import TaskRunner
+from queryserver.tasks.execution import TaskJobs, TaskRunner
 from queryserver.tasks.instances import Instances
-from queryserver.tasks.jobs import TaskJobs
-from queryserver.tasks.mail import CsvAttachments, MailSender, Recipients
+from queryserver.tasks.notifications import CsvAttachments, MailSender, Recipients, WebhookSender
 from queryserver.tasks.repository import TaskRecords
-from queryserver.tasks.schedule_repository import ScheduleRecords
-from queryserver.tasks.schedule_runs import ScheduleRuns
+from queryserver.tasks.schedule_repository import ScheduleRecords, ScheduleRuns
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskBroker, TaskService
-from queryserver.tasks.webhooks import WebhookSender
 
 
 @dataclass(frozen=True, slots=True)

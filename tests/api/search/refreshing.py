@@ -9,9 +9,8 @@ from tests.api.driving import Api, Caller, until
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
-from queryserver.search.feed import scope_key
 from queryserver.search.model import ScopeKey
-from queryserver.search.refresh import IndexRefresh, RefreshLimits
+from queryserver.search.refresh import IndexRefresh, RefreshLimits, scope_key
 from queryserver.search.repository import MetadataIndexRecords
 
 SERVICE = User(0, "index", is_admin=True)

@@ -14,8 +14,8 @@ from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 from tests.ports import free_port
 
-from queryserver.identity.ldap.ldap3_directory import Ldap3Session
-from queryserver.identity.ldap.login import LdapSearch, both, filter_value, name_value
+from queryserver.identity.ldap import LdapSearch, both, filter_value, name_value
+from queryserver.identity.ldap3_directory import Ldap3Session
 from queryserver.identity.model import AuthenticatedUser
 from queryserver.identity.repository import Account
 from queryserver.identity.users import Groups

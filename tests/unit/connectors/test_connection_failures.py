@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from queryserver.connectors.connection_failures import reason_of, sanitized_message
+from queryserver.connectors.connection_tests import reason_of, sanitized_message
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 from queryserver.platform.addresses import HostRefused, UnknownHost
 

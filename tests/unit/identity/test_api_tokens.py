@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 
 from queryserver.errors.base import DatabaseUnavailable, InvalidToken, LoginThrottled
-from queryserver.identity.api_bearers import ApiTokenBearers, FailedTokens
-from queryserver.identity.api_tokens import PREFIX, digest_of, is_api_token
+from queryserver.identity.api_tokens import PREFIX, ApiTokenBearers, FailedTokens, digest_of, is_api_token
 from queryserver.identity.model import ApiTokenLimits, Scope, User
 from queryserver.platform.settings.desktop import AuthSettings
 

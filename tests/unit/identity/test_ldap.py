@@ -23,8 +23,8 @@ from tests.timing import at_best, until
 
 from queryserver.errors.base import ConfigurationError, LoginBackendUnavailable
 from queryserver.identity.build import directory_login
-from queryserver.identity.ldap.ldap3_directory import Ldap3Session
-from queryserver.identity.ldap.login import Entry, LdapLogin, both, filter_value, name_value
+from queryserver.identity.ldap import Entry, LdapLogin, both, filter_value, name_value
+from queryserver.identity.ldap3_directory import Ldap3Session
 from queryserver.identity.model import AuthenticatedUser, RequestInfo, UsernameRule
 from queryserver.platform.settings.desktop import LdapSettings
 from queryserver.platform.settings.loader import read_settings
@@ -40,7 +40,7 @@ def problems(ldap: LdapSettings) -> list[str]:
 
 def test_missing_package_is_reported_for_the_ldap_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ldap3", None)
-    monkeypatch.delitem(sys.modules, "queryserver.identity.ldap.ldap3_directory", raising=False)
+    monkeypatch.delitem(sys.modules, "queryserver.identity.ldap3_directory", raising=False)
     [problem] = problems(LdapSettings.model_validate(GOOD))
     assert problem == "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
 

@@ -14,8 +14,8 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
-from queryserver.search.feed import scope_key
 from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
+from queryserver.search.refresh import scope_key
 from queryserver.search.search import MetadataSearch, SearchParameters
 
 ANA = User(1, "ana", rights=frozenset({"metadata"}))

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from tests.fakes import http_driver
 
-from queryserver.connectors.connection_failures import reason_of
+from queryserver.connectors.connection_tests import reason_of
 from queryserver.engines import sessions as direct
 from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine

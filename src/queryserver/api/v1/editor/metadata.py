@@ -24,9 +24,17 @@ from queryserver.api.routes import editor_group, failures, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.shapes import cell_form, column_meta, handle_body
-from queryserver.catalog.browser import CatalogBrowser, LookupSource, NameFilter, NamePage
+from queryserver.catalog.browser import (
+    NOT_SAMPLED,
+    CatalogBrowser,
+    LookupSource,
+    NameFilter,
+    NamePage,
+    Samples,
+    SampleTarget,
+    TableSample,
+)
 from queryserver.catalog.queries import DescribedColumn, TableList, nested_type
-from queryserver.catalog.samples import NOT_SAMPLED, Samples, SampleTarget, TableSample
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.base import InvalidParameter, MissingParameter

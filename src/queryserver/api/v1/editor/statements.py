@@ -49,7 +49,7 @@ from queryserver.statements.sessions import NewSession
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery, StatementReader, parse_operation_id
 from queryserver.statements.submission import Submission, Submissions, remaining_statements_warning
-from queryserver.tasks.mail import Recipients
+from queryserver.tasks.notifications import Recipients
 
 _STATES_WITH_RESULT = {StatementState.AVAILABLE, StatementState.SUCCESS}
 """States in which a result exists; in state `success`, it is an empty table."""

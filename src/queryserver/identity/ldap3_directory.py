@@ -1,4 +1,4 @@
-"""Implements the directory sessions of `ldap.login` with ldap3."""
+"""Implements the directory sessions of `ldap.py` with ldap3."""
 
 import math
 import socket
@@ -14,7 +14,7 @@ from ldap3.core.exceptions import LDAPException
 from pyasn1.error import PyAsn1Error
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.ldap.login import Entry, LdapSearch
+from queryserver.identity.ldap import Entry, LdapSearch
 
 # RFC 4511 result codes that concern the user logging in: constraint violation (locked by a policy), no such object,
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.

@@ -1,27 +1,34 @@
-"""Permitted recipients, notification emails and test emails (Contract platform 10.5, 10.8)."""
+"""Notification and test emails with their permitted recipients, and signed webhooks (Contract platform 10.5, 10.8)."""
 
 import asyncio
+import hashlib
+import hmac
 import re
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, make_msgid, parseaddr
 from urllib.parse import urlsplit
 
+import orjson
+
 from queryserver import errors
 from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.formats.download.encoder import DownloadFormat, FileForm
 from queryserver.formats.download.stream import download
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer, UnknownHost
 from queryserver.platform.database import Database
+from queryserver.platform.http_client import HttpClient, HttpRequest
 from queryserver.platform.settings.desktop import SmtpSettings
-from queryserver.platform.settings.sections import TaskServerSettings
+from queryserver.platform.settings.sections import Secret, TaskServerSettings
 from queryserver.platform.settings.tree import protects_secrets
 from queryserver.statements.downloads import Downloads
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clean_message
@@ -29,6 +36,10 @@ from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clea
 _MAX_ADDRESS_CHARACTERS = 254  # RFC 5321 4.5.3.1.3, without the angle brackets
 _MAX_URL_CHARACTERS = 2000
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)", re.ASCII)
+
+_TIMEOUT = timedelta(seconds=10)
+_MAX_RESPONSE_BYTES = 64 * 1024
+_SUCCESS = range(200, 300)
 
 
 class Recipients:
@@ -256,3 +267,66 @@ def _text(message: Message, not_attached: str) -> str:
     if not_attached:
         lines.append(f"The result is not attached: {not_attached}.")
     return "\n".join(lines) + "\n"
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """Return the value of the header `X-Queryserver-Signature`.
+
+    It contains the Unix timestamp in seconds and the HMAC-SHA256 of `<timestamp>.<body>`.
+    """
+    digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={timestamp},v1={digest}"
+
+
+class WebhookSender:
+    """POSTs JSON to permitted addresses. Does not follow redirects; any status other than 2xx is a failure."""
+
+    def __init__(self, rules: AddressRules, secret: Secret) -> None:
+        self._rules = rules
+        self._secret = secret.get_secret_value()
+
+    async def send(self, delivery: Delivery) -> None:
+        if not self._secret:
+            raise DeliveryFailed("desktop.task_server.webhook_secret is not set.", final=True)
+        message = delivery.message
+        body = orjson.dumps(
+            {
+                "event": message.event,
+                "name": message.name,
+                "connector": message.connector,
+                "state": message.state,
+                "started": message.started,
+                "duration_ms": message.duration_ms,
+                "rows": message.rows,
+                "history_uuid": str(message.history_uuid) if message.history_uuid else None,
+                "error": message.error,
+            },
+            option=orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS,
+        )
+        request = HttpRequest(
+            delivery.recipient,
+            "POST",
+            {
+                "Content-Type": "application/json",
+                "User-Agent": "queryserver",
+                "X-Queryserver-Delivery": _ascii_header(delivery.key),
+                "X-Queryserver-Signature": signature(self._secret, int(delivery.moment.timestamp()), body),
+            },
+            body,
+            max_bytes=_MAX_RESPONSE_BYTES,
+            within_s=_TIMEOUT.total_seconds(),
+        )
+        try:
+            # Each webhook opens a new connection: webhooks are rare, and the receiver may restart in between.
+            async with HttpClient(self._rules) as client:
+                response = await client.send(request)
+        except HostRefused as error:
+            raise DeliveryFailed(error.message, final=True) from error
+        except EngineUnavailable as error:
+            raise DeliveryFailed(error.message) from error
+        if response.status not in _SUCCESS:
+            raise DeliveryFailed(f"The receiver answered {response.status}.")
+
+
+def _ascii_header(key: str) -> str:
+    return key.encode("ascii", "replace").decode()

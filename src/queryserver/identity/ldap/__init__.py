@@ -1,1 +1,0 @@
-"""The login back end `ldap`."""
