@@ -22,6 +22,7 @@ from tests.bench import (
     platform_parts,
     search_parts,
     storage_parts,
+    visit_parts,
 )
 from tests.bench.setting import Measured, bench_server
 
@@ -45,6 +46,7 @@ _ALONE = {
     "hostile": hostile_part.hostile,
     "taskserver": fleet_parts.task_server,
     "takeover": fleet_parts.take_over,
+    "visits": visit_parts.visits,
 }
 
 _PARTS = {

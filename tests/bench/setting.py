@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -88,11 +88,16 @@ async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
 
 @asynccontextmanager
 async def bench_server(
-    folder: Path, more: Mapping[str, Mapping[str, object]] | None = None, *, settings: Mapping[str, str] | None = None
+    folder: Path,
+    more: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    database: Callable[[str], AbstractAsyncContextManager[str]] = nullcontext,
 ) -> AsyncIterator[Bench]:
     """Start a new server with embedded PostgreSQL, sample data, and a few users who are logged in.
 
     `more` are additional interpreters; `settings` are additional environment variables.
+    `database` replaces the DSN that the server uses, for instance by one that leads through a proxy.
     """
     async with prepare(folder / "state") as given:
         defaults = replace(given, sample_dsn=await login_without_limit(given))
@@ -108,10 +113,13 @@ async def bench_server(
             "QUERYSERVER__NOTEBOOK__INTERPRETERS": json.dumps(interpreters),
         }
         data_dir = folder / "data"
-        async with running_server(data_dir, database_dsn=defaults.service_dsn, settings=environment) as server:
-            database = {"QUERYSERVER__DESKTOP__DATABASE__URL": defaults.service_dsn}
+        async with (
+            database(defaults.service_dsn) as dsn,
+            running_server(data_dir, database_dsn=dsn, settings=environment) as server,
+        ):
+            direct = {"QUERYSERVER__DESKTOP__DATABASE__URL": defaults.service_dsn}
             for number in range(USERS):
-                await _create_user(f"user{number}", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
+                await _create_user(f"user{number}", {**direct, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
             tokens = await asyncio.gather(*(_token(server, f"user{number}") for number in range(USERS)))
             yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn, defaults.service_dsn)
 
