@@ -11,6 +11,7 @@ from tests.contract.test_duckdb_engine import held_by_another_process
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.protocol import Catalog, Engine, ForeignKey, SampleKind, TableColumn
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
@@ -91,7 +92,7 @@ class TestDuckdbCatalog(CatalogContract):
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
-        engine = DuckdbEngine(path="catalog.duckdb", root=tmp_path, memory_limit="300MB")
+        engine = DuckdbEngine(path="catalog.duckdb", root=tmp_path, resources=DuckdbResources(memory_limit="300MB"))
         yield engine
         await engine.close()
 

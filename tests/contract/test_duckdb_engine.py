@@ -14,6 +14,7 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 
 from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.protocol import Engine
 from queryserver.formats.arrow import ResultType as T
 
@@ -123,7 +124,7 @@ class TestDuckdbEngine(EngineContract):
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
-        engine = DuckdbEngine(path="facts.duckdb", root=tmp_path, memory_limit="300MB")
+        engine = DuckdbEngine(path="facts.duckdb", root=tmp_path, resources=DuckdbResources(memory_limit="300MB"))
         yield engine
         await engine.close()
 
@@ -150,7 +151,7 @@ class TestDuckdbInMemory(TestDuckdbEngine):
 
     @pytest.fixture
     async def engine(self) -> AsyncGenerator[DuckdbEngine]:
-        engine = DuckdbEngine(memory_limit="300MB")
+        engine = DuckdbEngine(resources=DuckdbResources(memory_limit="300MB"))
         yield engine
         await engine.close()
 

@@ -12,6 +12,7 @@ from tests.engines.versitygw import S3Address
 from tests.fakes.statement_files import ANA, GivenFiles
 
 from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.protocol import EngineSession, OperationState, SessionOptions
 from queryserver.files.statement_files import SessionFiles
 from queryserver.files.stores.s3.storage import S3FileSystem
@@ -42,7 +43,7 @@ async def files(store: S3FileSystem) -> SessionFiles:
 
 @pytest.fixture
 async def session(tmp_path: Path, files: SessionFiles) -> AsyncIterator[EngineSession]:
-    engine = DuckdbEngine(path="own.duckdb", root=tmp_path, threads=4)
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path, resources=DuckdbResources(threads=4))
     async with engine.session(ANA, SessionOptions(files=files)) as session, files.acting(ANA):
         yield session
     await engine.close()

@@ -23,6 +23,7 @@ from tests.timing import until
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
+from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.base import QueryServerError
@@ -258,8 +259,8 @@ async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(
 ) -> None:
     processes = duckdb_processes()
     open_engine, waiting_engine = (
-        DuckdbEngine(path="one.duckdb", root=tmp_path, memory_limit=limit, processes=processes)
-        for limit in ("512MB", "600MB")
+        DuckdbEngine(path="one.duckdb", root=tmp_path, resources=resources, processes=processes)
+        for resources in (DuckdbResources(memory_limit="512MB"), DuckdbResources(memory_limit="600MB"))
     )
     async with open_engine.session(ANA, NO_OPTIONS):
         opening = asyncio.create_task(waiting_engine.session(ANA, NO_OPTIONS).__aenter__())

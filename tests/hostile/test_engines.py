@@ -20,10 +20,12 @@ from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.blocking_drivers import DriverThreads
 from queryserver.engines.duckdb.connection import DuckdbConnection
-from queryserver.engines.duckdb.database import DuckdbDatabase
+from queryserver.engines.duckdb.database import Config, DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.limits import DuckdbLimits
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.engines.storage_watch import StorageLimits
 from queryserver.errors.statements import StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
@@ -129,10 +131,10 @@ BEYOND_THE_TYPES = {
 
 def opened(directory: Path, *, temporary_max_bytes: int = 1024 * MIB, floor: DiskFloor = NO_FLOOR) -> DuckdbDatabase:
     """Open a database in this process, with a disk and settings that the test can change."""
-    return DuckdbDatabase(
-        directory, directory / "own.duckdb", {"memory_limit": "60MB", "threads": 1}, read_only=False,
-        cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, quota_bytes=1024 * MIB, floor=floor,
-    )  # fmt: skip
+    storage = StorageLimits(quota_bytes=1024 * MIB, floor=floor)
+    limits = DuckdbLimits(cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, storage=storage)
+    config: Config = {"memory_limit": "60MB", "threads": 1}
+    return DuckdbDatabase(directory, directory / "own.duckdb", config, read_only=False, limits=limits)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from queryserver.engines.connections import client_tls
 from queryserver.engines.duckdb.engine import duckdb_processes
 from queryserver.engines.protocol import Engine
 from queryserver.engines.sqlite.engine import sqlite_processes
-from queryserver.engines.storage_watch import sample_is_full
+from queryserver.engines.storage_watch import StorageLimits, sample_is_full
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
 from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
@@ -105,6 +105,11 @@ class EngineBuilder:
             self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
         )
 
+    def storage_limits(self, max_database_size: int | None) -> StorageLimits:
+        """Return the limits of a local database's files. `max_database_size` is the connector's own quota."""
+        quota = max_database_size or self.policy.local_database_max_bytes
+        return StorageLimits(quota_bytes=quota, floor=self.disk_floor)
+
     def is_named_as_own_database(self, name: str) -> bool:
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
@@ -117,21 +122,22 @@ class EngineBuilder:
 
 
 def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
-    from queryserver.engines.duckdb.engine import TEMPORARY_MAX_BYTES, DuckdbEngine
+    from queryserver.engines.duckdb.engine import DuckdbEngine
+    from queryserver.engines.duckdb.limits import MEMORY_LIMIT, TEMPORARY_MAX_BYTES, DuckdbLimits, DuckdbResources
 
     opts = builder.read_options(options.DuckdbOptions, connector)
     temporary = opts.max_temp_directory_size
     return DuckdbEngine(
         path=opts.path,
         root=builder.databases_dir,
-        memory_limit=opts.memory_limit,
-        threads=opts.threads,
         read_only=connector.read_only or opts.read_only,
         processes=builder.duckdb_processes,
-        cell_max_bytes=builder.cell_max_bytes,
-        temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
-        quota_bytes=opts.max_database_size or builder.policy.local_database_max_bytes,
-        floor=builder.disk_floor,
+        resources=DuckdbResources(memory_limit=opts.memory_limit or MEMORY_LIMIT, threads=opts.threads),
+        limits=DuckdbLimits(
+            cell_max_bytes=builder.cell_max_bytes,
+            temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
+            storage=builder.storage_limits(opts.max_database_size),
+        ),
     )
 
 
@@ -145,8 +151,7 @@ def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
         root=builder.databases_dir,
         read_only=connector.read_only or opts.read_only,
         cell_max_bytes=builder.cell_max_bytes,
-        quota_bytes=opts.max_database_size or builder.policy.local_database_max_bytes,
-        floor=builder.disk_floor,
+        storage=builder.storage_limits(opts.max_database_size),
     )
 
 

@@ -6,6 +6,7 @@ The engines enforce neither limit: SQLite limits a file's pages but not its log,
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from queryserver.errors.statements import EngineError, disk_below_floor
@@ -46,24 +47,25 @@ def size_of(files: Iterable[Path]) -> int:
     return total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLimits:
+    """The quota for the files of one local database, and the minimum free space on their disk."""
+
+    quota_bytes: int = QUOTA_BYTES
+    floor: DiskFloor = NO_FLOOR
+
+
 class StorageWatch:
     """Watches the files of one database.
 
     `measure` returns their total size; it must be thread-safe and must not block.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        measure: Callable[[], int],
-        *,
-        quota_bytes: int = QUOTA_BYTES,
-        floor: DiskFloor = NO_FLOOR,
-    ) -> None:
+    def __init__(self, directory: Path, measure: Callable[[], int], limits: StorageLimits) -> None:
         self.directory = directory
         self.measure = measure
-        self.quota_bytes = quota_bytes
-        self._floor = floor
+        self.quota_bytes = limits.quota_bytes
+        self._floor = limits.floor
 
     def require_room(self, used_bytes: Callable[[], int] | None = None) -> None:
         """Check the limits before a statement that writes. Raises EngineError `insufficient_storage`.

@@ -14,10 +14,12 @@ from tests.contract.engine_driving import failure, operation, run, started
 from queryserver.engines.blocking_drivers import ThreadedSessions
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
+from queryserver.engines.duckdb.limits import DuckdbLimits
 from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlite import TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.connection import SqliteConnection, temporary_bytes
 from queryserver.engines.sqlite.database import SqliteDatabase
+from queryserver.engines.storage_watch import StorageLimits
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
@@ -63,12 +65,21 @@ class Here:
 
     def __init__(self, dialect: str, root: Path, *, floor: DiskFloor, quota_bytes: int) -> None:
         self._sessions = ThreadedSessions(dialect)
-        limits = {"read_only": False, "cell_max_bytes": 16 * MIB, "quota_bytes": quota_bytes, "floor": floor}
+        storage = StorageLimits(quota_bytes=quota_bytes, floor=floor)
+        limits = DuckdbLimits(temporary_max_bytes=QUOTA, storage=storage)
         file = root / f"own.{dialect}"
         self._open: Callable[[], DuckdbDatabase | SqliteDatabase] = (
-            partial(DuckdbDatabase, root, file, {}, temporary_max_bytes=QUOTA, **limits)
+            partial(DuckdbDatabase, root, file, {}, read_only=False, limits=limits)
             if dialect == "duckdb"
-            else partial(SqliteDatabase, root, file, busy_timeout_s=5.0, **limits)
+            else partial(
+                SqliteDatabase,
+                root,
+                file,
+                read_only=False,
+                busy_timeout_s=5.0,
+                cell_max_bytes=limits.cell_max_bytes,
+                storage=storage,
+            )
         )
         self._database: DuckdbDatabase | SqliteDatabase | None = None
 

@@ -91,6 +91,18 @@ _Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
 """The relation that yields a statement's rows, and its column names."""
 
 
+@dataclass(frozen=True, slots=True)
+class StatementLimits:
+    """Limits on the statements of one database. None: the database has no temporary files, or no file of its own."""
+
+    cell_max_bytes: int = 16 * 1024 * 1024
+    temporary_files: TemporaryFilesLimit | None = None
+    storage: StorageWatch | None = None
+
+
+_DEFAULT_LIMITS = StatementLimits()
+
+
 class DuckdbConnection:
     """A cursor on a database, which DuckDB treats as a connection with its own temporary tables, USE and SET."""
 
@@ -100,9 +112,7 @@ class DuckdbConnection:
         root: Path | None,
         owned: duckdb.DuckDBPyConnection | None = None,
         *,
-        cell_max_bytes: int = 16 * 1024 * 1024,
-        room: TemporaryFilesLimit | None = None,
-        watch: StorageWatch | None = None,
+        limits: StatementLimits = _DEFAULT_LIMITS,
         has_ended: Callable[[], bool] = lambda: False,
         files: "Callable[[Callable[[], None]], SessionFileAccess] | None" = None,
         results: RemoteResults | None = None,
@@ -117,11 +127,11 @@ class DuckdbConnection:
         """The driver's connection, also used for the server's own statements."""
         self._files = files(self.interrupt) if files is not None else None
         self._has_ended = has_ended
-        self._watch = watch
         self._root = root
         self._owned = owned
-        self._cell_max_bytes = cell_max_bytes
-        self._room = room
+        self._cell_max_bytes = limits.cell_max_bytes
+        self._temporary_files = limits.temporary_files
+        self._watch = limits.storage
         self._results = None if results is None else ResultViews(connection, results)
         self._closed = self._is_stopped = False
         self.is_usable = True
@@ -161,8 +171,8 @@ class DuckdbConnection:
 
     def _begin(self, text: str, bound: BoundStatement | None = None) -> "DuckdbAnswer":
         """Run a statement. `text` contains the values of `bound` as literals, for the guard (ADR 61)."""
-        if self._room is not None:
-            self._room.apply(self.native)
+        if self._temporary_files is not None:
+            self._temporary_files.apply(self.native)
         with self.engine_errors():
             return self._run(text, bound)
 
@@ -183,8 +193,8 @@ class DuckdbConnection:
     def _run_rows(self, statement: BoundStatement) -> "DuckdbAnswer":
         """Run the statement once per parameter row, in the open transaction or else in a transaction of its own."""
         self._is_stopped = False
-        if self._room is not None:
-            self._room.apply(self.native)
+        if self._temporary_files is not None:
+            self._temporary_files.apply(self.native)
         with self._watched_rows(statement):
             if self._in_transaction():
                 return DuckdbAnswer(modified_rows=self._run_rows_separately(statement))
@@ -494,7 +504,7 @@ class DuckdbConnection:
             return error
         if self._results is not None and (error := self._results.error_of(text)) is not None:
             return error
-        return self._room.error_of(text) if self._room is not None else None
+        return self._temporary_files.error_of(text) if self._temporary_files is not None else None
 
     def _open_rows(
         self, relation: duckdb.DuckDBPyRelation, names: Sequence[str], types: Sequence[DuckDBPyType], lines_before: int

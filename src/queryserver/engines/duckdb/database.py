@@ -16,10 +16,11 @@ import pyarrow as pa
 from queryserver.engines.blocking_drivers import DriverConnection, TableWriter
 from queryserver.engines.catalog_queries import identifier, literal, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
-from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.connection import DuckdbConnection, StatementLimits
 from queryserver.engines.duckdb.failures import opening_errors
 from queryserver.engines.duckdb.file_system import FileSystems
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
+from queryserver.engines.duckdb.limits import DuckdbLimits
 from queryserver.engines.duckdb.session_files import SessionFileAccess
 from queryserver.engines.duckdb.temporary_files import ProcessDirectory, TemporaryFilesLimit
 from queryserver.engines.loader import column_definitions, publishing_steps
@@ -27,7 +28,7 @@ from queryserver.engines.process.calls import RemoteFiles, RemoteResults
 from queryserver.engines.process.channel import Channel
 from queryserver.engines.process.host import ServerCalls, confine_process, run_process
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
-from queryserver.engines.storage_watch import StorageWatch, size_of
+from queryserver.engines.storage_watch import StorageLimits, StorageWatch, size_of
 from queryserver.formats.conversion import arrow_type
 from queryserver.platform.disk_floor import DiskFloor
 
@@ -69,10 +70,7 @@ class DuckdbDatabase:
         config: Config,
         *,
         read_only: bool,
-        cell_max_bytes: int,
-        temporary_max_bytes: int,
-        quota_bytes: int,
-        floor: DiskFloor,
+        limits: DuckdbLimits,
         schemes: frozenset[str] = frozenset(),
         temporary: Path | None = None,
     ) -> None:
@@ -81,18 +79,11 @@ class DuckdbDatabase:
         `schemes` are the `StatementFiles` schemes that sessions with file access may read and write.
         """
         self._root = root
-        self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
         """Whether an internal error has invalidated the database. All its connections then refuse statements."""
         self.files = FileSystems(schemes) if schemes else None
         """Store access for the database's statements; None if `schemes` is empty."""
-        self._room = self._watch = None
-        temporary = file.parent if file is not None else temporary
-        if temporary is not None:
-            self._room = TemporaryFilesLimit(temporary, temporary_max_bytes, floor)
-        if file is not None:
-            parts = (file, file.with_name(f"{file.name}.wal"))
-            self._watch = StorageWatch(file.parent, partial(size_of, parts), quota_bytes=quota_bytes, floor=floor)
+        self._limits = _statement_limits(limits, file, temporary if file is None else file.parent)
         if file is not None and root is not None:
             refuse_links(root, file)
         with opening_errors():
@@ -105,8 +96,8 @@ class DuckdbDatabase:
                         self.native.execute(f"SET allowed_directories = {list(self.files.directories)}")
                     for setting in _LOCK_DOWN:
                         self.native.execute(setting)
-                if self._room is not None:
-                    self._room.apply(self.native)
+                if self._limits.temporary_files is not None:
+                    self._limits.temporary_files.apply(self.native)
             except BaseException:  # the connection must not stay open after any failure
                 self.native.close()
                 raise
@@ -131,9 +122,7 @@ class DuckdbDatabase:
                 self.native.cursor(),
                 self._root,
                 self.native if is_private else None,
-                cell_max_bytes=self._cell_max_bytes,
-                room=self._room,
-                watch=self._watch,
+                limits=self._limits,
                 has_ended=self._probe,
                 files=statements,
                 results=results,
@@ -162,6 +151,16 @@ class DuckdbDatabase:
         except duckdb.Error:
             self.has_ended = True
         return self.has_ended
+
+
+def _statement_limits(limits: DuckdbLimits, file: Path | None, temporary: Path | None) -> StatementLimits:
+    temporary_files = watch = None
+    if temporary is not None:
+        temporary_files = TemporaryFilesLimit(temporary, limits.temporary_max_bytes, limits.storage.floor)
+    if file is not None:
+        files = (file, file.with_name(f"{file.name}.wal"))
+        watch = StorageWatch(file.parent, partial(size_of, files), limits.storage)
+    return StatementLimits(limits.cell_max_bytes, temporary_files, watch)
 
 
 _EXISTS = """
@@ -276,13 +275,19 @@ class HostedDuckdb:
             file,
             config,
             read_only=settings["read_only"],
-            cell_max_bytes=settings["cell_max_bytes"],
-            temporary_max_bytes=settings["temporary_max_bytes"],
-            quota_bytes=settings["quota_bytes"],
-            floor=DiskFloor(percent=settings["floor_percent"], min_bytes=settings["floor_bytes"]),
+            limits=_limits(settings),
             schemes=frozenset(settings["schemes"]),
             temporary=temporary,
         )
+
+
+def _limits(configuration: Mapping[str, Any]) -> DuckdbLimits:
+    floor = DiskFloor(percent=configuration["floor_percent"], min_bytes=configuration["floor_bytes"])
+    return DuckdbLimits(
+        cell_max_bytes=configuration["cell_max_bytes"],
+        temporary_max_bytes=configuration["temporary_max_bytes"],
+        storage=StorageLimits(quota_bytes=configuration["quota_bytes"], floor=floor),
+    )
 
 
 def main() -> None:

@@ -9,20 +9,13 @@ from queryserver.engines.blocking_drivers import STATEMENT_THREADS
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
+from queryserver.engines.duckdb.limits import DuckdbLimits, DuckdbResources
 from queryserver.engines.process.connections import ProcessConnections
 from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
-from queryserver.engines.storage_watch import QUOTA_BYTES
 from queryserver.identity.model import User
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.store_schemes import STORE_SCHEMES
-from queryserver.platform.text import parse_byte_amount
 from queryserver.sql.literals import DUCKDB
-
-CELL_MAX_BYTES = 16 * 1024 * 1024
-TEMPORARY_MAX_BYTES = 10 * 1024**3
-MEMORY_LIMIT = "256MB"
-"""Memory limit of one database, shared by all its sessions."""
 
 # Directory for extensions and secrets. It does not exist, so DuckDB finds and shows none.
 _NOWHERE = "/nonexistent"
@@ -39,12 +32,6 @@ _LOCKED_DOWN = {
 }
 
 _PROGRAM = "from queryserver.engines.duckdb.database import main; main()"
-
-_PROCESS_BYTES = 1024**3
-"""Memory allowed for a process, in addition to twice its database's limit.
-
-That limit covers only part of a statement's memory use.
-"""
 
 
 def duckdb_processes() -> EngineProcesses:
@@ -71,34 +58,30 @@ class DuckdbEngine:
         *,
         path: str = MEMORY,
         root: Path | None = None,
-        memory_limit: str | None = None,
-        threads: int = 2,
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
         processes: EngineProcesses | None = None,
-        cell_max_bytes: int = CELL_MAX_BYTES,
-        temporary_max_bytes: int = TEMPORARY_MAX_BYTES,
-        quota_bytes: int = QUOTA_BYTES,
-        floor: DiskFloor = NO_FLOOR,
+        resources: DuckdbResources | None = None,
+        limits: DuckdbLimits | None = None,
     ) -> None:
         if path == MEMORY and read_only:
             raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
-        limit = memory_limit or MEMORY_LIMIT
-        if (limit_bytes := parse_byte_amount(limit)) is None:
-            raise errors.ConfigurationError(["memory_limit: must be a number and its unit, such as 512MB"])
+        resources, limits = resources or DuckdbResources(), limits or DuckdbLimits()
+        config = {"memory_limit": resources.memory_limit, "threads": resources.threads, **_LOCKED_DOWN}
+        storage = limits.storage
         configuration = {
             "file": None if self._file is None else str(self._file),
             "root": None if root is None else str(root.resolve()),
-            "config": {"memory_limit": limit, "threads": threads, **_LOCKED_DOWN},
+            "config": config,
             "read_only": read_only,
-            "cell_max_bytes": cell_max_bytes,
-            "temporary_max_bytes": temporary_max_bytes,
-            "quota_bytes": quota_bytes,
-            "floor_percent": floor.percent,
-            "floor_bytes": floor.min_bytes,
-            "memory_bytes": 2 * limit_bytes + _PROCESS_BYTES,
+            "cell_max_bytes": limits.cell_max_bytes,
+            "temporary_max_bytes": limits.temporary_max_bytes,
+            "quota_bytes": storage.quota_bytes,
+            "floor_percent": storage.floor.percent,
+            "floor_bytes": storage.floor.min_bytes,
+            "memory_bytes": resources.process_bytes,
             "schemes": sorted(STORE_SCHEMES),
         }
         # DuckDB locks its file against other processes, so all engines share one process per file.

@@ -17,10 +17,9 @@ from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
 from queryserver.engines.record_batches import BATCH_BYTES
 from queryserver.engines.sqlite import REFUSED_FUNCTIONS
-from queryserver.engines.storage_watch import StorageWatch, above_quota, below_floor, size_of
+from queryserver.engines.storage_watch import StorageLimits, StorageWatch, above_quota, below_floor, size_of
 from queryserver.errors.statements import EngineError
 from queryserver.formats.arrow import Column, ResultType
-from queryserver.platform.disk_floor import DiskFloor
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import Parameter
 
@@ -36,11 +35,11 @@ class SqliteWatch:
     `full` creates the error for a statement that SQLite rejected because storage is full.
     """
 
-    def __init__(self, file: Path, temporary: Path, *, quota_bytes: int, floor: DiskFloor) -> None:
+    def __init__(self, file: Path, temporary: Path, limits: StorageLimits) -> None:
         self._log = (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-journal"))
         self._temporary = temporary
-        self._file = StorageWatch(file.parent, lambda: size_of((file,)), quota_bytes=quota_bytes, floor=floor)
-        self._beside = StorageWatch(file.parent, self._extra_bytes, quota_bytes=quota_bytes, floor=floor)
+        self._file = StorageWatch(file.parent, lambda: size_of((file,)), limits)
+        self._beside = StorageWatch(file.parent, self._extra_bytes, limits)
 
     def require_room(self, used_bytes: Callable[[], int] | None = None) -> None:
         self._file.require_room(used_bytes)

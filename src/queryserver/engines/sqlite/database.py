@@ -25,6 +25,7 @@ from queryserver.engines.sqlite.connection import (
     opening_errors,
     statement_errors,
 )
+from queryserver.engines.storage_watch import StorageLimits
 from queryserver.formats.arrow import ROW_SIZE_FACTOR, BaseType
 from queryserver.platform.disk_floor import DiskFloor
 
@@ -151,8 +152,7 @@ class SqliteDatabase:
         read_only: bool,
         busy_timeout_s: float,
         cell_max_bytes: int,
-        quota_bytes: int,
-        floor: DiskFloor,
+        storage: StorageLimits,
     ) -> None:
         apsw.hard_heap_limit(HEAP_BYTES)
         self._root = root
@@ -160,11 +160,11 @@ class SqliteDatabase:
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
-        self._quota_bytes = quota_bytes
+        self._quota_bytes = storage.quota_bytes
         self._temporary = self._watch = None
         if file is not None and root is not None:
             self._temporary = root / TEMPORARY_DIRECTORY
-            self._watch = SqliteWatch(file, self._temporary, quota_bytes=quota_bytes, floor=floor)
+            self._watch = SqliteWatch(file, self._temporary, storage)
 
     def connect(self, *, is_loader: bool = False) -> SqliteConnection:
         """Open a connection. Raises EngineUnavailable."""
@@ -215,8 +215,10 @@ class HostedSqlite:
             read_only=configuration["read_only"],
             busy_timeout_s=configuration["busy_timeout_s"],
             cell_max_bytes=configuration["cell_max_bytes"],
-            quota_bytes=configuration["quota_bytes"],
-            floor=DiskFloor(percent=configuration["floor_percent"], min_bytes=configuration["floor_bytes"]),
+            storage=StorageLimits(
+                quota_bytes=configuration["quota_bytes"],
+                floor=DiskFloor(percent=configuration["floor_percent"], min_bytes=configuration["floor_bytes"]),
+            ),
         )
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> SqliteConnection:  # noqa: ARG002

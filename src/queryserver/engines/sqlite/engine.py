@@ -13,9 +13,8 @@ from queryserver.engines.process.connections import ProcessConnections
 from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.sqlite import HEAP_BYTES, PARAMETERS
 from queryserver.engines.sqlite.catalog import SqliteCatalog
-from queryserver.engines.storage_watch import QUOTA_BYTES
+from queryserver.engines.storage_watch import StorageLimits
 from queryserver.identity.model import User
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 _PROGRAM = "from queryserver.engines.sqlite.database import main; main()"
 
@@ -48,22 +47,22 @@ class SqliteEngine:
         busy_timeout_s: float = 5.0,
         processes: EngineProcesses | None = None,
         cell_max_bytes: int = 16 * 1024 * 1024,
-        quota_bytes: int = QUOTA_BYTES,
-        floor: DiskFloor = NO_FLOOR,
+        storage: StorageLimits | None = None,
     ) -> None:
         if path == MEMORY and read_only:
             raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
+        storage = storage or StorageLimits()
         configuration = {
             "file": None if file is None else str(file),
             "root": None if root is None else str(root.resolve()),
             "read_only": read_only,
             "busy_timeout_s": busy_timeout_s,
             "cell_max_bytes": cell_max_bytes,
-            "quota_bytes": quota_bytes,
-            "floor_percent": floor.percent,
-            "floor_bytes": floor.min_bytes,
+            "quota_bytes": storage.quota_bytes,
+            "floor_percent": storage.floor.percent,
+            "floor_bytes": storage.floor.min_bytes,
             "memory_bytes": HEAP_BYTES + _PROCESS_BYTES,
         }
         # Several processes may open the same file, so engines with different settings use separate processes.

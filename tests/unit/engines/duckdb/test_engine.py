@@ -18,15 +18,15 @@ from tests.contract.engine_driving import ended, failure, operation, run
 from tests.refusals import raises_code
 
 from queryserver.engines.blocking_drivers import Interrupted
-from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.connection import DuckdbConnection, StatementLimits
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.failures import opening_errors, statement_errors
+from queryserver.engines.duckdb.limits import DuckdbLimits
 from queryserver.engines.duckdb.values import DuckdbAnswer, correct_batch
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.arrow import Column, ResultType
-from queryserver.platform.disk_floor import NO_FLOOR
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.positions import position_of
@@ -227,9 +227,12 @@ DEEP = "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"
 
 def opened_database(directory: Path) -> DuckdbDatabase:
     return DuckdbDatabase(
-        directory, directory / "own.duckdb", {}, read_only=False, cell_max_bytes=MIB, temporary_max_bytes=MIB,
-        quota_bytes=1024 * MIB, floor=NO_FLOOR,
-    )  # fmt: skip
+        directory,
+        directory / "own.duckdb",
+        {},
+        read_only=False,
+        limits=DuckdbLimits(cell_max_bytes=MIB, temporary_max_bytes=MIB),
+    )
 
 
 def connected(database: DuckdbDatabase) -> DuckdbConnection:
@@ -318,7 +321,7 @@ def test_paths_and_stack_traces_are_removed_from_errors() -> None:
 
 
 def opened(cell_max_bytes: int = 16 * MIB) -> DuckdbConnection:
-    return DuckdbConnection(duckdb.connect(":memory:"), Path("/nowhere"), cell_max_bytes=cell_max_bytes)
+    return DuckdbConnection(duckdb.connect(":memory:"), Path("/nowhere"), limits=StatementLimits(cell_max_bytes))
 
 
 def rows(answer: DuckdbAnswer) -> int:

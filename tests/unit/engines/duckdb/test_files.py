@@ -21,10 +21,11 @@ from queryserver.engines.blocking_drivers import Interrupted
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.file_claims import FileClaims
+from queryserver.engines.duckdb.limits import DuckdbLimits
 from queryserver.engines.process.calls import RemoteFiles
 from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.storage_watch import StorageLimits
 from queryserver.errors.statements import EngineError
-from queryserver.platform.disk_floor import NO_FLOOR
 
 ANA, BOB = 1, 2
 GIB = 1024**3
@@ -65,9 +66,13 @@ def opened(tmp_path: Path, scheme: str = "s3a", **rights: dict[int, Callable[[st
         for session in (ANA, BOB)
     }
     database = DuckdbDatabase(
-        tmp_path, tmp_path / "own.duckdb", {"threads": 4}, read_only=False, cell_max_bytes=16 * 1024**2,
-        temporary_max_bytes=GIB, quota_bytes=GIB, floor=NO_FLOOR, schemes=frozenset({scheme}),
-    )  # fmt: skip
+        tmp_path,
+        tmp_path / "own.duckdb",
+        {"threads": 4},
+        read_only=False,
+        limits=DuckdbLimits(temporary_max_bytes=GIB, storage=StorageLimits(quota_bytes=GIB)),
+        schemes=frozenset({scheme}),
+    )
     return Setting(store, database, files, FileChannel(files))
 
 

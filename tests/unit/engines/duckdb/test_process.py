@@ -14,6 +14,7 @@ from tests.contract.engine_driving import ended, failure, operation, run
 from tests.fixtures.processes import EngineProcessList
 
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
+from queryserver.engines.duckdb.limits import DuckdbLimits, DuckdbResources
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.process.pool import ProcessLosses
 from queryserver.engines.protocol import OperationState
@@ -111,7 +112,10 @@ async def test_each_user_of_in_memory_databases_has_separate_process(engine_proc
 
 async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Path, engine_processes) -> None:
     shared = duckdb_processes()
-    one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
+    one, two = (
+        DuckdbEngine(path="own.duckdb", root=tmp_path, resources=DuckdbResources(threads=threads), processes=shared)
+        for threads in (1, 2)
+    )
     for engine in (one, two, one):
         async with engine.session(USER, NO_OPTIONS) as session:
             threads = (await run(session, "SELECT current_setting('threads')")).cell
@@ -143,7 +147,7 @@ async def test_in_memory_database_spills_into_its_own_process_directory(tmp_path
     left = tmp_path / ".duckdb-temporary" / "left"
     left.mkdir(parents=True)
     (left / "x").write_bytes(b"x")
-    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB")
+    engine = DuckdbEngine(root=tmp_path, resources=DuckdbResources(memory_limit="64MB"))
     async with engine.session(USER, NO_OPTIONS) as session:
         (own,) = left.parent.iterdir()
         assert own != left
@@ -158,7 +162,8 @@ async def test_in_memory_database_spills_into_its_own_process_directory(tmp_path
 
 
 async def test_in_memory_database_temporary_files_have_a_quota(tmp_path: Path) -> None:
-    engine = DuckdbEngine(root=tmp_path, memory_limit="64MB", temporary_max_bytes=64 * MIB)
+    resources, limits = DuckdbResources(memory_limit="64MB"), DuckdbLimits(temporary_max_bytes=64 * MIB)
+    engine = DuckdbEngine(root=tmp_path, resources=resources, limits=limits)
     async with engine.session(USER, NO_OPTIONS) as session:
         sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(9000000) ORDER BY t OFFSET 1)"
         assert "temporary files" in (await failure(session, sort)).message
@@ -177,7 +182,7 @@ async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
 
 async def test_syntax_error_does_not_discard_in_memory_tables_of_sessions() -> None:
     """The tables fill most of the memory of the process; nevertheless, a failed statement must not end the process."""
-    engine = DuckdbEngine(memory_limit="1GB", max_statements=8)
+    engine = DuckdbEngine(resources=DuckdbResources(memory_limit="1GB"), max_statements=8)
     keep = "CREATE TABLE kept AS SELECT range AS n, range * 2 AS m, random() AS r FROM range(32000000)"
     async with AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(engine.session(USER, NO_OPTIONS)) for _ in range(3)]
