@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -37,10 +37,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class TransferTimes:
-    """Lease duration, and the intervals at which leases are renewed and orphaned transfers taken over."""
+class LeaseSettings:
+    """The leases of one process: its name in them, their duration, and the intervals of renewal and takeover."""
 
-    lease: timedelta = timedelta(seconds=60)
+    owner: str = field(default_factory=lambda: uuid4().hex)
+    duration: timedelta = timedelta(seconds=60)
     renew_every: timedelta = timedelta(seconds=15)
     sweep_every: timedelta = timedelta(seconds=10)
 
@@ -48,7 +49,7 @@ class TransferTimes:
 class Transfers:
     """Runs moves and copies. While `running()`, also finishes or rolls back the transfers of crashed processes.
 
-    `body` creates the final response body of a call; `owner` identifies this process in leases.
+    `body` creates the final response body of a call.
     """
 
     def __init__(
@@ -59,9 +60,7 @@ class Transfers:
         stores: Stores,
         audit: StorageAudit,
         body: Callable[[TransferResult], Body],
-        *,
-        owner: str | None = None,
-        times: TransferTimes | None = None,
+        leases: LeaseSettings | None = None,
     ) -> None:
         self._records = records
         self._operations = operations
@@ -69,14 +68,13 @@ class Transfers:
         self._stores = stores
         self._audit = audit
         self._body = body
-        self._owner = owner or uuid4().hex
-        self._times = times or TransferTimes()
+        self._leases = leases or LeaseSettings()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Periodically take over the transfers of crashed processes until the context exits."""
         async with background(
-            every(self._times.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
+            every(self._leases.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
         ):
             yield
 
@@ -86,7 +84,7 @@ class Transfers:
         """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended yet, and the errors of
         `TransferSteps`.
         """
-        claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
+        claimed = await self._records.begin(transfer, owner=self._leases.owner, lease=self._leases.duration)
         if claimed is None:
             raise OperationInProgress("The same operation is already running.")
         steps = TransferSteps(self._records, self._unfinished, claimed, locations, progress)
@@ -108,7 +106,7 @@ class Transfers:
         its files cannot yet be distinguished from those of a live process.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
-        exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
+        exists, claimed = await self._records.claim_same(digests, owner=self._leases.owner, lease=self._leases.duration)
         if claimed is None:
             if exists:
                 raise OperationInProgress("The same operation is already running.")
@@ -126,7 +124,7 @@ class Transfers:
 
     async def take_over(self) -> int:
         """Finish or roll back transfers of crashed processes; return how many were taken over."""
-        orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
+        orphans = await self._records.claim_orphans(owner=self._leases.owner, lease=self._leases.duration)
         for claimed in orphans:
             await self._finish_orphan(claimed)
         return len(orphans)
@@ -155,7 +153,7 @@ class Transfers:
         except QueryServerError as error:
             log.warning("transfer recovery failed", transfer=str(claimed.lease.transfer_id), code=error.code)
             outcome = failure_body(error)
-            if await self._release(claimed.lease, again_after=self._times.lease):
+            if await self._release(claimed.lease, again_after=self._leases.duration):
                 return
         code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
         self._audit.record_takeover(claimed.transfer, code)
@@ -183,11 +181,11 @@ class Transfers:
         """Renew the lease until the task ends. Raises OperationInProgress if another process has taken it over, or
         DatabaseUnavailable if it could not be renewed before it expires.
         """
-        lasting_s, every_s = self._times.lease.total_seconds(), self._times.renew_every.total_seconds()
+        lasting_s, every_s = self._leases.duration.total_seconds(), self._leases.renew_every.total_seconds()
         last_renewed = time.monotonic()
         while not (await asyncio.wait({task}, timeout=every_s))[0]:
             try:
-                if not await self._records.renew(lease, lasting=self._times.lease):
+                if not await self._records.renew(lease, lasting=self._leases.duration):
                     raise OperationInProgress("Another server has taken over this operation.")
                 last_renewed = time.monotonic()
             except DatabaseUnavailable:

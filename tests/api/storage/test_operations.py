@@ -34,7 +34,7 @@ from queryserver.files.moves import final_body
 from queryserver.files.operations import Progress
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferSteps
-from queryserver.files.transfers import Transfers, TransferTimes
+from queryserver.files.transfers import LeaseSettings, Transfers
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
@@ -433,8 +433,7 @@ def impatient(world: World, owner: str) -> Transfers:
         storage.stores,
         storage.audit,
         final_body,
-        owner=owner,
-        times=TransferTimes(renew_every=timedelta(milliseconds=50)),
+        LeaseSettings(owner=owner, renew_every=timedelta(milliseconds=50)),
     )
 
 
