@@ -21,7 +21,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.tasks.beat import Beat
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
-from queryserver.tasks.execution import TaskJobs, TaskRunner
+from queryserver.tasks.execution import TaskJobs, TaskRunner, TaskTimes
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.notifications import CsvAttachments, MailSender, Recipients, WebhookSender
 from queryserver.tasks.repository import TaskRecords
@@ -57,15 +57,12 @@ def task_services(
     """
     records = task_records(settings, database)
     statements.retention.add_clean_up_step(records.clean_up)
-    runner = TaskRunner(
-        statements.runner.owner,
-        records,
-        jobs.run,
+    times = TaskTimes(
         lease=settings.editor.lease_timeout,
         heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s),
         shutdown_grace=settings.desktop.shutdown_grace,
-        metrics=resources.metrics,
     )
+    runner = TaskRunner(statements.runner.owner, records, jobs.run, times, metrics=resources.metrics)
     service = TaskService(
         records=records,
         instances=instances,

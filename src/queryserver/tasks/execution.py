@@ -45,7 +45,6 @@ CANCEL = "task-cancel"
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
 """Performs the work of a task. It may be interrupted at any moment and started again."""
 
-_SWEEP_EVERY_S = 5.0
 _REPORT_EVERY_S = 1.0
 _RECORDED_WITHIN_S = 5.0
 
@@ -181,28 +180,29 @@ class _ProgressReport:
         self.changed.set()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTimes:
+    """Duration and renewal interval of task leases, the time for tasks to finish on shutdown, and the maximum interval
+    between checks for waiting tasks.
+    """
+
+    lease: timedelta
+    heartbeat: timedelta
+    shutdown_grace: timedelta = timedelta(0)
+    sweep_every: timedelta = timedelta(seconds=5)
+
+
 class TaskRunner:
     """Runs tasks under leases. If a process dies, another one reruns its task, so every task must be repeatable."""
 
-    def __init__(
-        self,
-        owner: str,
-        records: TaskRecords,
-        job: Job,
-        *,
-        lease: timedelta,
-        heartbeat: timedelta,
-        shutdown_grace: timedelta = timedelta(0),
-        sweep_every_s: float = _SWEEP_EVERY_S,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, owner: str, records: TaskRecords, job: Job, times: TaskTimes, *, metrics: Metrics) -> None:
         self._owner = owner
         self._records = records
         self._job = job
-        self._lease = lease
-        self._heartbeat_s = heartbeat.total_seconds()
-        self._grace_s = shutdown_grace.total_seconds()
-        self._sweep_every_s = sweep_every_s
+        self._lease = times.lease
+        self._heartbeat_s = times.heartbeat.total_seconds()
+        self._grace_s = times.shutdown_grace.total_seconds()
+        self._sweep_every_s = times.sweep_every.total_seconds()
         self._metrics = metrics
         self._runs: dict[UUID, _TaskRun] = {}
         self._tasks = Tasks()

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,7 +16,7 @@ from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.threads import Progress
-from queryserver.tasks.execution import CANCEL, TaskRunner
+from queryserver.tasks.execution import CANCEL, TaskRunner, TaskTimes
 from queryserver.tasks.model import ClaimedTask, NewTask, Task, TaskEnd, TaskFilter, TaskName, TaskState
 from queryserver.tasks.repository import TaskRecords
 
@@ -65,10 +64,16 @@ class Work:
 
 
 def runner_of(
-    records: TaskRecords, work: Work, owner: str = "one", *, heartbeat_s: float = 0.05, **more: Any
+    records: TaskRecords,
+    work: Work,
+    owner: str = "one",
+    *,
+    heartbeat_s: float = 0.05,
+    metrics: Metrics | None = None,
+    **times: timedelta,
 ) -> TaskRunner:
-    more = {"lease": LEASE, "metrics": Metrics(CollectorRegistry(), dialects=()), **more}
-    return TaskRunner(owner, records, work, heartbeat=timedelta(seconds=heartbeat_s), **more)
+    task_times = TaskTimes(lease=LEASE, heartbeat=timedelta(seconds=heartbeat_s), **times)
+    return TaskRunner(owner, records, work, task_times, metrics=metrics or Metrics(CollectorRegistry(), dialects=()))
 
 
 async def submitted(records: TaskRecords, name: TaskName = TaskName.DOCUMENT_CLEANUP) -> UUID:
@@ -278,7 +283,7 @@ async def test_cancel_of_a_task_of_a_dead_worker_needs_no_run(records: TaskRecor
 
 async def test_sweep_runs_waiting_tasks_one_after_the_other(records: TaskRecords):
     work = Work()
-    runner = runner_of(records, work, sweep_every_s=0.01)
+    runner = runner_of(records, work, sweep_every=timedelta(seconds=0.01))
     ids = [await submitted(records) for _ in range(3)]
     async with runner.running():
         await asyncio.wait_for(work.begun.wait(), 30)
@@ -297,7 +302,7 @@ async def test_sweep_runs_waiting_tasks_one_after_the_other(records: TaskRecords
 @pytest.mark.parametrize("by_sweep", [True, False])
 async def test_stopping_process_releases_its_task(records: TaskRecords, database: Database, by_sweep: bool):
     work = Work()
-    runner = runner_of(records, work, sweep_every_s=0.01 if by_sweep else 600)
+    runner = runner_of(records, work, sweep_every=timedelta(seconds=0.01 if by_sweep else 600))
     task_id = await submitted(records)
     async with runner.running():
         run = None if by_sweep else asyncio.create_task(runner.run_next())
@@ -326,7 +331,7 @@ async def test_canceled_caller_releases_its_task(records: TaskRecords):
 
 async def test_task_may_finish_in_the_shutdown_grace_period(records: TaskRecords):
     work = Work()
-    runner = runner_of(records, work, sweep_every_s=0.01, shutdown_grace=timedelta(seconds=60))
+    runner = runner_of(records, work, sweep_every=timedelta(seconds=0.01), shutdown_grace=timedelta(seconds=60))
     task_id = await submitted(records)
     async with runner.running():
         await asyncio.wait_for(work.begun.wait(), 30)
