@@ -32,20 +32,17 @@ class AuditEvents(AuditTrail):
     events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     details: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 
-    def record(
+    def record_path(
         self,
         user: str,
         operation: str,
-        subject: str = "",
+        path: str,
         *,
         outcome: str = "ok",
-        client: str = "",
-        facts: Mapping[str, str | int] | None = None,
         effective_user: str | None = None,
-        path: str = "",
         size_bytes: int | None = None,
+        facts: Mapping[str, str | int] | None = None,
     ) -> None:
-        del subject, client
         self.events.append((operation, path, outcome))
         self.details.append({"user": user, "effective": effective_user, "size": size_bytes, **(facts or {})})
 

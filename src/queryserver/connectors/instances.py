@@ -57,7 +57,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
         outcome = error.code
         raise
     finally:
-        AUDIT.record(user.username, f"connector.{operation}", path=event.subject, outcome=outcome)
+        AUDIT.record_path(user.username, f"connector.{operation}", event.subject, outcome=outcome)
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,7 +347,7 @@ class StorageAudit:
         """Record the audit event of a move or copy that this process took over from a crashed process."""
         # Only GET requests accept `doas` (Contract storage 2.1), so the acting user is the caller.
         name = transfer.acting.name
-        self._audit.record(name, f"storage.{transfer.kind}", path=str(transfer.source), outcome=outcome)
+        self._audit.record_path(name, f"storage.{transfer.kind}", str(transfer.source), outcome=outcome)
 
     def record(
         self,
@@ -359,10 +359,10 @@ class StorageAudit:
         size_bytes: int | None = None,
         facts: Mapping[str, str] = _NO_FACTS,
     ) -> None:
-        self._audit.record(
+        self._audit.record_path(
             caller.user.username,
             operation,
-            path=str(path),
+            str(path),
             outcome=outcome,
             effective_user=caller.acting.name,
             size_bytes=size_bytes,

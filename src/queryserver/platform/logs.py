@@ -181,21 +181,32 @@ class AuditTrail:
         outcome: str = OK,
         client: str = "",
         facts: Mapping[str, str | int] = _NO_FACTS,
-        effective_user: str | None = None,
-        path: str = "",
-        size_bytes: int | None = None,
     ) -> None:
         """Write an event, for example `record(user, "statement.start", connector)`. Long names are truncated.
 
-        `user` is the caller, or the name submitted at a login. `path` is the normalized path of a file; `subject` is
-        the changed or used object if it is not a file. `outcome` is `ok` or an error code. `facts` are additional
-        fields.
+        `user` is the caller, or the name submitted at a login. `subject` is the changed or used object. `outcome` is
+        `ok` or an error code. `facts` are additional fields.
         """
         user = user[:_MAX_FIELD_CHARACTERS]
+        fields = {"user": user, "effective_user": user, "outcome": outcome}
+        further = {"client": client or None, "subject": subject[:_MAX_FIELD_CHARACTERS] or None}
+        _write_event(operation, {**fields, **further}, facts)
+
+    def record_path(
+        self,
+        user: str,
+        operation: str,
+        path: str,
+        *,
+        outcome: str = OK,
+        effective_user: str | None = None,
+        size_bytes: int | None = None,
+        facts: Mapping[str, str | int] = _NO_FACTS,
+    ) -> None:
+        """Write an event whose object is logged in the field `path`: the normalized path of a file, or a connector."""
+        user = user[:_MAX_FIELD_CHARACTERS]
         fields = {"user": user, "effective_user": effective_user or user, "path": path or None, "outcome": outcome}
-        further = {"size": size_bytes, "client": client or None, "subject": subject[:_MAX_FIELD_CHARACTERS] or None}
-        given = {name: value for name, value in {**fields, **further}.items() if value is not None}
-        logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**given, **facts}})
+        _write_event(operation, {**fields, "size": size_bytes}, facts)
 
     @contextmanager
     def event(
@@ -222,6 +233,11 @@ class AuditTrail:
         except Exception as error:  # internal errors are audited too
             self.record(user, operation, subject, outcome=_error_code(error), facts=facts)
             raise
+
+
+def _write_event(operation: str, fields: Mapping[str, str | int | None], facts: Mapping[str, str | int]) -> None:
+    known = {name: value for name, value in fields.items() if value is not None}
+    logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**known, **facts}})
 
 
 def _error_code(error: Exception) -> str:

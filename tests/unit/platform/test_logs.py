@@ -186,7 +186,7 @@ def test_logging_never_blocks_on_a_stuck_reader(log: Log) -> None:
 
 
 def record_event() -> None:
-    AUDIT.record("ana", "storage.delete", path="/user/bob/a\nb", effective_user="bob", size_bytes=3)
+    AUDIT.record_path("ana", "storage.delete", "/user/bob/a\nb", effective_user="bob", size_bytes=3)
 
 
 @pytest.mark.security("S15")
