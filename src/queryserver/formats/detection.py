@@ -62,6 +62,22 @@ _TEXT_KINDS = frozenset({CellKind.NULL, CellKind.TEXT})
 _VALUE_KINDS = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextParameters:
+    """The parameters of a call that apply only to text files, not yet parsed; None means absent."""
+
+    field_separator: str | None = None
+    quote_char: str | None = None
+    record_separator: str | None = None
+    encoding: str | None = None
+    comment: str | None = None
+    escape: str | None = None
+    null_words: Sequence[str] | None = None
+
+
+_NO_TEXT_PARAMETERS = TextParameters()
+
+
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
     """How to read a file. Options that are None are detected from the content, except `sheet_name` and `delimiters`."""
@@ -92,15 +108,9 @@ class ReadingOptions:
         file_type: FileType,
         *,
         sheet_name: str | None = None,
-        field_separator: str | None = None,
-        quote_char: str | None = None,
-        record_separator: str | None = None,
-        encoding: str | None = None,
         formats: ValueFormats = NO_FORMATS,
         skip_rows: int | None = None,
-        comment: str | None = None,
-        escape: str | None = None,
-        null_words: Sequence[str] | None = None,
+        text: TextParameters = _NO_TEXT_PARAMETERS,
     ) -> Self:
         """Parse the parameters of a call; None means absent. Raises sheet_required, InvalidParameter."""
         if file_type is FileType.EXCEL:
@@ -109,19 +119,18 @@ class ReadingOptions:
             return cls(file_type, sheet_name, formats=formats, skip_rows=skip_rows)
         if file_type in RECORD_TYPES:
             return cls(file_type)
-        encoding = None if encoding is None else parse_encoding(encoding)
-        field = field_separator or _TYPE_SEPARATORS.get(file_type)
+        field = text.field_separator or _TYPE_SEPARATORS.get(file_type)
         common: dict[str, Any] = {
-            "encoding": encoding,
+            "encoding": None if text.encoding is None else parse_encoding(text.encoding),
             "formats": formats,
             "skip_rows": skip_rows,
-            "comment": None if comment is None else parse_comment_prefix(comment),
-            "escape": None if escape is None else parse_escape_character(escape),
-            "null_words": None if null_words is None else tuple(null_words),
+            "comment": None if text.comment is None else parse_comment_prefix(text.comment),
+            "escape": None if text.escape is None else parse_escape_character(text.escape),
+            "null_words": None if text.null_words is None else tuple(text.null_words),
         }
         if field is None:
-            return cls(file_type, None, None, quote_char, record_separator, **common)
-        delimiters = parse_delimiters(field, quote=quote_char, record=record_separator)
+            return cls(file_type, None, None, text.quote_char, text.record_separator, **common)
+        delimiters = parse_delimiters(field, quote=text.quote_char, record=text.record_separator)
         return cls(file_type, delimiters=delimiters, **common)
 
     def require_separator(self) -> None:

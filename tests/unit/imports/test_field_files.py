@@ -11,7 +11,7 @@ import pytest
 from queryserver.formats.arrow import STRING, ColumnType
 from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
-from queryserver.formats.detection import ReadingOptions
+from queryserver.formats.detection import ReadingOptions, TextParameters
 from queryserver.formats.layout import count_rows_above
 from queryserver.formats.table_files import Delimiters, SkippedLines
 from queryserver.imports import computed
@@ -42,17 +42,16 @@ class Loaded:
         return {str(one["code"]): (one["count"], one["rows"]) for one in self.preview["warnings"]}
 
 
-def load(content: bytes, **given: Any) -> Loaded:
+def load(content: bytes, *, skip_rows: int | None = None, **given: Any) -> Loaded:
     metadata: Any = computed.detect_file({"is_whole": True}, content)
     found = Delimiters(**metadata["delimiters"])
+    separators = {
+        "field_separator": found.field,
+        "quote_char": found.quote or "\\0",
+        "record_separator": metadata["record_separator"],
+    }
     reading = ReadingOptions.from_parameters(
-        metadata["type"],
-        **{
-            "field_separator": found.field,
-            "quote_char": found.quote or "\\0",
-            "record_separator": metadata["record_separator"],
-        }
-        | given,
+        metadata["type"], skip_rows=skip_rows, text=TextParameters(**separators | given)
     )
     options = {"reading": asdict(reading), "is_whole": True, "is_last": True}
     header: Any = computed.header(options, content)

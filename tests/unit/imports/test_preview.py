@@ -13,7 +13,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.arrow import BaseType
 from queryserver.formats.cell_types.analysis import Analysis
-from queryserver.formats.detection import DetectedFormat, ReadingOptions
+from queryserver.formats.detection import DetectedFormat, ReadingOptions, TextParameters
 from queryserver.formats.table_files import SAMPLE_BYTES, SAMPLE_RECORDS, CellKind, Cells, FileType, TypedText
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
@@ -144,18 +144,18 @@ class TestEncodings:
     @pytest.mark.importer(38)
     async def test_given_encoding_applies(self, previews: Previews):
         file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
-        given = ReadingOptions.from_parameters(FileType.CSV, encoding="koi8-r")
+        given = ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(encoding="koi8-r"))
         assert (await previews.analysis(ANA, file, CSV, has_header=True)).columns[0].name == "naïve"
         assert (await previews.analysis(ANA, file, given, has_header=True)).columns[0].name == "naОve"
 
     async def test_few_undecodable_characters_are_a_warning(self, previews: Previews):
-        given = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-8")
+        given = ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(encoding="utf-8"))
         found = await previews.analysis(ANA, MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
         assert found.rows[1] == ["1", "\ufffd"]
         assert warnings(found) == {"undecodable": (1, [3])}
 
     async def test_many_undecodable_characters_are_an_error(self, previews: Previews):
-        given = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-8")
+        given = ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(encoding="utf-8"))
         file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
         with raises_code("encoding_error"):
             await previews.analysis(ANA, file, given, has_header=True)
@@ -164,7 +164,7 @@ class TestEncodings:
 
     def test_unknown_encoding_is_rejected(self):
         with pytest.raises(InvalidParameter):
-            ReadingOptions.from_parameters(FileType.CSV, encoding="klingon")
+            ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(encoding="klingon"))
 
 
 class TestKinds:
@@ -228,7 +228,7 @@ class TestSheets:
 
     async def test_workbook_ignores_separators_and_encodings(self):
         given = ReadingOptions.from_parameters(
-            FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon"
+            FileType.EXCEL, sheet_name="one", text=TextParameters(field_separator='"', encoding="klingon")
         )
         assert given == ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="one")
 
@@ -238,7 +238,8 @@ class TestKeeping:
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
         first = await previews.analysis(ANA, file, CSV, has_header=True)
         assert await previews.analysis(ANA, file, CSV, has_header=True) is first
-        escaped = ReadingOptions.from_parameters(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
+        separators = TextParameters(field_separator="\\x2c", record_separator="\\r\\n")
+        escaped = ReadingOptions.from_parameters(FileType.CSV, text=separators)
         assert await previews.analysis(ANA, file, escaped, has_header=True) is first
         assert file.readings == 1
 
@@ -246,9 +247,9 @@ class TestKeeping:
         file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
         assert len((await previews.analysis(ANA, file, CSV, has_header=True)).columns) == 1
         assert len((await previews.analysis(ANA, file, CSV, has_header=False)).rows) == 2
-        other = ReadingOptions.from_parameters(FileType.CSV, field_separator=";")
+        other = ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(field_separator=";"))
         assert len((await previews.analysis(ANA, file, other, has_header=True)).columns) == 2
-        encoded = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-16-le")
+        encoded = ReadingOptions.from_parameters(FileType.CSV, text=TextParameters(encoding="utf-16-le"))
         assert (await previews.analysis(ANA, file, encoded, has_header=True)).columns[0].name != "a;b"
 
     async def test_remote_file_is_read_each_time(self, previews: Previews):

@@ -1,6 +1,7 @@
 """Importer calls (upload, detection, preview, create_table) and their error format (Contract importer)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import orjson
@@ -32,9 +33,9 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import QueryServerError
 from queryserver.files.model import repaired_path
 from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, WarningCode
-from queryserver.formats.cell_types.value_formats import ValueFormats
+from queryserver.formats.cell_types.value_formats import NO_FORMATS, ValueFormats
 from queryserver.formats.delimited.encodings import parse_encoding
-from queryserver.formats.detection import ReadingOptions
+from queryserver.formats.detection import ReadingOptions, TextParameters
 from queryserver.formats.multipart import MultipartStream
 from queryserver.formats.table_files import RECORD_TYPES, SkippedLines
 from queryserver.identity.model import IMPORTER, Scope, User
@@ -115,9 +116,7 @@ def _failure(status: int, code: str, text: str, headers: Mapping[str, str] | Non
 
 
 _MAX_BODY_BYTES = 1024 * 1024
-_READING_FIELDS = {
-    "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows", "comment", "escape",
-}  # fmt: skip
+_TEXT_FIELDS = {"field_separator", "quote_char", "record_separator", "encoding", "comment", "escape"}
 _NO_FILE = "No file was submitted."
 # Responses up to these sizes are encoded on the event loop: 2,000 columns take about 10 ms.
 _MAX_INLINE_CELLS = 2_000
@@ -162,10 +161,14 @@ async def _file(
 
 
 def _reading_options(request: requests.HeaderParameters) -> ReadingOptions:
-    named = request.model_dump(include=_READING_FIELDS)
+    text = TextParameters(**request.model_dump(include=_TEXT_FIELDS))
+    formats = NO_FORMATS
     if isinstance(request, requests.ColumnParameters):
-        named |= {"formats": ValueFormats(request.date_format, request.number_format), "null_words": request.null_words}
-    return ReadingOptions.from_parameters(request.file_type, **named)
+        formats = ValueFormats(request.date_format, request.number_format)
+        text = replace(text, null_words=request.null_words)
+    return ReadingOptions.from_parameters(
+        request.file_type, sheet_name=request.sheet_name, formats=formats, skip_rows=request.skip_rows, text=text
+    )
 
 
 def _has_header(request: requests.ColumnParameters) -> bool:
