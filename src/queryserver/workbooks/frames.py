@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_letters
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from queryserver.errors.files import record_too_long
 from queryserver.formats.table_files import CellKind, TypedText
@@ -49,6 +49,25 @@ UnreadableRows = Sequence[tuple[int, int | None, str]]
 """For each unreadable row: its number in the batch, starting at 0, the unreadable column (None for all), and the
 reason.
 """
+
+
+class WorkerRequest(TypedDict):
+    """The first line of the worker's input.
+
+    For a workbook, the response contains the sheet names if `sheet` is missing, and otherwise up to `limit` rows
+    (missing: all) after the first `skip` rows of the sheet. For a record file, `records` is its type, and the response
+    contains a preview if `fields` is missing, otherwise all rows. If `path` is None, the response contains a record
+    file from a store as JSON Lines: an Avro file follows on standard input, and a Parquet file of `size_bytes` bytes is
+    requested in chunks.
+    """
+
+    path: str | None
+    sheet: NotRequired[str]
+    limit: NotRequired[int]
+    skip: NotRequired[int]
+    records: NotRequired[str]
+    fields: NotRequired[Sequence[str]]
+    size_bytes: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)

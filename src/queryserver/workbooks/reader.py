@@ -39,14 +39,6 @@ ReadAt = Callable[[int, int], Awaitable[bytes]]
 """A function of `offset` and `length` that returns up to `length` bytes of a file, starting at `offset`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file in a store, with random access."""
-
-    read_at: ReadAt
-    size_bytes: int
-
-
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
@@ -97,7 +89,7 @@ class ProcessWorkbooks:
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
         """Return the names of the worksheets in workbook order, including hidden sheets but not chart sheets."""
-        async with self._preview_slot(), aclosing(self._frames(path, None, None)) as answer:
+        async with self._preview_slot(), aclosing(self._frames({"path": str(path)})) as answer:
             async for kind, body in answer:
                 if kind == frames.NAMES:
                     return json.loads(body)
@@ -110,7 +102,8 @@ class ProcessWorkbooks:
         Raises sheet_not_found.
         """
         rows: frames.Rows = []
-        async with self._preview_slot(), aclosing(self._frames(path, sheet, limit, skip=skip)) as answer:
+        request: frames.WorkerRequest = {"path": str(path), "sheet": sheet, "limit": limit, "skip": skip}
+        async with self._preview_slot(), aclosing(self._frames(request)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
                     is_whole, count, numbers, positions = json.loads(body)
@@ -123,7 +116,8 @@ class ProcessWorkbooks:
 
         Raises sheet_not_found.
         """
-        async with self._readings, aclosing(self._frames(path, sheet, None, skip=skip)) as answer:
+        request: frames.WorkerRequest = {"path": str(path), "sheet": sheet, "skip": skip}
+        async with self._readings, aclosing(self._frames(request)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
                     return
@@ -135,7 +129,8 @@ class ProcessWorkbooks:
 
         This method and `record_batches` also raise format_mismatch, file_empty, too_many_columns and record_too_long.
         """
-        async with self._preview_slot(), aclosing(self._frames(path, None, None, records=kind)) as answer:
+        request: frames.WorkerRequest = {"path": str(path), "records": kind}
+        async with self._preview_slot(), aclosing(self._frames(request)) as answer:
             async for found, body in answer:
                 if found == frames.PREVIEW:
                     return await asyncio.to_thread(json.loads, body)
@@ -147,7 +142,8 @@ class ProcessWorkbooks:
         """Yield all rows of a record file in bounded memory. Raises FileCorrupt if its column names are not
         `fields`.
         """
-        async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as answer:
+        request: frames.WorkerRequest = {"path": str(path), "records": kind, "fields": fields}
+        async with self._readings, aclosing(self._frames(request)) as answer:
             async for found, body in answer:
                 if found == frames.END:
                     return
@@ -162,7 +158,7 @@ class ProcessWorkbooks:
 
         Raises the errors of `pieces`, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
         """
-        answer = self._frames(None, None, None, records=FileType.AVRO, pieces=pieces)
+        answer = self._frames({"path": None, "records": FileType.AVRO}, pieces=pieces)
         async with aclosing(self._lines(answer)) as lines:
             async for made in lines:
                 yield made
@@ -172,9 +168,8 @@ class ProcessWorkbooks:
 
         Raises the errors of `read_at`, DecompressionFailed, DecompressionLimit, FileTooComplex and TooManyRequests.
         """
-        answer = self._frames(
-            None, None, None, records=FileType.PARQUET, stored=StoredFile(read_at=read_at, size_bytes=size_bytes)
-        )
+        request: frames.WorkerRequest = {"path": None, "records": FileType.PARQUET, "size_bytes": size_bytes}
+        answer = self._frames(request, read_at=read_at)
         async with aclosing(self._lines(answer)) as lines:
             async for made in lines:
                 yield made
@@ -201,27 +196,18 @@ class ProcessWorkbooks:
 
     async def _frames(
         self,
-        path: Path | None,
-        sheet: str | None,
-        limit: int | None,
+        request: frames.WorkerRequest,
         *,
-        records: FileType | None = None,
-        fields: Sequence[str] | None = None,
-        skip: int = 0,
         pieces: AsyncIterator[bytes] | None = None,
-        stored: StoredFile | None = None,
+        read_at: ReadAt | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """Start a worker and yield the frames of its response. The worker is killed on exit. A file in a store has no
-        `path`; it is passed as `pieces` (a stream) or `stored` (random access).
+        """Start a worker and yield the frames of its response. The worker is killed on exit.
+
+        A file in a store has no path; it is passed as `pieces` (a stream) or `read_at` (random access).
         """
-        path_text = None if path is None else str(path)
-        parameters = {"path": path_text, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
-        parameters["skip"] = skip
-        if stored is not None:
-            parameters["size_bytes"] = stored.size_bytes
-        request = json.dumps(parameters).encode() + b"\n"
         # How long it takes to read a file in a store depends on the store, so such files have the longer limit.
-        time_s = frames.TIME_S if fields is None and path is not None else frames.RECORDS_TIME_S
+        is_short = request["path"] is not None and request.get("fields") is None
+        time_s = frames.TIME_S if is_short else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -236,8 +222,8 @@ class ProcessWorkbooks:
         self._running.add(process)
         try:
             async with (
-                _feeding(process, request, pieces, stays_open=stored is not None),
-                aclosing(_exchange_frames(process, time_s, stored)) as answer,
+                _feeding(process, json.dumps(request).encode() + b"\n", pieces, stays_open=read_at is not None),
+                aclosing(_exchange_frames(process, time_s, read_at)) as answer,
             ):
                 async for frame in answer:
                     yield frame
@@ -292,10 +278,10 @@ async def _feed(
 
 
 async def _exchange_frames(
-    process: asyncio.subprocess.Process, time_s: int, stored: StoredFile | None
+    process: asyncio.subprocess.Process, time_s: int, read_at: ReadAt | None
 ) -> AsyncGenerator[_Frame]:
-    """Yield the frames of a worker, and send it the chunks of `stored` that it requests. Raises the error that a FAILED
-    frame reports.
+    """Yield the frames of a worker, and send it the chunks of the stored file that it requests. Raises the error that a
+    FAILED frame reports.
 
     `time_s` limits the time spent waiting for the worker; waiting for the caller or the store does not count.
     """
@@ -319,13 +305,13 @@ async def _exchange_frames(
             raise _failure(body)
         if kind != frames.CHUNK_REQUEST:
             yield kind, body
-        elif stored is None:
+        elif read_at is None:
             raise _unexpected_answer("frames")
         else:
-            await _send_chunk(process, stored, body)
+            await _send_chunk(process, read_at, body)
 
 
-async def _send_chunk(process: asyncio.subprocess.Process, stored: StoredFile, body: bytes) -> None:
+async def _send_chunk(process: asyncio.subprocess.Process, read_at: ReadAt, body: bytes) -> None:
     assert process.stdin is not None  # noqa: S101 it was started with pipes
     try:
         offset, length = map(int, json.loads(body))
@@ -333,7 +319,7 @@ async def _send_chunk(process: asyncio.subprocess.Process, stored: StoredFile, b
         raise _unexpected_answer("requests") from None
     if offset < 0 or not 0 < length <= frames.MAX_READ_BYTES:
         raise _unexpected_answer("requests")
-    content = await stored.read_at(offset, length)
+    content = await read_at(offset, length)
     try:
         process.stdin.write(frames.CHUNK_HEAD.pack(len(content)))
         process.stdin.write(content)

@@ -9,13 +9,13 @@ import re
 import resource
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NotRequired, TypedDict
+from typing import Any, BinaryIO
 
 from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
@@ -122,28 +122,9 @@ _MAX_LISTED_ROWS = 10
 _OPEN_FILES = 32
 
 
-class WorkerRequest(TypedDict):
-    """The first line of the worker's input.
-
-    For a workbook, the response contains the sheet names if `sheet` is None, and otherwise up to `limit` rows (None:
-    all) after the first `skip` rows of the sheet. For a record file, `records` is its type, and the response contains a
-    preview if `fields` is None, otherwise all rows. If `path` is None, the response contains a record file from a store
-    as JSON Lines: an Avro file follows on standard input, and a Parquet file of `size_bytes` bytes is requested in
-    chunks.
-    """
-
-    path: str | None
-    sheet: str | None
-    limit: int | None
-    skip: NotRequired[int]
-    records: NotRequired[str | None]
-    fields: NotRequired[Sequence[str] | None]
-    size_bytes: NotRequired[int]
-
-
 def main() -> None:
     """Process the request. Errors are reported in the last frame."""
-    request: WorkerRequest = json.loads(sys.stdin.buffer.readline())
+    request: frames.WorkerRequest = json.loads(sys.stdin.buffer.readline())
     is_avro_display = request["path"] is None and request.get("records") == FileType.AVRO
     confine(
         Confinement(
@@ -162,7 +143,7 @@ def main() -> None:
             output.flush()
 
 
-def _answer_frames(request: WorkerRequest) -> Iterator[bytes]:
+def _answer_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
     try:
         if request["path"] is None:
             yield from _json_lines_frames(request)
@@ -170,7 +151,7 @@ def _answer_frames(request: WorkerRequest) -> Iterator[bytes]:
         with Path(request["path"]).open("rb") as file:
             records = request.get("records")
             if records is None:
-                yield from _workbook_frames(file, request["sheet"], request["limit"], request.get("skip", 0))
+                yield from _workbook_frames(file, request.get("sheet"), request.get("limit"), request.get("skip", 0))
             else:
                 hide_pandas()
                 from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
@@ -188,7 +169,7 @@ def _answer_frames(request: WorkerRequest) -> Iterator[bytes]:
         yield frames.json_frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _json_lines_frames(request: WorkerRequest) -> Iterator[bytes]:
+def _json_lines_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
     if request.get("records") == FileType.AVRO:
         from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
 
