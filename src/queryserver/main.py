@@ -297,7 +297,7 @@ class _Server(uvicorn.Server):
         self._services = services
         self._began = began
         self._clock = clock
-        self._signalled_at: float | None = None
+        self._signaled_at: float | None = None
         self.failure: SystemExit | None = None
         """Set if the server could not start, for example because its address is in use."""
         desktop = services.settings.desktop
@@ -319,13 +319,13 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Continue to serve for `desktop.shutdown_delay_s`, unless a second signal is received."""
         now = time.monotonic()
-        if self._signalled_at is None:
-            self._signalled_at = now
+        if self._signaled_at is None:
+            self._signaled_at = now
             self._services.readiness.stopping = True
             self._clock.set(self._delay_s + self._grace_s + REST_S)
             asyncio.get_running_loop().call_later(self._delay_s, self._end_delay)
-        in_delay = not self.should_exit and now - self._signalled_at < self._delay_s
-        if not in_delay or (now - self._signalled_at >= _ONE_SIGNAL_S):
+        in_delay = not self.should_exit and now - self._signaled_at < self._delay_s
+        if not in_delay or (now - self._signaled_at >= _ONE_SIGNAL_S):
             super().handle_exit(sig, frame)
 
     def _end_delay(self) -> None:

@@ -250,7 +250,7 @@ class TestFailures:
         ("failure", "expected"),
         [
             (EngineForbidden("no right on shop"), (403, 1, "engine_forbidden")),
-            (StatementRejected("the catalogue is broken"), (200, 1, "engine_error")),
+            (StatementRejected("the catalog is broken"), (200, 1, "engine_error")),
             (OutcomeUnknown("the connection was lost"), (503, -1, "engine_unavailable")),
         ],
     )

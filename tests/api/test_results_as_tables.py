@@ -143,7 +143,7 @@ async def test_results_are_readable_within_a_transaction(ana: Caller) -> None:
 
 
 async def test_result_is_kept_while_a_statement_reads_it(ana: Caller) -> None:
-    """The result is closed and expires during the read. All rows are still read, and the data is deleted afterwards."""
+    """The result is closed and expires during the read. All rows are still read, and the data is deleted afterward."""
     database, retention = ana.api.database, ana.api.services.statements.retention
     one = await operation_of(ana, ROWS)
     slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"

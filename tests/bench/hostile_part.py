@@ -11,7 +11,7 @@ async def hostile(folder: Path) -> list[Measured]:
 
     Errors and the responses to attacks are printed.
     """
-    report = await scenario.run(folder, attacked_s=120, afterwards_s=60)
+    report = await scenario.run(folder, attacked_s=120, afterward_s=60)
     for error in report.errors[:20]:
         print(f"  {error}")
     for outcome, number in sorted(report.outcomes.items()):
@@ -29,6 +29,6 @@ async def hostile(folder: Path) -> list[Measured]:
         Measured("server process, largest", f"{report.peak_mib:.0f} MiB", f"< {scenario.PEAK_MIB} MiB"),
         Measured("server and its helpers, largest", f"{report.peak_with_helpers_mib:.0f} MiB"),
         Measured(
-            "server process, a minute after", f"{report.afterwards_mib:.0f} MiB", f"< {scenario.AFTERWARDS_MIB} MiB"
+            "server process, a minute after", f"{report.afterward_mib:.0f} MiB", f"< {scenario.AFTERWARD_MIB} MiB"
         ),
     ]

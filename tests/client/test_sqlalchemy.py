@@ -303,8 +303,8 @@ def test_url_hides_token_and_refuses_unknown_options():
         "verify": False,
     }
     assert connect_arguments(sa.make_url("queryserver://ana:pw@db.example/7"))["user"] == "ana"
-    with pytest.raises(sa.exc.ArgumentError, match="unknown argument colour"):
-        connect_arguments(sa.make_url("queryserver://db.example/7?colour=red"))
+    with pytest.raises(sa.exc.ArgumentError, match="unknown argument color"):
+        connect_arguments(sa.make_url("queryserver://db.example/7?color=red"))
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
 def written_and_reflected(
     url: str, name: str, table: sa.Table, row: dict[str, object] = ROW, default: str | None = None
 ) -> Iterator[sa.Engine]:
-    """Yield an engine whose table was written, read and reflected. Afterwards drop the table and create one with
+    """Yield an engine whose table was written, read and reflected. Afterward drop the table and create one with
     constraints.
 
     `default` is a column default, for engines that support defaults.

@@ -24,7 +24,7 @@ MIDNIGHT = {"type": "timestamp", "value": "2024-01-31 00:00:00"}
 MOMENT = dt.datetime(2024, 1, 31, 10, 20, 30, 500, UTC)
 
 
-class Colour(str, Enum):  # noqa: UP042
+class Color(str, Enum):  # noqa: UP042
     RED = "red"
 
 
@@ -69,7 +69,7 @@ class Size(IntEnum):
         (np.array(["2024-01-31", "NaT"], "datetime64[ns]"), [MIDNIGHT, None]),
         (pd.Series([pd.Timestamp("2024-01-31"), pd.NaT]), [MIDNIGHT, None]),
         (pd.NaT, None),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (Size.LARGE, 3),
         (pa.array([1, None]), [1, None]),
         (pa.scalar(3), 3),

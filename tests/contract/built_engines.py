@@ -23,7 +23,7 @@ _REFUSED_WITHIN_S = 20
 
 @asynccontextmanager
 async def built(interface: str, *, dialect: str = "shop", **options: str | int | bool) -> AsyncGenerator[Engine]:
-    """Build the engine of a connector that uses `interface`; close the engine afterwards."""
+    """Build the engine of a connector that uses `interface`; close the engine afterward."""
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options))
     engine = EngineBuilder(Settings()).build(connector)
     try:

@@ -1,4 +1,4 @@
-"""The base class of the catalogue suite: it holds the engine's facts and creates tables according to them."""
+"""The base class of the catalog suite: it holds the engine's facts and creates tables according to them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -26,7 +26,7 @@ FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 
 
 class CatalogBasis:
-    """Base class of the catalogue tests. A subclass declares `catalog_facts`, `running_statements` and the fixture
+    """Base class of the catalog tests. A subclass declares `catalog_facts`, `running_statements` and the fixture
     `engine`.
     """
 
@@ -54,7 +54,7 @@ class CatalogBasis:
 
     @pytest.fixture
     async def database(self, engine: Engine) -> AsyncGenerator[str]:
-        """Yield the catalogue name of a new, empty database, and drop it afterwards.
+        """Yield the catalog name of a new, empty database, and drop it afterward.
 
         If the engine cannot create databases, yield the name of the default database.
         """

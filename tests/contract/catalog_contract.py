@@ -248,7 +248,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_listing_many_tables_takes_few_statements(self, engine: Engine, database: str) -> None:
         facts = self.catalog_facts
         if facts.catalog_on is None:
-            pytest.skip("the catalogue is not read by statements")
+            pytest.skip("the catalog is not read by statements")
         quoted, count = facts.database(database), facts.many_tables
         one_by_one = [
             statement
@@ -277,7 +277,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_metadata_calls_neither_read_nor_change_rows(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
-        """The catalogue only returns the sample statement; the caller decides whether to run it."""
+        """The catalog only returns the sample statement; the caller decides whether to run it."""
         await self.make_table(engine, database, "items", FEW_ROWS)
         table = await catalog.table(database, "items")
         statement = await catalog.sample_statement(table, None, (), SampleKind.DEFAULT)

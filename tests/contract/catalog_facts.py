@@ -1,4 +1,4 @@
-"""The facts about an engine's metadata that the catalogue suite needs."""
+"""The facts about an engine's metadata that the catalog suite needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,10 +93,10 @@ class CatalogFacts:
     comment_database: tuple[str, ...] = ()
     """Statements that set the database comment to `Shop data`."""
     database_name: Callable[[str], str] = str
-    """Maps the plain name of a new database to its catalogue name."""
+    """Maps the plain name of a new database to its catalog name."""
     quote: Callable[[str], str] = identifier
     quote_database: Callable[[str], str] | None = None
-    """Quotes the catalogue name of a database; None to use `quote`."""
+    """Quotes the catalog name of a database; None to use `quote`."""
     create_table: Callable[[str, Sequence[tuple[str, str]]], Sequence[str]] = _create_table
     """Takes a quoted table name and (quoted column, type) pairs; the first column is unique and contains no NULL."""
     insert: Callable[[str, Sequence[Sequence[str]]], Sequence[str]] = _insert
@@ -136,12 +136,12 @@ class CatalogFacts:
     Needed only if creating the tables one by one takes too long.
     """
     catalog_on: Callable[[EngineSession], Catalog] | None = None
-    """Opens the catalogue on a session of the suite, which counts the catalogue's statements."""
+    """Opens the catalog on a session of the suite, which counts the catalog's statements."""
 
     def table(self, database: str, table: str) -> str:
-        """Return the quoted name of a table, given its catalogue names."""
+        """Return the quoted name of a table, given its catalog names."""
         return f"{self.database(database)}.{self.quote(table)}"
 
     def database(self, database: str) -> str:
-        """Return the quoted name of a database, given its catalogue name."""
+        """Return the quoted name of a database, given its catalog name."""
         return (self.quote_database or self.quote)(database)

@@ -1,4 +1,4 @@
-"""The part of the catalogue suite that tests names: case folding, unusual characters and SQL injection."""
+"""The part of the catalog suite that tests names: case folding, unusual characters and SQL injection."""
 
 import pytest
 from tests.contract.catalog_basis import FEW_ROWS, CatalogBasis

@@ -1,4 +1,4 @@
-"""The part of the catalogue suite that runs sample statements and checks their rows."""
+"""The part of the catalog suite that runs sample statements and checks their rows."""
 
 import pytest
 from tests.contract.catalog_basis import CatalogBasis

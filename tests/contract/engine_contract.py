@@ -217,11 +217,11 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.capability("Errors in the engine's own words")
     async def test_syntax_error_has_position(self, session: EngineSession) -> None:
-        sql = self.facts.misspelt_sql
+        sql = self.facts.misspelled_sql
         error = await failure(session, sql)
         assert isinstance(error, StatementRejected)
         found = position_of(error.location, sql)
-        assert (found and (found.line, found.column)) == self.facts.misspelt_at, error.message
+        assert (found and (found.line, found.column)) == self.facts.misspelled_at, error.message
 
     @pytest.mark.capability("Errors in the engine's own words")
     async def test_session_stays_usable_after_failed_statement(self, session: EngineSession) -> None:

@@ -56,8 +56,8 @@ class EngineFacts:
     bad_table_sql: str
     bad_table_message: str
     """Part of the engine's message about `bad_table_sql`."""
-    misspelt_at: tuple[int, int | None] | None
-    """The line and column of the error that the engine reports for `misspelt_sql`; None if it reports no position."""
+    misspelled_at: tuple[int, int | None] | None
+    """The line and column of the error that the engine reports for `misspelled_sql`; None if it reports no position."""
     types: tuple[TypeFact, ...]
     changes: tuple[Change, ...]
     """Statements that run in this order in one session; the last one cleans up."""
@@ -65,7 +65,7 @@ class EngineFacts:
     unknown_database: str
     known_database: str | None = None
     duplicate_columns_sql: str = "SELECT 1 AS a, 2 AS a"
-    misspelt_sql: str = "SELECT '😀é' AS a,\n 1 AS b )"
+    misspelled_sql: str = "SELECT '😀é' AS a,\n 1 AS b )"
     no_rows_sql: str = "SELECT 1 AS a, 'x' AS b WHERE 1 = 0"
     fails_midway_sql: str | None = None
     """Returns at least 100,000 rows and then fails."""

@@ -145,7 +145,7 @@ class ParameterContract(EngineBasis):
     async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:
         """The misspelled word follows the placeholder."""
         assert engine.capabilities.parameters.types
-        statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
+        statement = self.bound(self.facts.misspelled_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
         assert isinstance(error, StatementRejected)
         assert "s3cret" not in statement.mask_values(error.message)
@@ -154,10 +154,10 @@ class ParameterContract(EngineBasis):
     @pytest.mark.capability("Parameters")
     async def test_an_error_is_placed_in_the_text_with_its_places(self, engine: Engine, session: EngineSession) -> None:
         assert engine.capabilities.parameters.types
-        statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
+        statement = self.bound(self.facts.misspelled_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
         place = statement.position(error.location)
-        assert (place and (place.line, place.column)) == self.facts.misspelt_at
+        assert (place and (place.line, place.column)) == self.facts.misspelled_at
 
 
 def is_same(got: Any, value: Any, *, exact: bool) -> bool:

@@ -68,7 +68,7 @@ class LoadingBasis:
 
     @pytest.fixture
     async def target(self, engine: Engine) -> AsyncGenerator[TableName]:
-        """Yield the name of a table that does not exist yet; drop that table afterwards."""
+        """Yield the name of a table that does not exist yet; drop that table afterward."""
         table = TableName(None, f"t_{uuid4().hex[:12]}")
         yield table
         await self.drop(engine, table)
@@ -90,7 +90,7 @@ class LoadingBasis:
             await loader.drop(table)
 
     async def load(self, loader: TableLoader, load: TableLoad, *batches: pa.RecordBatch) -> int:
-        """Run a load and check that the ledger has no open entry afterwards."""
+        """Run a load and check that the ledger has no open entry afterward."""
         ledger = MemoryLedger()
         try:
             return await loader.load(load, stream(*batches), ledger)

@@ -172,7 +172,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert (await storage.stat(base)).is_directory
 
     @pytest.mark.power("Delete")
-    async def test_delete_spares_neighbours_with_similar_names(self, storage: Storage, base: str) -> None:
+    async def test_delete_spares_neighbors_with_similar_names(self, storage: Storage, base: str) -> None:
         for path in ("a/file", "ab/file", "a.txt", "a b"):
             await put(storage, f"{base}/{path}")
         await storage.delete(f"{base}/a", recursive=True)

@@ -1,4 +1,4 @@
-"""Checks that the single-file engine in docs/engines.md fulfils the engine contract exactly as printed."""
+"""Checks that the single-file engine in docs/engines.md fulfills the engine contract exactly as printed."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 
 FACTS = replace(
     SQLITE_FACTS,
-    misspelt_at=None,
+    misspelled_at=None,
     types=tuple(
         TypeFact(text, f"SELECT {text} UNION ALL SELECT NULL", kind, native, value)
         for text, kind, native, value in (

@@ -20,7 +20,7 @@ FACTS = EngineFacts(
     text_sql="text {}".format,
     bad_table_sql="fail no such table: t",
     bad_table_message="no such table: t",
-    misspelt_at=None,
+    misspelled_at=None,
     types=(TypeFact("integer", "values 7 null", ResultType.BIGINT, "integer", 7),),
     changes=(
         Change("ddl"),

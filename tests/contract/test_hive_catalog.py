@@ -1,4 +1,4 @@
-"""The catalogue contract over Apache Hive's metadata."""
+"""The catalog contract over Apache Hive's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -150,7 +150,7 @@ class TestHiveCatalog(CatalogContract):
     async def test_description_includes_all_engine_metadata(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
-        """Hive escapes strings as in Java source; the catalogue returns them unescaped."""
+        """Hive escapes strings as in Java source; the catalog returns them unescaped."""
         columns = '(id int COMMENT \'Zoë "q" \\\\ back\\tslash\', `x"y` int)'
         told = "COMMENT 'it\\'s; a\\ntable' STORED AS ORC TBLPROPERTIES ('k'='v, x=y]')"
         await self.execute(engine, [f"CREATE EXTERNAL TABLE {database}.items {columns} {told}"])

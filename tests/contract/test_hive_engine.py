@@ -107,7 +107,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: f"SELECT {escaped_literal(text)}",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="Table not found 'no_such_table'",
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         # Hive reports 0 for statements that do not change rows.
@@ -187,7 +187,7 @@ class TestHive(ResumingContract, EngineContract):
 
 
 @pytest.fixture(scope="class")
-async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
+async def rest_afterward(hive_server: ServerAddress) -> AsyncGenerator[None]:
     """Wait until Hive is idle: statements of lost clients keep running, and other tests count running statements."""
     yield
     async with asyncio.timeout(2 * _FAULTS_SLEEP_S):
@@ -196,7 +196,7 @@ async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
 
 
 @pytest.mark.engine("hive")
-@pytest.mark.usefixtures("numbers", "rest_afterwards")
+@pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveFaults(FaultsContract):
     """A session outlives its connection, but the adapter does not repeat a call whose response was lost."""
 
@@ -214,7 +214,7 @@ class TestHiveFaults(FaultsContract):
 
 
 @pytest.mark.engine("hive")
-@pytest.mark.usefixtures("numbers", "rest_afterwards")
+@pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveBreaks(BreaksContract):
     """The network fails for twenty seconds."""
 

@@ -58,7 +58,7 @@ async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None
     await server.until(lambda: server.held == 1)
     visiting.cancel()
     await asyncio.wait({visiting}, timeout=10)
-    assert visiting.cancelled(), "a caller who is cancelled waits for the server"
+    assert visiting.cancelled(), "a caller who is canceled waits for the server"
     assert len(server.service.sessions) == 1
 
 

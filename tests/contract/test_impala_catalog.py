@@ -1,4 +1,4 @@
-"""The catalogue contract over the Impala dialect, with metadata from a scripted server."""
+"""The catalog contract over the Impala dialect, with metadata from a scripted server."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract

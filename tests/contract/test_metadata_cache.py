@@ -1,4 +1,4 @@
-"""The catalogue cache in PostgreSQL, and its invalidation when statements change objects (ADR 19)."""
+"""The catalog cache in PostgreSQL, and its invalidation when statements change objects (ADR 19)."""
 
 import hashlib
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The catalogue contract over MariaDB, which uses the MySQL protocol."""
+"""The catalog contract over MariaDB, which uses the MySQL protocol."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract

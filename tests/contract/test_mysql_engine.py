@@ -83,7 +83,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: "SELECT '" + text.replace("\\", "\\\\").replace("'", "''") + "' AS t",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="Table 'users.no_such_table' doesn't exist",
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (a int)"),

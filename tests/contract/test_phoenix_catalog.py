@@ -1,4 +1,4 @@
-"""The catalogue contract over Phoenix's metadata."""
+"""The catalog contract over Phoenix's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 

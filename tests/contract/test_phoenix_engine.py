@@ -106,7 +106,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: "SELECT " + escaped_literal(text) + " AS t",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="ERROR 1012 (42M03): Table undefined. tableName=NO_SUCH_TABLE",
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (a INTEGER PRIMARY KEY)"),

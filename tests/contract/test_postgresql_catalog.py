@@ -1,4 +1,4 @@
-"""The catalogue contract over PostgreSQL: the newest release always, and release 15 on request."""
+"""The catalog contract over PostgreSQL: the newest release always, and release 15 on request."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -125,7 +125,7 @@ FACTS = CatalogFacts(
 
 
 class PostgresqlCatalogContract(CatalogContract):
-    """The catalogue tests for every PostgreSQL release."""
+    """The catalog tests for every PostgreSQL release."""
 
     adapter = PostgresqlEngine
     catalog_facts = FACTS

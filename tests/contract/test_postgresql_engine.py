@@ -97,7 +97,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: "SELECT '" + text.replace("'", "''") + "' AS t",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message='relation "no_such_table" does not exist',
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (a integer)"),

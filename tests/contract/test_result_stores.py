@@ -90,9 +90,9 @@ async def test_pages_of_one_segment_share_one_read(storage, results):
     statement_id = uuid4()
     await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 100))
     together = await asyncio.gather(*(results.read(statement_id, fence=1, number=0) for _ in range(20)))
-    afterwards = await results.read(statement_id, fence=1, number=0)
+    afterward = await results.read(statement_id, fence=1, number=0)
     assert storage.calls["read"] == 1
-    assert all(table is afterwards for table in together)
+    assert all(table is afterward for table in together)
 
 
 async def test_cache_holds_latest_segments_up_to_its_size(storage):

@@ -169,7 +169,7 @@ ENGINE_TESTS = {
     "test_documented_engine.py": ("TestDocumentedEngine",),
 }
 
-# Test classes that inherit the catalogue contract, by file.
+# Test classes that inherit the catalog contract, by file.
 CATALOG_TESTS = {
     "test_hive_catalog.py": ("TestHiveCatalog",),
     "test_spark_catalog.py": ("TestSparkCatalog",),
@@ -304,7 +304,7 @@ def test_every_suite_class_is_registered(contract: str, registered: Mapping[str,
         (LoadingContract, 25, LOADING_TESTS),
         (SlowLoadingContract, 15, SLOW_LOADING_TESTS),
     ],
-    ids=["engines", "catalogues", "storages", "loaders", "slow loaders"],
+    ids=["engines", "catalogs", "storages", "loaders", "slow loaders"],
 )
 def test_suite_ran_over_every_adapter(
     request: pytest.FixtureRequest,

@@ -1,4 +1,4 @@
-"""The catalogue contract over Spark SQL's metadata."""
+"""The catalog contract over Spark SQL's metadata."""
 
 from collections.abc import AsyncGenerator
 

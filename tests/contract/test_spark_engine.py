@@ -73,7 +73,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: f"SELECT {escaped_literal(text)}",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="The table or view `no_such_table` cannot be found",
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (n int, s string)"),

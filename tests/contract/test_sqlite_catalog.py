@@ -1,4 +1,4 @@
-"""The catalogue contract over SQLite's metadata, with a database file."""
+"""The catalog contract over SQLite's metadata, with a database file."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -67,7 +67,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: "SELECT '" + text.replace("'", "''") + "'",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="no such table: no_such_table",
-    misspelt_at=(2, 9),
+    misspelled_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (n INTEGER PRIMARY KEY, s TEXT)"),

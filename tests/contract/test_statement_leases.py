@@ -320,14 +320,14 @@ class TestDatabaseLeases(LeasesContract):
         assert resumption.checkpoint == mark
 
     @pytest.mark.item(25)
-    @pytest.mark.parametrize("spoilt", ["by another key", "cut", "not sealed at all"])
-    async def test_unreadable_resume_token_counts_as_missing(self, desk: DatabaseDesk, spoilt: str) -> None:
+    @pytest.mark.parametrize("spoiled", ["by another key", "cut", "not sealed at all"])
+    async def test_unreadable_resume_token_counts_as_missing(self, desk: DatabaseDesk, spoiled: str) -> None:
         lease = await desk.add(lease_s=-1)
         assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("handle"))
-        if spoilt == "by another key":
+        if spoiled == "by another key":
             desk.leases = StatementLeases(desk.database, sealer_of("second key"))
-        elif spoilt == "cut":
+        elif spoiled == "cut":
             await desk.database.execute("UPDATE statements SET engine_handle = left(engine_handle, 12)")
         else:
             await desk.database.execute("UPDATE statements SET engine_handle = '7 handle'")

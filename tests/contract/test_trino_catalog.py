@@ -1,4 +1,4 @@
-"""The catalogue contract over Trino: the memory connector of a real coordinator."""
+"""The catalog contract over Trino: the memory connector of a real coordinator."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace

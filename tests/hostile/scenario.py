@@ -25,7 +25,7 @@ from queryserver.platform.settings.tree import Settings
 
 USERS = 10
 PEAK_MIB = 500
-AFTERWARDS_MIB = 350
+AFTERWARD_MIB = 350
 P99_MS = 300
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ class Report:
     peak_mib: float = 0.0
     peak_with_helpers_mib: float = 0.0
     """Includes the child processes of the server, except for PostgreSQL's."""
-    afterwards_mib: float = 0.0
+    afterward_mib: float = 0.0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Number of responses by attack and outcome."""
     log: str = ""
@@ -73,7 +73,7 @@ class Report:
         return times[min(int(len(times) * share), len(times) - 1)] if times else float("inf")
 
 
-async def run(folder: Path, *, attacked_s: float, afterwards_s: float, only: Sequence[str] = ()) -> Report:
+async def run(folder: Path, *, attacked_s: float, afterward_s: float, only: Sequence[str] = ()) -> Report:
     """Run the whole scenario on a separate embedded server. `only` selects attacks, for measuring the cost of each."""
     settings = {
         "QUERYSERVER__DESKTOP__SECRET_KEY": _SECRET_KEY,
@@ -89,11 +89,11 @@ async def run(folder: Path, *, attacked_s: float, afterwards_s: float, only: Seq
         report = Report(idle_mib=_resident_mib(server))
         async with _watched(server, report):
             await _attacked(server, tokens, attacked_s, report, only)
-            ends_at = time.monotonic() + afterwards_s
+            ends_at = time.monotonic() + afterward_s
             while time.monotonic() < ends_at:
                 await asyncio.sleep(0.5)
-                report.afterwards_mib = _resident_mib(server)
-                if afterwards_s < 60 and report.afterwards_mib < AFTERWARDS_MIB:
+                report.afterward_mib = _resident_mib(server)
+                if afterward_s < 60 and report.afterward_mib < AFTERWARD_MIB:
                     break
         report.log = server.stdout + server.stderr
     return report

@@ -239,18 +239,18 @@ async def test_closed_engine_leaves_no_process_whatever_runs(
     assert not engine_processes()
 
 
-@pytest.mark.parametrize("is_cancelled", [True, False])
+@pytest.mark.parametrize("is_canceled", [True, False])
 async def test_engine_closed_while_a_session_opens_leaves_no_process(
-    is_cancelled: bool, engine_processes: EngineProcessList
+    is_canceled: bool, engine_processes: EngineProcessList
 ) -> None:
     engine = DuckdbEngine(processes=duckdb_processes())
     opening = asyncio.create_task(engine.session(ANA, NO_OPTIONS).__aenter__())
     await asyncio.sleep(0.05)
     await engine.close()
-    if is_cancelled:
+    if is_canceled:
         opening.cancel()
     (outcome,) = await asyncio.gather(opening, return_exceptions=True)
-    assert isinstance(outcome, asyncio.CancelledError if is_cancelled else EngineUnavailable)
+    assert isinstance(outcome, asyncio.CancelledError if is_canceled else EngineUnavailable)
     await until(lambda: not engine_processes())
 
 

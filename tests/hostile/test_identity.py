@@ -406,7 +406,7 @@ class TestGuesses:
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20
-        # A different user whose guesses count towards the same normalized name.
+        # A different user whose guesses count toward the same normalized name.
         for number in range(20):
             await throttle.succeeded("an\u00e1", f"10.2.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 40

@@ -6,16 +6,16 @@ import pytest
 from tests.hostile import attacks, scenario
 
 # Limits that must not be exceeded even on a busy machine. The goals of `make bench` are lower.
-_PEAK_MIB, _AFTERWARDS_MIB = 700, 500
+_PEAK_MIB, _AFTERWARD_MIB = 700, 500
 
 
 @pytest.mark.timeout(240)
 async def test_hostile_user_does_not_affect_others(tmp_path: Path) -> None:
-    report = await scenario.run(tmp_path, attacked_s=12, afterwards_s=5)
+    report = await scenario.run(tmp_path, attacked_s=12, afterward_s=5)
     assert report.errors == []
     assert report.calls > 100
     assert report.peak_mib < _PEAK_MIB
-    assert report.afterwards_mib < _AFTERWARDS_MIB
+    assert report.afterward_mib < _AFTERWARD_MIB
     # Each attack was tried, whatever the response was.
     tried = {outcome.partition(":")[0] for outcome in report.outcomes}
     assert tried == set(attacks.ATTACKS)

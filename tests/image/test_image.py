@@ -163,8 +163,8 @@ def test_image_describes_itself(image: Image) -> None:
     assert image.settings["StopSignal"] == "SIGTERM"
     assert set(image.settings["Volumes"]) == {STATE}
     assert set(image.settings["ExposedPorts"]) == {"8888/tcp"}
-    licences = list((image.root / "opt/queryserver").rglob("queryserver-*.dist-info/licenses/LICENSE"))
-    assert [file.read_text() for file in licences] == [(PROJECT / "LICENSE").read_text()]
+    licenses = list((image.root / "opt/queryserver").rglob("queryserver-*.dist-info/licenses/LICENSE"))
+    assert [file.read_text() for file in licenses] == [(PROJECT / "LICENSE").read_text()]
 
 
 def test_build_leaves_nothing_behind(image: Image) -> None:

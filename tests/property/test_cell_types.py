@@ -10,8 +10,8 @@ from tests.examples import examples
 from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     WidthUncertain,
-    analyse_blocks,
-    analyse_records,
+    analyze_blocks,
+    analyze_records,
     sample_width,
 )
 from queryserver.formats.cell_types.classes import ColumnFacts, array_facts, classify, column_facts, column_type
@@ -152,12 +152,12 @@ def test_block_and_record_previews_are_identical(
     records = reader.feed(text, final=True)
     if not records:
         return
-    exact = analyse_records(records, has_header=header, is_whole=is_whole, unclosed=reader.unclosed)
+    exact = analyze_records(records, has_header=header, is_whole=is_whole, unclosed=reader.unclosed)
     first = records[:FIRST_RECORDS]
     block_reader = BlockReader(delimiters, "utf-8", sample_width(first, has_header=header, is_whole=is_whole))
     content = text.encode()
     blocks = [*block_reader.feed(content[:200]), *block_reader.feed(content[200:]), *block_reader.finish()]
     try:
-        assert analyse_blocks(first, blocks, has_header=header, is_whole=is_whole) == exact
+        assert analyze_blocks(first, blocks, has_header=header, is_whole=is_whole) == exact
     except WidthUncertain:
         assert len(set(map(len, records))) > 1

@@ -16,7 +16,7 @@ from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
-from queryserver.workbooks.worker import OpenWorkbook, recognise_workbook
+from queryserver.workbooks.worker import OpenWorkbook, recognize_workbook
 
 # Text that openpyxl can write: it refuses control characters, does not read escapes, and does not mark text that
 # consists of blanks as significant.
@@ -66,7 +66,7 @@ def used(table: list[list[object]]) -> list[list[str]]:
 
 
 def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
-    kind = recognise_workbook(file)
+    kind = recognize_workbook(file)
     assert kind is not None
     workbook = OpenWorkbook(file, kind)
     (name, *_) = workbook.sheet_names()
@@ -116,5 +116,5 @@ def damaged(whole: bytes, changes: list[tuple[float, int]], kept: float) -> io.B
 def test_damaged_workbook_is_read_or_refused(changes, kept, whole):
     file = damaged(whole, changes, kept)
     with suppress(InvalidRequest):
-        if recognise_workbook(file) is not None:
+        if recognize_workbook(file) is not None:
             rows_of(file)

@@ -25,8 +25,8 @@ DOCUMENTS = [
 ]
 LISTS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "wording.yaml").read_text())
 EXCEPTIONS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parent / "wording_exceptions.yaml").read_text())
-NAME_WORDS: dict[str, str] = {**LISTS["words"], **LISTS["name_words"]}
-TEXT_WORDS: dict[str, str] = {**LISTS["words"], **LISTS["text_words"]}
+NAME_WORDS: dict[str, str] = {**LISTS["words"], **LISTS["spelling"], **LISTS["name_words"]}
+TEXT_WORDS: dict[str, str] = {**LISTS["words"], **LISTS["spelling"], **LISTS["text_words"]}
 NOUNS = {noun.lower() for noun in LISTS["nouns"]}
 PARTICIPLES = {participle.lower() for participle in LISTS["participles"]}
 

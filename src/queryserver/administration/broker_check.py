@@ -76,7 +76,7 @@ async def read_broker(settings: Settings) -> BrokerFacts:
     from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
 
     async with _connected(settings, _WITHIN_S) as broker:
-        await broker.ping()  # opens the connection, which must not count towards the latency
+        await broker.ping()  # opens the connection, which must not count toward the latency
         began = time.monotonic()
         await broker.ping()
         ping_ms = 1000 * (time.monotonic() - began)

@@ -1,1 +1,1 @@
-"""Connectors: the catalogue of types, their options, stored instances and connection tests."""
+"""Connectors: the catalog of types, their options, stored instances and connection tests."""

@@ -154,13 +154,13 @@ class StoredConnectors:
         self._records = records
         self._builder = builder
         self._changed = changed
-        self._catalogue: Catalog = {
+        self._catalog: Catalog = {
             pair: with_defaults(row, section_defaults(row.dialect, builder.settings))
             for pair, row in TYPES_BY_PAIR.items()
         }
         hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
         self._offered = [
-            row for row in self._catalogue.values() if row.dialect not in hidden and (not only or row.dialect in only)
+            row for row in self._catalog.values() if row.dialect not in hidden and (not only or row.dialect in only)
         ]
         self._default_groups = (
             (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
@@ -185,7 +185,7 @@ class StoredConnectors:
         """Whether each driver is installed. Drivers installed later are found only after a restart."""
 
     async def types(self) -> Sequence[TypeView]:
-        """Return the offered types, in catalogue order."""
+        """Return the offered types, in catalog order."""
         return [TypeView(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
     async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> TypeView:
@@ -193,7 +193,7 @@ class StoredConnectors:
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
-        row = self._catalogue.get((dialect, interface))
+        row = self._catalog.get((dialect, interface))
         if row is None or row not in self._offered:
             raise errors.ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._offered))
         settings = complete_settings(row, submitted.settings or {})
@@ -251,7 +251,7 @@ class StoredConnectors:
         return instance.id
 
     async def shown(self, instance: ConnectorInstance, user: User) -> InstanceView:
-        row = self._catalogue.get((instance.dialect, instance.interface))
+        row = self._catalog.get((instance.dialect, instance.interface))
         return InstanceView(
             instance=instance,
             row=row,
@@ -341,9 +341,9 @@ class StoredConnectors:
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(submitted, name)]:
             raise errors.ConnectorRefused({name: ["Must be set."] for name in missing})
-        row = self._catalogue.get((dialect, interface))
+        row = self._catalog.get((dialect, interface))
         if row is None:
-            raise errors.ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
+            raise errors.ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalog))
         return row
 
     async def install_examples(self, user: User) -> InstallationResult:

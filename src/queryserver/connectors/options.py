@@ -1,6 +1,6 @@
 """The options of connectors: one model per interface (Contract platform 5.11).
 
-A model describes an interface's options: names, types, ranges, defaults and meaning. The catalogue lists the options
+A model describes an interface's options: names, types, ranges, defaults and meaning. The catalog lists the options
 that its own table leaves out, `read_options` validates with the model, the engine builder gets an instance, and
 docs/engines.md contains the model as a table, with the docstring below each option. A new interface needs a model
 here; a new dialect of HiveServer2 needs a row of `HS2_OPTIONS`.

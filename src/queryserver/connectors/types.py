@@ -1,4 +1,4 @@
-"""The catalogue of connector types, one row per dialect and interface (Contract platform 5.1).
+"""The catalog of connector types, one row per dialect and interface (Contract platform 5.1).
 
 `catalog.txt` is the table of Contract platform 5.10. `connectors/engine_builders.py` lists what else a new dialect
 needs.
@@ -68,7 +68,7 @@ _SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
 
 
 def flags(quote: str, letters: str) -> Flags:
-    """Return all 13 flags of an SQL type. `quote` is b or d; `letters` are eleven T or F in catalogue order."""
+    """Return all 13 flags of an SQL type. `quote` is b or d; `letters` are eleven T or F in catalog order."""
     is_sql, *others = (letter == "T" for letter in letters)
     return MappingProxyType(
         {
@@ -82,7 +82,7 @@ def flags(quote: str, letters: str) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorType:
-    """One row of the catalogue."""
+    """One row of the catalog."""
 
     dialect: str
     interface: str

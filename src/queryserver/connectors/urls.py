@@ -230,7 +230,7 @@ EXAMPLE_KEY = '{"type": "service_account", ...}'
 _NO_KEY = allow_only(
     {"", EXAMPLE_KEY}, "must be empty: keys are not passed to drivers, but the server's environment can configure one"
 )
-"""Refuses keys, which would be stored but never used, except for the catalogue's example."""
+"""Refuses keys, which would be stored but never used, except for the catalog's example."""
 
 
 class UrlOptions(Options):

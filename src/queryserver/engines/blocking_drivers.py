@@ -113,7 +113,7 @@ class DriverThreads:
         return outcome
 
     async def control(self, call: Callable[[], ResultT], *, undo: Callable[[ResultT], object] | None = None) -> ResultT:
-        """Run a short call. If the caller is cancelled, the call still completes and `undo` receives its result."""
+        """Run a short call. If the caller is canceled, the call still completes and `undo` receives its result."""
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
@@ -288,7 +288,7 @@ class ThreadedOperation:
             await self._stop()
 
     async def close(self) -> None:
-        """Close the statement. If `is_running` is still true afterwards, the driver call did not return in time."""
+        """Close the statement. If `is_running` is still true afterward, the driver call did not return in time."""
         if self.is_running:
             await self._stop()
         if not self.is_running:

@@ -75,7 +75,7 @@ async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummar
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
     """Run a query and return at most its first `max_rows` rows as tuples; empty if the statement has no result set.
 
-    If the caller is cancelled, the query is cancelled on the engine. Raises EngineUnavailable also if the connection is
+    If the caller is canceled, the query is canceled on the engine. Raises EngineUnavailable also if the connection is
     lost during the query, and StatementRejected also if the result exceeds `MAX_BYTES`.
     """
     try:

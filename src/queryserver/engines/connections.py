@@ -75,7 +75,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         """Keep the connection for a later session. Close it if it may be unclean or if enough connections are idle."""
         is_kept = False
         try:
-            # The limit is checked again afterwards, because cleaning may take round trips.
+            # The limit is checked again afterward, because cleaning may take round trips.
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:

@@ -268,7 +268,7 @@ RowsWriter = Callable[[pa.RecordBatch], WrittenRows]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
-    """Run a statement to completion. Cancel it on the engine if the caller is cancelled. Raises EngineError."""
+    """Run a statement to completion. Cancel it on the engine if the caller is canceled. Raises EngineError."""
     submitting = asyncio.create_task(session.submit(statement), name="submit")
 
     async def end() -> None:
@@ -283,7 +283,7 @@ async def execute(session: EngineSession, statement: str) -> None:
             await session.close(handle)
 
     try:
-        # Shielded: if submit were cancelled, there would be no handle with which to cancel the statement.
+        # Shielded: if submit were canceled, there would be no handle with which to cancel the statement.
         handle = await asyncio.shield(submitting)
         await ended(session, handle)
     finally:
@@ -314,7 +314,7 @@ async def created_table(
 
     async with AsyncExitStack() as stack:
         try:
-            # Shielded: if create were cancelled, it would be unknown whether this call or another client created the
+            # Shielded: if create were canceled, it would be unknown whether this call or another client created the
             # table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staging_table(table, ledger, drop))

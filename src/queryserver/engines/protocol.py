@@ -394,7 +394,7 @@ class Catalog(Protocol):
 
     Names match exactly first, and otherwise after folding them as the engine folds unquoted names. Generated SQL always
     quotes or binds them. `database=""` is the session's default database, except on an engine that has a schema with an
-    empty name. Cancelling the waiting task also cancels the query on the engine.
+    empty name. Canceling the waiting task also cancels the query on the engine.
 
     All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the privilege),
     EngineTimeout, and StatementRejected for any other refusal by the engine.
@@ -522,7 +522,7 @@ class TableLoader(Protocol):
         escaped.
 
         Reads the batches as fast as the engine accepts them. The load fails if the engine refuses it, the batches
-        raise, or the caller is cancelled; cancellation also cancels the work on the engine. After any failure, the
+        raise, or the caller is canceled; cancellation also cancels the work on the engine. After any failure, the
         staging table is dropped or in the ledger, no new table exists, and an existing table is unchanged, even if it
         was to be replaced. Raises EngineError (StatementRejected also if another client has created the table in the
         meantime) and any error from the batches.

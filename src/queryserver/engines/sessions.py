@@ -355,7 +355,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
         return not self._in_doubt and self._connected()
 
     async def leave(self) -> None:
-        """Cancel and close the statement. The session must not use its connection afterwards. Limited in time."""
+        """Cancel and close the statement. The session must not use its connection afterward. Limited in time."""
         self._left = True
         await self._close_operation()
 

@@ -81,7 +81,7 @@ class OperationTimes:
 
 class LongOperations:
     """Runs each operation in its own task. When `running()` exits, unfinished operations have a grace period before
-    they are cancelled.
+    they are canceled.
     """
 
     def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
@@ -111,7 +111,7 @@ class LongOperations:
         """Return the result of the work, or a ContinuedOperation if the work takes longer than `wait_s` (None: no
         limit).
 
-        Cancelling this call does not cancel the work. Raises the errors of the work.
+        Canceling this call does not cancel the work. Raises the errors of the work.
         """
         operation_id = uuid4()
         progress = Progress(operation_id)
@@ -147,7 +147,7 @@ class LongOperations:
         return await self._records.give_up(_CRASHED_BODY)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
-        """Report progress until the work ends, then record its outcome. If the work is cancelled, its lease expires and
+        """Report progress until the work ends, then record its outcome. If the work is canceled, its lease expires and
         the sweep closes the record.
         """
         try:

@@ -122,7 +122,7 @@ class Storage(Protocol):
         `size_bytes` is the announced size, which is not verified. Missing parents are created. Before the new file gets
         its final name, the size reported by the store is compared with the size of the body, and the permissions,
         owner, group and replication factor of a replaced file are applied as far as the store allows it. If the body
-        raises an error or the call is cancelled, no file is left behind.
+        raises an error or the call is canceled, no file is left behind.
 
         Raises PathExists (for a directory; for any entry unless `overwrite` is set), VerificationFailed,
         StoreQuotaExceeded, StorageError, and the errors of `body`.

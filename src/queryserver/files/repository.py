@@ -234,12 +234,12 @@ class TransferRecords:
         states: Sequence[KeyState],
         limit: int,
         after: int | None = None,
-        backwards: bool = False,
+        descending: bool = False,
     ) -> Sequence[TransferKey]:
-        """Return entries of one kind in ascending order of their numbers (descending if `backwards` is set), starting
+        """Return entries of one kind in ascending order of their numbers (descending if `descending` is set), starting
         after the number `after`.
         """
-        comparison, direction = ("<", "desc") if backwards else (">", "asc")
+        comparison, direction = ("<", "desc") if descending else (">", "asc")
         rows = await self._database.fetch(
             f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
             from storage_transfer_keys

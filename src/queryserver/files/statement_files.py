@@ -461,7 +461,7 @@ class _Body:
         putting = asyncio.create_task(self._pieces.put(piece), name="piece of a file")
         try:
             await asyncio.wait({putting, writer}, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:  # cancelled: the content would lack this chunk
+        except BaseException:  # canceled: the content would lack this chunk
             self._broken(errors.StorageError("Not all bytes of the file were written."))
             raise
         finally:

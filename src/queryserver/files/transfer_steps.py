@@ -261,7 +261,7 @@ class TransferSteps:
         """Set the final permissions of directories whose source denies its owner access. Until now, they had to be
         writable so that their entries could be created.
         """
-        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
+        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), descending=True):
             for key in keys:
                 is_closed = self._keeps_modes(key) and key.entry.permissions & _OWNER_BITS != _OWNER_BITS
                 if is_closed and isinstance(self._to.storage, ModeStorage):
@@ -344,7 +344,7 @@ class TransferSteps:
         """Delete the source directories, deepest first. If `leaves_links` is set, keep those that contain skipped
         links.
         """
-        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
+        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), descending=True):
             for key in keys:
                 try:
                     await _delete_directory(self._from.storage, self._source_of(key))
@@ -378,7 +378,7 @@ class TransferSteps:
         await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
 
     async def _remove_directories(self) -> None:
-        async for keys in self._windows(EntryKind.DIRECTORY, _CREATED, backwards=True):
+        async for keys in self._windows(EntryKind.DIRECTORY, _CREATED, descending=True):
             for key in keys:
                 target = self._target_of(key)
                 try:
@@ -391,11 +391,11 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _windows(
-        self, kind: EntryKind, states: Sequence[KeyState], *, backwards: bool = False
+        self, kind: EntryKind, states: Sequence[KeyState], *, descending: bool = False
     ) -> AsyncGenerator[Sequence[TransferKey]]:
         after: int | None = None
         while keys := await self._records.keys(
-            self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, backwards=backwards
+            self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, descending=descending
         ):
             after = keys[-1].number
             yield keys

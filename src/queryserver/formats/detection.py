@@ -148,7 +148,7 @@ class ReadingOptions:
 def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileType:
     """Detect the type of a file from its first SAMPLE_BYTES. `is_whole` states that the sample is the whole file.
 
-    DELIMITED stands for any text. EXCEL means that the file has the signature of a workbook; `recognise_workbook`
+    DELIMITED stands for any text. EXCEL means that the file has the signature of a workbook; `recognize_workbook`
     checks the content. Raises file_empty, UnsupportedFormat.
     """
     records = _record_file_type(sample)

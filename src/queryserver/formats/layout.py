@@ -210,13 +210,13 @@ def _count_notes_above(records: Sequence[Record], follows_blank_line: Callable[[
 
     Notes are up to three records of text, or up to ten records with a name and a value, such as `Printed,2024-01-31,`.
     """
-    is_text = is_labelled = True
+    is_text = is_labeled = True
     for number in range(1, min(_MAX_LABELS + 1, len(records) - 1)):
         cells = [cell for cell in records[number - 1] if _has_text(cell)]
         kinds = [classify(cell) for cell in cells]
         is_text = is_text and number <= _MAX_NOTES and set(kinds) <= {CellKind.TEXT}
-        is_labelled = is_labelled and len(cells) < _MIN_CERTAIN and kinds[:1] in ([], [CellKind.TEXT])
-        if not is_text and not is_labelled:
+        is_labeled = is_labeled and len(cells) < _MIN_CERTAIN and kinds[:1] in ([], [CellKind.TEXT])
+        if not is_text and not is_labeled:
             return 0
         names = sum(map(_has_text, records[number]))
         if not names or (cells and not follows_blank_line(number)):
@@ -227,8 +227,8 @@ def _count_notes_above(records: Sequence[Record], follows_blank_line: Callable[[
         if is_full or not has_header(table):
             return 0
         # Two columns above three may also be a separate table with its own header.
-        is_labelled = is_labelled and names >= _MIN_CERTAIN and (_has_label(above) or not has_header(above))
-        return number if is_text or is_labelled else 0
+        is_labeled = is_labeled and names >= _MIN_CERTAIN and (_has_label(above) or not has_header(above))
+        return number if is_text or is_labeled else 0
     return 0
 
 

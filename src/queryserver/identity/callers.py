@@ -280,7 +280,7 @@ class CallerRepository:
         await self._database.execute("update api_tokens set last_used_at = now() where id = any($1)", list(used))
 
     async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
-        """Make a user a member of exactly these groups and the default group. Returns the user's groups afterwards.
+        """Make a user a member of exactly these groups and the default group. Returns the user's groups afterward.
 
         Unknown names are ignored. Membership in groups with the right `admin` is neither added nor removed.
         """

@@ -53,7 +53,7 @@ class LoginThrottle:
     """Counts failures by name, by address and by both, across all servers. Unknown names are treated like known names.
 
     An address from which the user has logged in within 30 days has its own limit for that user. Failures from there do
-    not count towards the limit of the name, and the limit of the name does not apply there. So guesses by other clients
+    not count toward the limit of the name, and the limit of the name does not apply there. So guesses by other clients
     lock the user out of new addresses only. The number of guesses for a name stays bounded: `per_user` from all unknown
     addresses together, and `per_user_and_address` from each of the few known addresses.
 

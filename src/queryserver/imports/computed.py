@@ -13,8 +13,8 @@ from queryserver.formats.cell_types.analysis import (
     SampleWarning,
     WarningCode,
     WidthUncertain,
-    analyse_blocks,
-    analyse_records,
+    analyze_blocks,
+    analyze_records,
     sample_width,
     skipped_lines,
 )
@@ -249,11 +249,11 @@ def _analysis(
     }
     if blocks is not None:
         try:
-            return analyse_blocks(first.records, blocks.blocks, undecodable=decoder.undecodable, **common)
+            return analyze_blocks(first.records, blocks.blocks, undecodable=decoder.undecodable, **common)
         except WidthUncertain:
             first = _RecordSample(form)
             first.read(text.sample(_STEP_BYTES), _too_many_records)
-    return analyse_records(first.records, unclosed=first.unclosed, undecodable=first.decoder.undecodable, **common)
+    return analyze_records(first.records, unclosed=first.unclosed, undecodable=first.decoder.undecodable, **common)
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.analysis import Analysis, SampleWarning, WarningCode, analyse_records, skipped_lines
+from queryserver.formats.cell_types.analysis import Analysis, SampleWarning, WarningCode, analyze_records, skipped_lines
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.detection import DetectedFormat, ReadingOptions, type_by_signature
 from queryserver.formats.layout import count_rows_above
@@ -117,7 +117,7 @@ class Previews:
         if file.fixed_identity is None:
             return await self._analysis(user_id, file, options, has_header)
         key = file.fixed_identity, options, has_header
-        # Concurrent calls with the same key wait for the first one and share its result. If it fails or is cancelled,
+        # Concurrent calls with the same key wait for the first one and share its result. If it fails or is canceled,
         # the next one tries.
         async with self._locks.setdefault(key, asyncio.Lock()):
             analysis = self._analyses.get(key)
@@ -157,8 +157,8 @@ class Previews:
             if options.sheet_name is not None:
                 # Read one row more than is analyzed, to know whether the sheet continues.
                 sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
-                analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
-                return await self._threads.run(user_id, lambda _: analyse())
+                analyze = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
+                return await self._threads.run(user_id, lambda _: analyze())
             task_options = {"reading": asdict(options), "has_header": has_header}
             answer = await self._run_on_text(user_id, file, Task.PREVIEW, task_options)
             return _adapter(Analysis).validate_python(answer)
@@ -223,7 +223,7 @@ class Previews:
 
 def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
     """Analyze the rows of a worksheet. Raises file_empty."""
-    analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, formats=options.formats)
+    analysis = analyze_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, formats=options.formats)
     count, rows = sheet.without_value
     skipped = SkippedLines(sheet.skipped)
     warnings_found = [*analysis.warnings, SampleWarning(WarningCode.FORMULAS_WITHOUT_VALUES, count, list(rows))]

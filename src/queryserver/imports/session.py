@@ -55,7 +55,7 @@ _KEEP_ALIVE_EVERY_S = 10.0  # short enough even if uploads are configured to exp
 _BATCH_BYTES = 4 * 1024 * 1024  # loaders receive batches of about this size (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
-"""How long a cancelled import may take to clean up before its task is cancelled again."""
+"""How long a canceled import may take to clean up before its task is canceled again."""
 
 COLUMNS = (
     Column("rows_read", ResultType.BIGINT, "BIGINT"),
@@ -83,7 +83,7 @@ class ImportReport:
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
     result: ImportResult | None = None
-    """Set once the data is in the target table. From then on, the import has succeeded, even if it is cancelled."""
+    """Set once the data is in the target table. From then on, the import has succeeded, even if it is canceled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -549,7 +549,7 @@ class ImportSession:
         return self._task is None
 
     async def end(self) -> None:
-        """Cancel the import and wait until it has cleaned up, even if the caller is cancelled."""
+        """Cancel the import and wait until it has cleaned up, even if the caller is canceled."""
         task = self._cancel_work()
         if task is None:
             return

@@ -358,7 +358,7 @@ class ImportUploads:
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """Write the content to a temporary file, which does not count towards the user's quota.
+        """Write the content to a temporary file, which does not count toward the user's quota.
 
         Raises StorageError, and the errors of `content`.
         """

@@ -203,7 +203,7 @@ def api_of(address: str) -> str:
 
     Raises CatalogUnavailable if the setting is not a server address.
     """
-    import httpx  # noqa: PLC0415 only servers with a catalogue need it
+    import httpx  # noqa: PLC0415 only servers with a catalog need it
 
     url = address.rstrip("/")
     for version in ("/v1", "/v2"):
@@ -215,7 +215,7 @@ def api_of(address: str) -> str:
         is_server = False
     if not is_server:
         log.warning("metadata.catalog.api_url is not a valid url")
-        raise CatalogUnavailable("The catalogue's url is malformed.")
+        raise CatalogUnavailable("The catalog's url is malformed.")
     return url if urlsplit(url).path.endswith(_API) else f"{url}{_API}"
 
 
@@ -275,7 +275,7 @@ class AtlasCatalog:
         answer = _json_object(response)
         entities = answer.get("entities") or []
         if not isinstance(entities, list):
-            raise CatalogUnavailable("The catalogue's response is not a search result.")
+            raise CatalogUnavailable("The catalog's response is not a search result.")
         total = answer.get("approximateCount")
         records = [record_of(_object(one), source) for one in cast("list[object]", entities) if isinstance(one, dict)]
         return records, total if isinstance(total, int) else -1
@@ -305,11 +305,11 @@ class AtlasCatalog:
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:
-            # The catalogue's address must not be revealed to callers.
-            log.warning("catalogue unreachable", reason=error.message)
-            raise CatalogUnreachable("The catalogue is unreachable or did not respond in time.") from error
+            # The catalog's address must not be revealed to callers.
+            log.warning("catalog unreachable", reason=error.message)
+            raise CatalogUnreachable("The catalog is unreachable or did not respond in time.") from error
         if answer.status in (401, 403):
-            raise CatalogDenied("The catalogue rejected the service's login.")
+            raise CatalogDenied("The catalog rejected the service's login.")
         return answer
 
 
@@ -319,11 +319,11 @@ def _object(value: object) -> JsonObject:
 
 def _json_object(answer: HttpResponse) -> JsonObject:
     if answer.status != 200:
-        raise CatalogUnavailable(f"The catalogue returned HTTP status {answer.status}.")
+        raise CatalogUnavailable(f"The catalog returned HTTP status {answer.status}.")
     try:
         value = orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise CatalogUnavailable("The catalogue's response is not a JSON object.")
+        raise CatalogUnavailable("The catalog's response is not a JSON object.")
     return cast("JsonObject", value)

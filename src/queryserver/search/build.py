@@ -1,4 +1,4 @@
-"""Builds the metadata search: its sources, the external catalogue, and the tasks that maintain its index."""
+"""Builds the metadata search: its sources, the external catalog, and the tasks that maintain its index."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext

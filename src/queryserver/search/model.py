@@ -36,7 +36,7 @@ class Record:
     """A search result (Contract platform 8.2), without the two HTML texts that are derived from it.
 
     `text` is searched in addition to name, description and tags; only an excerpt around a match is shown. For a
-    document, it contains the statement. `further` contains additional response keys from an external catalogue.
+    document, it contains the statement. `further` contains additional response keys from an external catalog.
     """
 
     original_name: str
@@ -110,7 +110,7 @@ class Search:
 
     @property
     def lists_tags(self) -> bool:
-        """Whether all classifications of the catalogue are requested (Contract platform 8.5)."""
+        """Whether all classifications of the catalog are requested (Contract platform 8.5)."""
         return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
 
 

@@ -20,7 +20,7 @@ _SOURCE_S = 30.0
 _SPARE_S = 10.0  # added to a source's own limit, because a source that is stopped from outside loses its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
-_DUMMY = "dummy"  # the setting for a catalogue without content
+_DUMMY = "dummy"  # the setting for a catalog without content
 
 _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerError]
 
@@ -142,10 +142,10 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
-        """Search the sources one by one, in the catalogue's order. Once it is unreachable, skip its sources."""
+        """Search the sources one by one, in the catalog's order. Once it is unreachable, skip its sources."""
         if interface != _ATLAS:
             configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Supported")
-            raise errors.catalog_not_supported(f"The catalogue {interface[:40]} is not supported.{configured}")
+            raise errors.catalog_not_supported(f"The catalog {interface[:40]} is not supported.{configured}")
         if self.atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}

@@ -184,7 +184,7 @@ class _Mask:
 class BoundStatement:
     """A statement and the distinct values of its markers. Engines render it in their own syntax.
 
-    Positions and lines that the engine reports afterwards refer to the last rendered text.
+    Positions and lines that the engine reports afterward refer to the last rendered text.
     """
 
     def __init__(self, statement: str, dialect: str, parameters: StatementParameters) -> None:

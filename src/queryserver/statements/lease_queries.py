@@ -209,7 +209,7 @@ select count(*) from changed
 
 # Columns that are already stored are kept, because rewriting a large column list with each update is expensive.
 _FINAL_COLUMNS = "case when :columns::jsonb is not null then coalesce(columns, :columns::jsonb) end"
-# Large column descriptions and long messages count towards the statement's text size, and are removed with the text.
+# Large column descriptions and long messages count toward the statement's text size, and are removed with the text.
 _COLUMNS_BYTES = (
     "case when octet_length(:columns::jsonb::text) > 16384 then octet_length(:columns::jsonb::text) else 0 end"
 )

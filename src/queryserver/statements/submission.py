@@ -465,7 +465,7 @@ def _handle(script: str, choice: Choice, session: StatementSession) -> model.Sta
 
 def _require_short_fields(submission: Submission) -> None:
     """Raise InvalidParameter for fields that are too long, before they are used (Contract editor 1.5)."""
-    # The settings are stored with each statement, but do not count towards its text size.
+    # The settings are stored with each statement, but do not count toward its text size.
     for name, value in (("database", submission.database), ("parentUuid", submission.parent_uuid)):
         if value is not None and len(value) > _MAX_NAME_CHARACTERS:
             raise errors.InvalidParameter(f"{name}: at most {_MAX_NAME_CHARACTERS} characters.")

@@ -77,7 +77,7 @@ _LITERALS_AND_CONDITIONS = re.compile(
     r"""
       "[^"]*"?                  # text
     | [\\_*].                   # one character as text, as a blank of its width, or repeated
-    | \[(?!(?:h+|m+|s+)\])[^\]]*\]?    # colours, conditions, languages; but not elapsed hours, minutes, seconds
+    | \[(?!(?:h+|m+|s+)\])[^\]]*\]?    # colors, conditions, languages; but not elapsed hours, minutes, seconds
     """,
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )

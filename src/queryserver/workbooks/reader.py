@@ -239,7 +239,7 @@ async def _feeding(
     """Send the request and the stream `pieces` to the worker while the context is open. If `pieces` fails, its error
     replaces the worker's error that follows from it.
 
-    If `stays_open` is set, the worker's input is not closed afterwards, because the worker's chunk requests are
+    If `stays_open` is set, the worker's input is not closed afterward, because the worker's chunk requests are
     answered there.
     """
     feeding = asyncio.create_task(_feed(process, request, pieces, stays_open=stays_open))

@@ -58,7 +58,7 @@ class WorkbookKind(Enum):
     XLS = "xls"
 
 
-def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
+def recognize_workbook(file: BinaryIO) -> WorkbookKind | None:
     """Return the format of a workbook, or None if the file begins neither like a zip file nor like a compound file.
 
     Raises FileCorrupt, file_encrypted, FileTooComplex, and UnsupportedFormat for zip files and compound files that are
@@ -190,7 +190,7 @@ def _json_lines_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
 
 
 def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip: int) -> Iterator[bytes]:
-    kind = recognise_workbook(file)
+    kind = recognize_workbook(file)
     if kind is None:
         raise errors.UnsupportedFormat
     workbook = OpenWorkbook(file, kind)

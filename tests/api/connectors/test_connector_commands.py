@@ -212,7 +212,7 @@ async def test_one_invalid_table_prevents_the_whole_install(small_api: ApiOpener
         "one": {"dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": "sqlite:///planted-secret"}},
         "two": {"dialect": "hive", "interface": "livy"},
         "three": {"nice_name": "LAKE", "dialect": "sqlite", "interface": "sqlite"},
-        "four": {"dialect": "sqlite", "interface": "sqlite", "settings": {"colour": "red", "read_only": False}},
+        "four": {"dialect": "sqlite", "interface": "sqlite", "settings": {"color": "red", "read_only": False}},
     }
     async with small_api(desktop=tables(**bad)) as api:
         await api.user("ana", groups=("analysts",))

@@ -153,7 +153,7 @@ async def test_only_one_of_concurrent_updates_to_a_version_succeeds(admin: Conne
         ({"description": "x" * 1001}, "validation_failed", ["description"]),
         ({"dialect": None}, "validation_failed", ["dialect"]),
         ({"groups": ["nobody-is-here"]}, "validation_failed", ["groups"]),
-        ({"settings": listed({"colour": 1})}, "unknown_setting", ["colour"]),
+        ({"settings": listed({"color": 1})}, "unknown_setting", ["color"]),
         ({"settings": listed({"server_port": 0})}, "validation_failed", ["server_port"]),
         ({"settings": listed({"server_port": 65536})}, "validation_failed", ["server_port"]),
         ({"settings": listed({"server_host": ""})}, "validation_failed", ["server_host"]),
@@ -398,7 +398,7 @@ async def whole_life(sender: Sender) -> None:
     await sender.post(
         "connector/instance/update", connector={"id": made["id"], "version": 1, "description": "Too late"}
     )
-    await sender.post("connector/instance/update", connector={"id": made["id"], "settings": listed({"colour": "red"})})
+    await sender.post("connector/instance/update", connector={"id": made["id"], "settings": listed({"color": "red"})})
     await sender.post("connector/instance/update")
     await sender.post("connector/instance/test", connector={"id": made["id"]})
     await sender.post("connector/instance/test", connector={**drawer, "settings": made["settings"]})

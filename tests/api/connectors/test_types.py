@@ -195,8 +195,8 @@ async def test_new_refuses_unknown_types_and_settings(ana: Caller) -> None:
     assert "livy" in response.json()["message"]
     response = await ana.post("connector/instance/new/hve/livy")
     assert "Known dialects: hive, " in response.json()["message"]
-    connector = json.dumps({"settings": listed({"colour": "red"})})
+    connector = json.dumps({"settings": listed({"color": "red"})})
     response = await ana.post("connector/instance/new/trino/trino", connector=connector)
     assert (response.status_code, response.json()["code"]) == (400, "unknown_setting")
-    assert list(response.json()["errors"]) == ["colour"]
+    assert list(response.json()["errors"]) == ["color"]
     assert await ana.refused("connector/instance/new/trino/trino", connector="{") == (400, -1, "invalid_json")

@@ -48,7 +48,7 @@ async def stocked(api: Api, ana: Caller) -> Caller:
         ("tag:x", []),
         ("web.sample_07.c", ["web.sample_07.code"]),
         ("SAMPLE_0 CODE", ["web.sample_07.code", "web.sample_08.code"]),
-        ("colour:red", []),
+        ("color:red", []),
         ("%", []),
         ("sample__07", []),
     ],
@@ -72,7 +72,7 @@ async def test_long_queries_are_refused(stocked: Caller, text: str) -> None:
 @pytest.mark.platform(92)
 async def test_facets_count_all_matches(stocked: Caller) -> None:
     body = await stocked.post_ok(
-        CALL, query_s="sample", sources=SQL, limit=1, field_facets='["type", "owner", "lastModified", "colour"]'
+        CALL, query_s="sample", sources=SQL, limit=1, field_facets='["type", "owner", "lastModified", "color"]'
     )
     assert body["facets"] == {
         "type": {"FIELD": 5, "TABLE": 2, "VIEW": 1},
@@ -81,7 +81,7 @@ async def test_facets_count_all_matches(stocked: Caller) -> None:
     }
     assert list(body["facets"]["type"]) == ["FIELD", "TABLE", "VIEW"]
     assert (body["count"], body["totalMatched"]) == (1, 8)
-    assert body["warnings"] == ["Facet colour does not exist."]
+    assert body["warnings"] == ["Facet color does not exist."]
 
 
 @pytest.mark.platform(92)

@@ -366,7 +366,7 @@ async def test_single_read_may_outlast_a_lease(api: Api, ana: Caller) -> None:
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@pytest.mark.parametrize("ending", ["lost", "cancelled"])
+@pytest.mark.parametrize("ending", ["lost", "canceled"])
 async def test_read_is_abandoned_when_the_lease_or_the_server_ends(api: Api, ana: Caller, ending: str) -> None:
     stock(api.shelf)
     await api.database.execute("delete from metadata_scopes")
@@ -385,7 +385,7 @@ async def test_read_is_abandoned_when_the_lease_or_the_server_ends(api: Api, ana
                 reading.cancel()
             await asyncio.wait({reading}, timeout=60)
             assert reading.done()
-            assert reading.cancelled() is (ending == "cancelled")
+            assert reading.cancelled() is (ending == "canceled")
         finally:
             api.shelf.look_s = 0.0
             reading.cancel()

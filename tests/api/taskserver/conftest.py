@@ -22,7 +22,7 @@ WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"
 
 @dataclass
 class Mailbox:
-    """Records the mail that a server accepted. `answers` are the server's first replies; afterwards it accepts all
+    """Records the mail that a server accepted. `answers` are the server's first replies; afterward it accepts all
     mail.
     """
 

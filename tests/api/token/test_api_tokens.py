@@ -202,7 +202,7 @@ class TestEnds:
         assert (await stranger.post("token/verify", token=value)).status_code == 401
 
     async def test_running_calls_end_with_their_token(self, opener: Opener):
-        """The token is revoked during a hundred concurrent calls and a waiting call; no call may succeed afterwards."""
+        """The token is revoked during a hundred concurrent calls and a waiting call; no call may succeed afterward."""
         async with opener(recheck_s=1) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})

@@ -125,6 +125,6 @@ class Operation:
 
     def progress(self) -> Mapping[str, int]:
         """Return scan range counts. Half of the ranges are completed while the statement runs, and all of them
-        afterwards.
+        afterward.
         """
         return {"total_scan_ranges": 2, "num_completed_scan_ranges": 1 if self.state == RUNNING else 2}

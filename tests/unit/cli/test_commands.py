@@ -79,13 +79,13 @@ async def test_sqlite_url_is_rejected_in_favor_of_postgresql(tmp_path: Path) -> 
 async def test_config_check_lists_every_problem_without_secrets(bare: Command, tmp_path: Path) -> None:
     (tmp_path / "queryserver.toml").write_text(
         "[desktop]\nsecret_key = 'planted'\nhttp_port = 'planted'\n[desktop.smtp]\npassword = 'planted'\n"
-        "[desktop.database]\nurl = 'postgresql://u:planted@h/d'\n[editor]\ncolour = 1\n"
+        "[desktop.database]\nurl = 'postgresql://u:planted@h/d'\n[editor]\ncolor = 1\n"
     )
     ended = await bare("config", "check", "--values")
     assert ended.code == 3
     assert (await bare("config", "check")).out == ended.out.partition("\n\n")[0] + "\n"
     assert re.findall(r"^error ([\w.]+): ", ended.out, re.MULTILINE) == [
-        "editor.colour",
+        "editor.color",
         "desktop.http_port",
         "desktop.secret_key",
         "desktop.database",

@@ -74,7 +74,7 @@ async def test_address_and_prefix_come_from_the_settings(tmp_path: Path) -> None
 
 async def test_secret_scripts_do_not_run_and_other_problems_are_ignored(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, _):
-        settings = f"[desktop]\nsecret_key_script = 'touch {tmp_path}/ran'\nhttp_port = {port}\n[editor]\ncolour = 1\n"
+        settings = f"[desktop]\nsecret_key_script = 'touch {tmp_path}/ran'\nhttp_port = {port}\n[editor]\ncolor = 1\n"
         (tmp_path / "queryserver.toml").write_text(settings)
         assert (await command_in(tmp_path)(*HEALTH)).code == 0
         assert not (tmp_path / "ran").exists()

@@ -85,9 +85,9 @@ def test_unsupported_interface_is_reported_for_its_connector() -> None:
 
 
 def test_all_problems_are_reported_together() -> None:
-    found = problems("duckdb", threads="many", read_only="maybe", colour="red").splitlines()
+    found = problems("duckdb", threads="many", read_only="maybe", color="red").splitlines()
     assert found == [
-        "notebook.interpreters.shop.options.colour: is not an option of this interface.",
+        "notebook.interpreters.shop.options.color: is not an option of this interface.",
         "notebook.interpreters.shop.options.read_only: must be true or false.",
         "notebook.interpreters.shop.options.threads: must be an integer from 1 to 256.",
     ]

@@ -57,7 +57,7 @@ async def test_process_runs_successive_computations(computations: ComputationPoo
     assert computations._idle == [first]
 
 
-async def test_server_memory_does_not_count_towards_worker_memory(computations: ComputationPool):
+async def test_server_memory_does_not_count_toward_worker_memory(computations: ComputationPool):
     held = bytearray(b"x") * (400 * 1024 * 1024)
     await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
     assert len(computations._idle) == 1

@@ -14,7 +14,7 @@ from tests.refusals import raises_code
 from queryserver.errors.files import FileCorrupt, UnsupportedFormat
 from queryserver.workbooks.cells import RowNotes
 from queryserver.workbooks.packages import CompoundFile
-from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind, recognise_workbook
+from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind, recognize_workbook
 
 FIELD = Path(__file__).parents[2] / "field" / "import"
 Parts = dict[str, str | bytes]
@@ -43,7 +43,7 @@ def packed(parts: Mapping[str, str | bytes]) -> bytes:
 def rows_of(content: bytes) -> list[list[str]]:
     """Return the cells of the first sheet as strings."""
     file = io.BytesIO(content)
-    kind = recognise_workbook(file)
+    kind = recognize_workbook(file)
     assert kind is not None
     workbook = OpenWorkbook(file, kind)
     return [[str(cell) for cell in row.values()] for row in workbook.rows(workbook.sheet_names()[0])]
@@ -244,7 +244,7 @@ def test_encrypted_ods_is_reported():
     whole = {name: parts[name] for name in ("mimetype", "META-INF/manifest.xml")} | {"encrypted-package": b"\x8f\x01"}
     for encrypted in (parts | noise | {"META-INF/manifest.xml": manifest}, whole):
         with raises_code("file_encrypted"):
-            recognise_workbook(io.BytesIO(packed(encrypted)))
+            recognize_workbook(io.BytesIO(packed(encrypted)))
 
 
 def moved(parts: Parts, names: Mapping[str, str], *, target: Callable[[str], str] = lambda name: f"/{name}") -> Parts:
@@ -319,7 +319,7 @@ def test_other_document_is_not_a_workbook():
     parts = moved(xlsx(), {"xl/workbook.xml": "word/document.xml"})
     parts["word/document.xml"] = '<w:document xmlns:w="urn:w"/>'
     with pytest.raises(UnsupportedFormat):
-        recognise_workbook(io.BytesIO(packed(parts)))
+        recognize_workbook(io.BytesIO(packed(parts)))
 
 
 def test_damaged_sheet_leaves_the_others_readable():
@@ -387,7 +387,7 @@ def test_encrypted_xls_is_reported(method):
 def test_formulas_without_values_are_found():
     def unset(content: bytes) -> list[int]:
         file, notes = io.BytesIO(content), RowNotes()
-        kind = recognise_workbook(file)
+        kind = recognize_workbook(file)
         assert kind is not None
         workbook = OpenWorkbook(file, kind)
         for _ in workbook.rows(workbook.sheet_names()[0], notes):
@@ -413,7 +413,7 @@ def test_formulas_without_values_are_found():
 def test_leading_sheet_rows_are_skipped_even_if_unused():
     def found(content: bytes, skip: int) -> tuple[list[str], list[int]]:
         file, notes = io.BytesIO(content), RowNotes()
-        kind = recognise_workbook(file)
+        kind = recognize_workbook(file)
         assert kind is not None
         workbook = OpenWorkbook(file, kind)
         cells = [str(cell) for row in workbook.rows("S", notes, skip=skip) for cell in row.values()]

@@ -87,7 +87,7 @@ async def cancel_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """Cancel a task. A running task ends shortly afterwards; the call has no effect on a task that has ended."""
+    """Cancel a task. A running task ends shortly afterward; the call has no effect on a task that has ended."""
     return _task_response(await tasks.cancel(user, id))
 
 

@@ -43,7 +43,7 @@ _OK = 200
 class Hs2Connection:
     """Implements `PooledConnection` and makes one call at a time. Replies longer than `max_bytes` are discarded.
 
-    If a caller is cancelled, the connection still waits for the reply and discards it, because closing the connection
+    If a caller is canceled, the connection still waits for the reply and discards it, because closing the connection
     would end the session that was opened on it.
     """
 
@@ -84,7 +84,7 @@ class Hs2Connection:
         task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._finish_exchange)
-        # Unlike `await`, `wait` distinguishes a task cancelled by `disconnect` from a cancelled caller.
+        # Unlike `await`, `wait` distinguishes a task canceled by `disconnect` from a canceled caller.
         await asyncio.wait({task})
         if task.cancelled():
             raise ConnectionLost(sent=True)
@@ -186,7 +186,7 @@ class Wire:
         return await self._opener.call(method, request, limit_s=limit_s)
 
     def release(self) -> list[Hs2Connection]:
-        """Return all connections to the caller. No further calls are possible afterwards."""
+        """Return all connections to the caller. No further calls are possible afterward."""
         self.is_released = True
         connections, self._connections = self._connections, []
         return connections

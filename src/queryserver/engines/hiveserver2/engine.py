@@ -248,7 +248,7 @@ class Hs2Engine:
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
         """Open a session on a reachable member. Leaving the context cancels its running statement.
 
-        If the caller is cancelled while the server opens the session, the session is closed once it is open.
+        If the caller is canceled while the server opens the session, the session is closed once it is open.
         """
         login, connection = await self._connect(user, options)
         wire = self._wire(login, connection)

@@ -222,7 +222,7 @@ class Fetcher:
         return self._ahead
 
     async def _wait_for(self, ahead: asyncio.Task[_Fetched]) -> _Fetched:
-        await asyncio.wait({ahead})  # unlike `await`, does not cancel the caller if the request is cancelled
+        await asyncio.wait({ahead})  # unlike `await`, does not cancel the caller if the request is canceled
         if ahead.cancelled():
             raise OutcomeUnknown(EXPIRED)
         return ahead.result()

@@ -454,7 +454,7 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 @contextmanager
 def replace_cancellation(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
-    """Replace a cancelled statement's error by the error from `canceled`, with the server's error as its cause.
+    """Replace a canceled statement's error by the error from `canceled`, with the server's error as its cause.
 
     A disk-full error is replaced too: it names files, and can occur before the sample server's watch cancels.
     """

@@ -87,7 +87,7 @@ class OwnDatabase:
         self._clock = clock
         self._tasks = tasks
         self._reading: asyncio.Task[None] | None = None
-        """Shared by all callers, so cancelling one caller must not cancel it. Its own timeouts limit its duration."""
+        """Shared by all callers, so canceling one caller must not cancel it. Its own timeouts limit its duration."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
         """Message from the last attempt to read the identity; empty if it succeeded."""

@@ -74,7 +74,7 @@ class _ExistingTable:
 
 
 class PostgresqlLoader:
-    """Implements `TableLoader`. A cancelled load closes the connection."""
+    """Implements `TableLoader`. A canceled load closes the connection."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ def _message(body: bytes | bytearray) -> Mapping[str, Any]:
 class AsyncChannel:
     """The server's end of a channel. One task may receive at a time; any number of tasks may send.
 
-    If a send or receive fails or is cancelled partway, the channel is closed, because the stream is out of sync.
+    If a send or receive fails or is canceled partway, the channel is closed, because the stream is out of sync.
     """
 
     def __init__(self, end: socket.socket, *, max_content_bytes: int = MAX_CONTENT_BYTES) -> None:

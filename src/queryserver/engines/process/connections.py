@@ -81,7 +81,7 @@ class ProcessLoader:
         await self._send({"kind": "end"})
 
     async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
-        """Send a frame completely, even if the caller is cancelled.
+        """Send a frame completely, even if the caller is canceled.
 
         A lost process is not reported here but by its reply.
         """

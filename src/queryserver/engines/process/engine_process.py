@@ -79,7 +79,7 @@ class Reply:
     message: Mapping[str, Any] = field(default_factory=dict[str, Any])
     content: Content = field(default=b"", repr=False)
     descriptors: Sequence[int] = ()
-    """Open files to pass to the process. The server closes its own descriptors afterwards."""
+    """Open files to pass to the process. The server closes its own descriptors afterward."""
 
 
 CallHandler = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
@@ -190,7 +190,7 @@ class EngineProcess:
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._send_control(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
-        # Closed only after sending, even if the caller is cancelled, because the descriptor number could be reused for
+        # Closed only after sending, even if the caller is canceled, because the descriptor number could be reused for
         # another file.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep_task(sending)
@@ -357,7 +357,7 @@ class EngineProcess:
     ) -> None:
         """Send a control message.
 
-        Run this as a task, so that the frame is sent completely even if the caller is cancelled.
+        Run this as a task, so that the frame is sent completely even if the caller is canceled.
         """
         with suppress(ChannelClosed):
             await self._control.send(message, content, descriptors=descriptors)

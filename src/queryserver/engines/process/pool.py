@@ -262,7 +262,7 @@ class EngineProcesses:
     async def _loaded(self) -> EngineProcess:
         """Return a process that has loaded its program.
 
-        If the caller is cancelled, the process is kept for the next caller.
+        If the caller is canceled, the process is kept for the next caller.
         """
         starting, self._spare = self._spare, None
         is_spare = starting is not None

@@ -17,7 +17,7 @@ from queryserver.formats.delimited.records import NO_LINES, Block
 from queryserver.formats.table_files import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, Delimiters, SkippedLines
 
 FIRST_RECORDS = PREVIEW_ROWS + 1
-"""Number of records that `analyse_blocks` needs: the header and the rows of the preview."""
+"""Number of records that `analyze_blocks` needs: the header and the rows of the preview."""
 
 REPLACEMENT_CHARACTER = "\ufffd"
 
@@ -102,7 +102,7 @@ class WidthUncertain(Exception):
 def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:
     """Return the number of columns (Contract importer 7.3.4); 0 if there are no records.
 
-    The result for only the first records of a sample may be wrong; in that case `analyse_blocks` raises WidthUncertain.
+    The result for only the first records of a sample may be wrong; in that case `analyze_blocks` raises WidthUncertain.
     `is_whole` states that there are no other records.
     """
     return _shape(records, has_header=has_header, is_whole=is_whole).width
@@ -151,7 +151,7 @@ def _length_without_blank_end(record: Cells) -> int:
     return length
 
 
-def analyse_records(
+def analyze_records(
     records: Iterable[Cells],
     *,
     has_header: bool,
@@ -189,7 +189,7 @@ def analyse_records(
     return _build_analysis(sample, facts, counter.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
-def analyse_blocks(
+def analyze_blocks(
     first_records: Sequence[Cells],
     blocks: Iterable[Block],
     *,
@@ -202,8 +202,8 @@ def analyse_blocks(
     """Build the preview of a text sample from its first FIRST_RECORDS records and from Blocks of all its records.
 
     The Blocks begin with the first record, even if it is a header, and have the width that `sample_width` returns for
-    the first records. For the other arguments see `analyse_records`. Raises file_empty, record_too_long, and
-    WidthUncertain if the caller must use `analyse_records` instead.
+    the first records. For the other arguments see `analyze_records`. Raises file_empty, record_too_long, and
+    WidthUncertain if the caller must use `analyze_records` instead.
     """
     _check_not_empty(first_records, is_whole=is_whole)
     shape = _shape(first_records, has_header=has_header, is_whole=is_whole)
@@ -220,7 +220,7 @@ def analyse_blocks(
             is_whole = is_whole and rows == block.columns.num_rows and next(source, None) is None
             break
     if not parts:
-        return analyse_records(
+        return analyze_records(
             first_records,
             has_header=has_header,
             is_whole=is_whole,

@@ -126,10 +126,10 @@ def parse_date_format(text: str) -> DateFormat:
         if directive not in _DIRECTIVES:
             known = " ".join(f"%{one}" for one in _DIRECTIVES)
             raise UnknownFormat(f'"%{directive}" is not a directive; valid directives are {known}')
-        neighbours = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
+        neighbors = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
         one = _DIRECTIVES[directive]
         # Adjacent numeric directives require all their digits, because `1112024` would be ambiguous.
-        one = one.replace("?[", "[") if any(map(_NUMERIC_DIRECTIVE.fullmatch, neighbours)) else one
+        one = one.replace("?[", "[") if any(map(_NUMERIC_DIRECTIVE.fullmatch, neighbors)) else one
         pattern += f"(?P<{directive}>{one})"
         seen.append(directive)
         place += 2

@@ -212,8 +212,8 @@ def _weight(codec: str, text: str, cells: bytes, words: int) -> float:
         return _ICELANDIC_WEIGHT
     if codec in _EUC_ROW_SHARES:
         return _euc_row_weight(codec, cells)
-    favour, half = _PRIORS.get(codec, (0.0, 1))
-    return 1 + favour * half / (half + words)
+    favor, half = _PRIORS.get(codec, (0.0, 1))
+    return 1 + favor * half / (half + words)
 
 
 def _euc_row_weight(codec: str, cells: bytes) -> float:

@@ -57,7 +57,7 @@ _PRODUCT_NAMES = (
     ("office", "Lamp", "Chair", "Notebook", "Stapler"),
     ("toys", "Puzzle", "Kite", "Train", "Yo-yo"),
 )
-_COLOURS = ("red", "green", "blue", "crème", "black")
+_COLORS = ("red", "green", "blue", "crème", "black")
 _STATUSES = ("delivered", "delivered", "delivered", "shipped", "returned", "cancelled", "new")
 _NOTES = (*[None] * 4, "gift", "leave at the neighbour's", 'ring twice, say "hello"', "fragile; ünïcode, ok?")
 _PATHS = ("/", "/products", "/products/{}", "/cart", "/checkout", "/search?q=caf%C3%A9", "/login")
@@ -110,7 +110,7 @@ def _customers(chance: random.Random) -> SampleTable:
 
 
 def _products(chance: random.Random) -> SampleTable:
-    goods = [(kind, f"{colour} {thing}") for kind, *things in _PRODUCT_NAMES for thing in things for colour in _COLOURS]
+    goods = [(kind, f"{color} {thing}") for kind, *things in _PRODUCT_NAMES for thing in things for color in _COLORS]
     rows: list[tuple[Value, ...]] = []
     for number, (kind, name) in enumerate(goods[:PRODUCTS], start=1):
         weight = round(chance.uniform(0.05, 12), 3) if chance.random() > 0.1 else None

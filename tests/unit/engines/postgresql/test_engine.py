@@ -32,7 +32,7 @@ class Server:
 
 
 _DENIED = asyncpg.InsufficientPrivilegeError("permission denied for function pg_control_system")
-_UNKNOWN = asyncpg.UndefinedTableError("no such catalogue")
+_UNKNOWN = asyncpg.UndefinedTableError("no such catalog")
 
 
 @pytest.fixture

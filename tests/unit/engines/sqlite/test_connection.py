@@ -74,7 +74,7 @@ REACHING = {
     "attach memory": "ATTACH ':memory:' AS other",
     "detach": "DETACH main",
     "vacuum into": "VACUUM INTO '{outside}/copy.sqlite'",
-    "vacuum into the neighbour": "VACUUM INTO '{root}/copy.sqlite'",
+    "vacuum into the neighbor": "VACUUM INTO '{root}/copy.sqlite'",
     "extension": "SELECT load_extension('{outside}/x.so')",
     "extension in a view": "CREATE TEMP VIEW v AS SELECT load_extension('x')",
     "tokenizer": "SELECT fts3_tokenizer('simple')",

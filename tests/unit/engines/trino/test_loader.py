@@ -60,7 +60,7 @@ def steps(server: ScriptedTrino) -> list[str]:
 
 
 async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: Reply) -> tuple[list[str], object]:
-    """Run a load and check that its ledger is empty afterwards; return its steps, and the number of rows or
+    """Run a load and check that its ledger is empty afterward; return its steps, and the number of rows or
     the error.
     """
     ledger = MemoryLedger()

@@ -246,7 +246,7 @@ def exact(cells: Sequence[str]) -> ColumnFacts:
     return facts
 
 
-def vectorised(cells: Sequence[str], repeated: int = 1) -> ColumnFacts:
+def vectorized(cells: Sequence[str], repeated: int = 1) -> ColumnFacts:
     """Return the facts about the column as computed from an Arrow array.
 
     Unquoted cells of class NULL become nulls in that array.
@@ -267,7 +267,7 @@ def expected(row: Names) -> dict[str, str]:
 @pytest.mark.importer(29)
 @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
 def test_whole_file_column_has_its_type_in_all_dialects(cells: Sequence[str], row: Names) -> None:
-    for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
+    for facts in (exact(cells), vectorized(cells), vectorized(cells, 200)):
         found = names(column_type(facts, is_whole=True))
         assert found == expected(row)
         assert all(name in SQL_TYPES[dialect] for dialect, name in found.items())
@@ -275,7 +275,7 @@ def test_whole_file_column_has_its_type_in_all_dialects(cells: Sequence[str], ro
 
 @pytest.mark.importer(29)
 def test_integers_of_a_partial_sample_are_bigint() -> None:
-    for facts in (exact(["1", "2"]), vectorised(["1", "2"])):
+    for facts in (exact(["1", "2"]), vectorized(["1", "2"])):
         assert names(column_type(facts, is_whole=False)) == dict.fromkeys(SPECIFIED_DIALECTS, "BIGINT")
 
 
@@ -309,7 +309,7 @@ def test_workbook_cells_give_the_specified_types(cells: Sequence[tuple[str, Cell
     ],
 )
 def test_numbers_keep_digits_beyond_double_precision(cells: Sequence[str], column: ColumnType) -> None:
-    for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
+    for facts in (exact(cells), vectorized(cells), vectorized(cells, 200)):
         assert column_type(facts, is_whole=True) == column
 
 
@@ -331,7 +331,7 @@ def test_mixed_classes_are_text_with_few_exceptions(kinds: set[CellKind], column
 
 
 def test_quoted_null_is_text_and_quoted_blank_is_null() -> None:
-    for facts in (exact, vectorised):
+    for facts in (exact, vectorized):
         assert column_type(facts([QuotedText("null"), "1"]), is_whole=True) == STRING
         assert column_type(facts([QuotedText(""), QuotedText("  "), "1"]), is_whole=True) == ColumnType(BaseType.INT32)
 
@@ -339,4 +339,4 @@ def test_quoted_null_is_text_and_quoted_blank_is_null() -> None:
 @pytest.mark.parametrize("late", ["x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", ""])
 def test_single_late_cell_affects_the_type(late: str) -> None:
     cells = [*map(str, range(10_000)), late, *map(str, range(100))]
-    assert column_type(vectorised(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)
+    assert column_type(vectorized(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)

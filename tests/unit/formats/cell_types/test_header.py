@@ -12,8 +12,8 @@ from queryserver.formats.cell_types.analysis import (
     FIRST_RECORDS,
     Analysis,
     WidthUncertain,
-    analyse_blocks,
-    analyse_records,
+    analyze_blocks,
+    analyze_records,
     sample_width,
 )
 from queryserver.formats.cell_types.classes import classify
@@ -251,11 +251,11 @@ def _block_cell(cell: str) -> str | None:
 def by_blocks(records_of_preview: Sequence[Sequence[str]], *, has_header: bool, is_whole: bool) -> Analysis:
     first = records_of_preview[:FIRST_RECORDS]
     blocks = blocks_of(records_of_preview, sample_width(first, has_header=has_header))
-    return analyse_blocks(first, blocks, has_header=has_header, is_whole=is_whole)
+    return analyze_blocks(first, blocks, has_header=has_header, is_whole=is_whole)
 
 
 Way = Callable[..., Analysis]
-both_ways = pytest.mark.parametrize("analyse", [analyse_records, by_blocks])
+both_ways = pytest.mark.parametrize("analyze", [analyze_records, by_blocks])
 
 
 def records_of_preview(text: str, delimiters: Delimiters | None = None) -> list[list[str]]:
@@ -272,21 +272,21 @@ def warnings(analysis: Analysis) -> list[tuple[str, int, list[int]]]:
 
 @pytest.mark.importer(28)
 @both_ways
-def test_specified_previews_are_reproduced(analyse: Way) -> None:
-    typed = analyse(records_of_preview("col1,col2\n1.1,true\n2.2,false"), has_header=True, is_whole=True)
+def test_specified_previews_are_reproduced(analyze: Way) -> None:
+    typed = analyze(records_of_preview("col1,col2\n1.1,true\n2.2,false"), has_header=True, is_whole=True)
     assert shown(typed, "hive") == [("col1", "DOUBLE"), ("col2", "BOOLEAN")]
     assert typed.rows == [["1.1", "true"], ["2.2", "false"]]
-    mixed = analyse(records_of_preview("sample1,sample2\n1.1,true\n2.2,false"), has_header=False, is_whole=True)
+    mixed = analyze(records_of_preview("sample1,sample2\n1.1,true\n2.2,false"), has_header=False, is_whole=True)
     assert shown(mixed, "hive") == [("column_1", "STRING"), ("column_2", "STRING")]
     assert mixed.rows == [["sample1", "sample2"], ["1.1", "true"], ["2.2", "false"]]
-    text = analyse(records_of_preview("string_col\nfoo\nbar"), has_header=True, is_whole=True)
+    text = analyze(records_of_preview("string_col\nfoo\nbar"), has_header=True, is_whole=True)
     assert shown(text, "trino") == [("string_col", "VARCHAR")]
 
 
 @pytest.mark.importer(31)
 @both_ways
-def test_header_only_file_gives_text_columns_and_no_rows(analyse: Way) -> None:
-    analysis = analyse(records_of_preview("id,name\n"), has_header=True, is_whole=True)
+def test_header_only_file_gives_text_columns_and_no_rows(analyze: Way) -> None:
+    analysis = analyze(records_of_preview("id,name\n"), has_header=True, is_whole=True)
     assert analysis.rows == []
     for dialect in PREVIEW_DIALECTS:
         text = {
@@ -300,21 +300,21 @@ def test_header_only_file_gives_text_columns_and_no_rows(analyse: Way) -> None:
 @pytest.mark.importer(31)
 @pytest.mark.parametrize("has_header", [True, False])
 @both_ways
-def test_blank_file_is_empty(analyse: Way, has_header: bool) -> None:
+def test_blank_file_is_empty(analyze: Way, has_header: bool) -> None:
     with raises_code("file_empty"):
-        analyse(records_of_preview("\n \n\t\n"), has_header=has_header, is_whole=True)
+        analyze(records_of_preview("\n \n\t\n"), has_header=has_header, is_whole=True)
 
 
 @both_ways
-def test_sample_without_a_record_end_is_not_an_empty_file(analyse: Way) -> None:
+def test_sample_without_a_record_end_is_not_an_empty_file(analyze: Way) -> None:
     with raises_code("record_too_long"):
-        analyse([], has_header=False, is_whole=False)
+        analyze([], has_header=False, is_whole=False)
 
 
 @pytest.mark.importer(32)
 @both_ways
-def test_short_rows_are_filled_and_long_rows_cut_with_a_warning(analyse: Way) -> None:
-    analysis = analyse(records_of_preview("a,b\n1\n1,2,3\n\n1,2\n"), has_header=True, is_whole=True)
+def test_short_rows_are_filled_and_long_rows_cut_with_a_warning(analyze: Way) -> None:
+    analysis = analyze(records_of_preview("a,b\n1\n1,2,3\n\n1,2\n"), has_header=True, is_whole=True)
     assert analysis.rows == [["1", ""], ["1", "2"], ["1", "2"]]
     assert warnings(analysis) == [("long_rows", 1, [3]), ("short_rows", 1, [2])]
     assert shown(analysis, "hive") == [("a", "INT"), ("b", "INT")]
@@ -322,8 +322,8 @@ def test_short_rows_are_filled_and_long_rows_cut_with_a_warning(analyse: Way) ->
 
 @pytest.mark.importer(32)
 @both_ways
-def test_warning_names_the_first_ten_irregular_records(analyse: Way) -> None:
-    analysis = analyse(records_of_preview("a,b\n" + "1,2\n1\n" * 30), has_header=True, is_whole=True)
+def test_warning_names_the_first_ten_irregular_records(analyze: Way) -> None:
+    analysis = analyze(records_of_preview("a,b\n" + "1,2\n1\n" * 30), has_header=True, is_whole=True)
     assert warnings(analysis) == [("short_rows", 30, list(range(3, 22, 2)))]
 
 
@@ -332,7 +332,7 @@ def test_warning_names_the_first_ten_irregular_records(analyse: Way) -> None:
     ("text", "width"), [("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2)]
 )
 def test_width_without_a_header_is_the_most_frequent_or_larger_one(text: str, width: int) -> None:
-    analysis = analyse_records(records_of_preview(text), has_header=False, is_whole=True)
+    analysis = analyze_records(records_of_preview(text), has_header=False, is_whole=True)
     assert len(analysis.columns) == width
     assert {len(row) for row in analysis.rows} == {width}
 
@@ -342,16 +342,16 @@ def test_blocks_of_an_uncertain_width_are_rejected() -> None:
     sample = records_of_preview("1,2\n" * FIRST_RECORDS + "1\n" * 60)
     with pytest.raises(WidthUncertain):
         by_blocks(sample, has_header=False, is_whole=True)
-    assert len(analyse_records(sample, has_header=False, is_whole=True).columns) == 1
+    assert len(analyze_records(sample, has_header=False, is_whole=True).columns) == 1
     with_header = by_blocks(sample, has_header=True, is_whole=True)
     assert len(with_header.columns) == 2
-    assert with_header == analyse_records(sample, has_header=True, is_whole=True)
+    assert with_header == analyze_records(sample, has_header=True, is_whole=True)
 
 
 @pytest.mark.importer(39)
 @both_ways
-def test_cells_are_shown_unchanged(analyse: Way) -> None:
-    analysis = analyse(
+def test_cells_are_shown_unchanged(analyze: Way) -> None:
+    analysis = analyze(
         records_of_preview('a,b,c,d,e\n1.50,007,\\N,NULL, x \n2," q ","","null",=1+1\n'), has_header=True, is_whole=True
     )
     assert analysis.rows == [["1.50", "007", "\\N", "NULL", " x "], ["2", " q ", "", "null", "=1+1"]]
@@ -360,17 +360,17 @@ def test_cells_are_shown_unchanged(analyse: Way) -> None:
 
 @pytest.mark.importer(30)
 @both_ways
-def test_columns_keep_file_order_with_unique_names(analyse: Way) -> None:
-    analysis = analyse(records_of_preview("b,a,,A,b\n1,2,3,4,5\n"), has_header=True, is_whole=True)
+def test_columns_keep_file_order_with_unique_names(analyze: Way) -> None:
+    analysis = analyze(records_of_preview("b,a,,A,b\n1,2,3,4,5\n"), has_header=True, is_whole=True)
     assert [column.name for column in analysis.columns] == ["b", "a", "column_3", "A_2", "b_2"]
 
 
 @pytest.mark.importer(27)
 @pytest.mark.parametrize("has_header", [True, False])
 @both_ways
-def test_fifty_rows_are_shown_and_all_rows_determine_types(analyse: Way, has_header: bool) -> None:
+def test_fifty_rows_are_shown_and_all_rows_determine_types(analyze: Way, has_header: bool) -> None:
     sample = [["1"]] * 60 + [["x"]]
-    analysis = analyse(sample, has_header=has_header, is_whole=True)
+    analysis = analyze(sample, has_header=has_header, is_whole=True)
     assert analysis.rows == [["1"]] * 50
     assert shown(analysis, "hive")[0][1] == "STRING"
 
@@ -378,9 +378,9 @@ def test_fifty_rows_are_shown_and_all_rows_determine_types(analyse: Way, has_hea
 @pytest.mark.parametrize("has_header", [True, False])
 @pytest.mark.parametrize(("beyond", "base"), [(0, BaseType.INT32), (1, BaseType.INT64)])
 @both_ways
-def test_ten_thousand_records_determine_types(analyse, has_header, beyond, base) -> None:
+def test_ten_thousand_records_determine_types(analyze, has_header, beyond, base) -> None:
     sample = [["1"]] * (10_000 + has_header) + [["x"]] * beyond
-    analysis = analyse(sample, has_header=has_header, is_whole=True)
+    analysis = analyze(sample, has_header=has_header, is_whole=True)
     assert [column.type for column in analysis.columns] == [ColumnType(base)]
     assert analysis.is_whole is (not beyond)
     assert warnings(analysis) == []
@@ -390,23 +390,23 @@ def test_ten_thousand_records_determine_types(analyse, has_header, beyond, base)
     ("rows", "is_whole", "found"), [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])]
 )
 @both_ways
-def test_partial_sample_below_fifty_rows_is_a_warning(analyse, rows, is_whole, found) -> None:
-    assert warnings(analyse([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found
+def test_partial_sample_below_fifty_rows_is_a_warning(analyze, rows, is_whole, found) -> None:
+    assert warnings(analyze([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found
 
 
 def test_undecodable_characters_and_unclosed_quotes_are_warnings_with_records() -> None:
     sample = [["a", "b"], ["1", "\ufffd\ufffd"], ["2", "x"], ["\ufffd", '"open']]
     expected = [("unclosed_quote", 1, [4]), ("undecodable", 3, [2, 4])]
-    found = analyse_records(sample, has_header=True, is_whole=True, unclosed=[4], undecodable=3)
+    found = analyze_records(sample, has_header=True, is_whole=True, unclosed=[4], undecodable=3)
     assert warnings(found) == expected
     first, second = blocks_of(sample, 2, rows=3)
     second = replace(second, unclosed=[0])
-    fast = analyse_blocks(sample, [first, second], has_header=True, is_whole=True, undecodable=3)
+    fast = analyze_blocks(sample, [first, second], has_header=True, is_whole=True, undecodable=3)
     assert warnings(fast) == expected
 
 
 def test_replacement_character_in_the_file_is_not_a_warning() -> None:
-    assert not analyse_records([["\ufffd"], ["x"]], has_header=True, is_whole=True).warnings
+    assert not analyze_records([["\ufffd"], ["x"]], has_header=True, is_whole=True).warnings
 
 
 @pytest.mark.importer(42)
@@ -416,7 +416,7 @@ def test_worksheet_is_typed_by_its_cell_classes() -> None:
         [TypedText("1", CellKind.INTEGER), TypedText("12", CellKind.TEXT), TypedText("30:00:00", CellKind.DURATION)],
         [TypedText("1.5", CellKind.DOUBLE), TypedText("13", CellKind.TEXT), TypedText("", CellKind.NULL)],
     ]
-    analysis = analyse_records(sheet, has_header=True, is_whole=True)
+    analysis = analyze_records(sheet, has_header=True, is_whole=True)
     assert [(column.name, column.type.base) for column in analysis.columns] == [
         ("n", BaseType.FLOAT64),
         ("2019", BaseType.STRING),
@@ -427,13 +427,13 @@ def test_worksheet_is_typed_by_its_cell_classes() -> None:
 
 
 def test_column_of_nulls_has_the_null_type() -> None:
-    analysis = analyse_records([["a"], [""], ["\\N"], ["NULL"]], has_header=True, is_whole=True)
+    analysis = analyze_records([["a"], [""], ["\\N"], ["NULL"]], has_header=True, is_whole=True)
     assert analysis.columns[0].type == NULL
     assert classify("NULL") is CellKind.NULL
 
 
 def test_first_records_without_blocks_determine_types() -> None:
     sample = records_of_preview("a,b\n1,x\n2\n")
-    by_no_blocks = analyse_blocks(sample, [], has_header=True, is_whole=True)
-    assert by_no_blocks == analyse_records(sample, has_header=True, is_whole=True)
+    by_no_blocks = analyze_blocks(sample, [], has_header=True, is_whole=True)
+    assert by_no_blocks == analyze_records(sample, has_header=True, is_whole=True)
     assert shown(by_no_blocks, "hive") == [("a", "INT"), ("b", "STRING")]

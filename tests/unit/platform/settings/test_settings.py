@@ -50,9 +50,9 @@ def test_contract_defaults_apply_without_a_file(read: Reader) -> None:
 
 @pytest.mark.platform(53)
 def test_unknown_keys_and_wrong_types_are_reported_with_full_key(read: Reader) -> None:
-    found = problems(read, 'colour = 1\n[desktop.auth.jwt]\nisuer = "x"\n[desktop]\nhttp_port = "8888"\nworkers = true')
+    found = problems(read, 'color = 1\n[desktop.auth.jwt]\nisuer = "x"\n[desktop]\nhttp_port = "8888"\nworkers = true')
     assert set(found) == {
-        "colour: is not a known key.",
+        "color: is not a known key.",
         "desktop.auth.jwt.isuer: is not a known key; did you mean issuer?",
         "desktop.http_port: must be a valid integer.",
         "desktop.workers: must be a valid integer.",

@@ -139,7 +139,7 @@ class UserQuotas:
 
     def mark(self, file: int, access: AccessRules) -> None:
         """Record the user as the owner of a new file in an extended attribute. On file systems without such attributes,
-        only the files in home directories count towards the quota.
+        only the files in home directories count toward the quota.
         """
         if not self.is_off and hasattr(os, "setxattr"):
             with suppress(OSError):

@@ -106,7 +106,7 @@ def _remove_directory(parent: int, name: str) -> bool:
 def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[ContentSummary | None]:
     """Summarize the entries that the user may see. Yield None about every second, and finally the summary.
 
-    Links, pipes and devices are not summarized, but count towards the limit. Raises too_many_entries,
+    Links, pipes and devices are not summarized, but count toward the limit. Raises too_many_entries,
     SymlinkNotFollowed.
     """
     top = tree.stat(path)

@@ -54,7 +54,7 @@ class FileThreads:
         self._timeout_s = timeout_s
 
     async def run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call in a thread, and convert OSErrors to errors about `path`. If the caller is cancelled, the call
+        """Run a call in a thread, and convert OSErrors to errors about `path`. If the caller is canceled, the call
         continues.
         """
 
@@ -458,7 +458,7 @@ class PrivateStorage(LocalStorage):
 
 
 class _FileOpening:
-    """Opens a file in a thread. If the caller is cancelled before it receives the descriptor, the file is closed."""
+    """Opens a file in a thread. If the caller is canceled before it receives the descriptor, the file is closed."""
 
     def __init__(self, tree: LocalTree, path: str) -> None:
         self._tree = tree

@@ -1,6 +1,6 @@
 """Uploads, downloads and part uploads in the local store. All calls block, so they run in threads.
 
-If the caller of a thread is cancelled, the thread continues. Each transfer therefore has a lock, so that its descriptor
+If the caller of a thread is canceled, the thread continues. Each transfer therefore has a lock, so that its descriptor
 is not closed while a thread still uses it.
 """
 
@@ -104,7 +104,7 @@ class IncomingFile(ABC, Generic[OutcomeT]):
 
 
 class LocalUpload(IncomingFile[FileStatus]):
-    """An upload of a whole file. Its bytes count towards the quota of `account`, if given."""
+    """An upload of a whole file. Its bytes count toward the quota of `account`, if given."""
 
     def __init__(
         self,

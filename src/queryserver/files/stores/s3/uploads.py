@@ -44,10 +44,8 @@ class SentPart:
     tag: str
 
 
-def _wait_when_cancelled(
-    send: Callable[P, Coroutine[Any, Any, SentPart]],
-) -> Callable[P, Coroutine[Any, Any, SentPart]]:
-    """Make a cancelled `send` wait briefly for its part, because a part stored after the upload is aborted would
+def _wait_when_canceled(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
+    """Make a canceled `send` wait briefly for its part, because a part stored after the upload is aborted would
     remain.
     """
 
@@ -155,7 +153,7 @@ class MultipartUpload:
             for part in answer.get("Parts", ()):
                 yield part
 
-    @_wait_when_cancelled
+    @_wait_when_canceled
     async def send(self, number: int, block: bytearray) -> SentPart:
         """Store a part, replacing a part with the same number. Raises MultipartUploadMissing."""
         try:
@@ -172,7 +170,7 @@ class MultipartUpload:
             raise
         return SentPart(number, len(block), tag_of(sent))
 
-    @_wait_when_cancelled
+    @_wait_when_canceled
     async def copy(self, number: int, source: ObjectLocation, tag: str, start: int, end: int) -> SentPart:
         """Store bytes [start, end) of another object as a part. Raises EntryChanged if the tag of that object is no
         longer `tag`.
@@ -265,7 +263,7 @@ class S3Upload:
         self._block = bytearray()
 
     async def run(self, body: AsyncIterator[bytes]) -> FileStatus:
-        """Store the body. If the body raises an error or the call is cancelled, nothing is left behind. Raises
+        """Store the body. If the body raises an error or the call is canceled, nothing is left behind. Raises
         PathExists, VerificationFailed.
         """
         blocks = Blocks(body)

@@ -349,7 +349,7 @@ T = TypeVar("T")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to completion even if the caller is cancelled, and raise the CancelledError only afterwards.
+    """Run `work` to completion even if the caller is canceled, and raise the CancelledError only afterward.
 
     Every call in `work` must have a timeout.
     """

@@ -146,7 +146,7 @@ async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> N
             await threads.close()
 
 
-async def test_listing_canceled_within_a_batch_is_closed_afterwards(
+async def test_listing_canceled_within_a_batch_is_closed_afterward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, closed = Event(), Event(), Event()
