@@ -148,7 +148,7 @@ class TestLogs:
     async def test_first_log_line_is_available_immediately(self, ana: Caller):
         body = await ana.execute("mysql", "sleep 30")
         log = await ana.on(body["history_uuid"], "get_logs", size=1)
-        line = f"{body['query_status']['submitted']} Submitted to mysql; waiting for a free place."
+        line = f"{body['query_status']['submitted']} Submitted to mysql; waiting for a free slot."
         assert (log["logs"], log["next_from"]) == (line, 1)
         await ana.on(body["history_uuid"], "cancel_statement")
         assert (await ana.on(body["history_uuid"], "get_logs"))["logs"].startswith(f"{line}\n")

@@ -505,7 +505,7 @@ class TestCaps:
         page = await ana.page(await finished(ana, POSTGRESQL, change, limit=10))
         assert (len(page["data"]), page["truncated"]) == (10, True)
         # Executing the statement again would repeat the change.
-        assert "The statement was carried out in full. If it only reads data, execute" in page["message"]
+        assert "The statement was executed completely. If it only reads data, execute" in page["message"]
         assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]
 
 

@@ -286,7 +286,7 @@ class TestDatabaseLeases(LeasesContract):
                 claimed.lease, SUCCESS, retention=LEASE, lines=["end"], start_line=claimed.log_lines
             )
             first, *others = (await desk.look(lease.statement_id)).lines
-            assert first.endswith("Z Submitted to here; waiting for a free place.")
+            assert first.endswith("Z Submitted to here; waiting for a free slot.")
             assert others == [*lines, "end"]
 
     async def test_successor_segment_replaces_the_same_segment(self, desk: DatabaseDesk) -> None:
@@ -334,7 +334,7 @@ class TestDatabaseLeases(LeasesContract):
         with capture_logs() as logs:
             assert await desk.resumptions() == {lease.statement_id: None}
         # Other events, such as a slow query, may also be logged.
-        assert [line["event"] for line in logs].count("checkpoint of a statement cannot be read") == 1
+        assert [line["event"] for line in logs].count("checkpoint of a statement could not be decrypted") == 1
         assert "handle" not in str(logs)
 
     async def test_concurrent_sweeps_share_orphans(self, desk: DatabaseDesk) -> None:

@@ -215,7 +215,7 @@ async def test_shutdown_awaits_short_statements_and_stops_long_ones(
         assert (await after.page(short))["data"] == [[7, ""]] or await after.state(short) == "available"
         for long in longs:
             body = await after.status(long)
-            assert (body["code"], body["message"]) == ("canceled", "Canceled by the shutdown of the server.")
+            assert (body["code"], body["message"]) == ("canceled", "Canceled because the server was shut down.")
         assert await after.state(queued, wait=10) in {"available", "canceled"}
         assert await after.value("postgresql", "SELECT last_value FROM waiting") == 1
 

@@ -334,7 +334,7 @@ async def test_log_of_taken_over_statement_continues_without_repetition(survival
         start = answer["next_from"]
     whole = await survival.survivor.post_ok("editor/get_logs", user="bob", operationId=operation)
     assert "\n".join(lines) == whole["logs"]
-    assert "is gone" in lines[-1]
+    assert "has failed" in lines[-1]
 
 
 async def test_session_of_killed_instance_is_lost_and_not_replaced(survival: Survival) -> None:

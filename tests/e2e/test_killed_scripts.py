@@ -109,7 +109,7 @@ async def test_query_is_retried_if_connector_allows_and_change_is_not(
             body = await other.status(changes, wait=60)
             assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
             await other.until(reads, lambda status: status["state"] in {"running", "available"})
-            assert "run once more" in (await other.post_ok("editor/get_logs", operationId=reads))["logs"]
+            assert "run again" in (await other.post_ok("editor/get_logs", operationId=reads))["logs"]
             await holder.execute("COMMIT")
             assert await other.state(reads, wait=60) == "available"
             assert (await other.page(reads))["data"] in ([[42]], [[43]])

@@ -161,7 +161,7 @@ class TestTexts:
         assert failure["code"] == "expired"
         handle = failure["handle"]
         assert handle["statement"].startswith(text[:4000])
-        assert handle["statement"].endswith(" … [the rest of this text is not stored any more]")
+        assert handle["statement"].endswith(" … [the rest of this text is no longer stored]")
         assert len(handle["statement"]) < 5000
         assert handle["previous_statement_hash"] == statement_hash(text)
         assert (await ana.on(operation, "get_logs"))["status"] == 0
@@ -169,7 +169,7 @@ class TestTexts:
         assert newest["data"]["statement"].startswith("select 2 as two")
         assert oldest["data"]["statement"].startswith(text[:900])
         kept = (await ana.on(short, "check_status"))["handle"]["statement"]
-        assert "not stored any more" not in kept
+        assert "no longer stored" not in kept
         assert len(kept) > 10 * KIB
 
     async def test_trimmed_texts_free_the_quota(self, api: Api):

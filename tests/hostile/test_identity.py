@@ -195,7 +195,7 @@ class TestNamesOfOtherIssuers:
 
     async def test_explanation_says_what_is_missing(self, external: Api, issuer: Issuer) -> None:
         async with open_explainer(external.services.settings) as explainer:
-            for subject, said in (("admin", "has a password"), ("ADMIN", "not in the normal form, which is admin")):
+            for subject, said in (("admin", "has a password"), ("ADMIN", "not in the normal form admin")):
                 *_, finding = await explainer.explain(issuer.token(sub=subject))
                 assert (finding.check, finding.passed) == ("user", False)
                 assert said in finding.text
@@ -234,7 +234,7 @@ class TestDisabledUsers:
         await ana.running(operations[0])
         await bob.running(operations[1])
         await accounts(quick).disable(ana.username)
-        assert await state_of(quick, operations[0]) == ("canceled", "Canceled: the user is no longer active.")
+        assert await state_of(quick, operations[0]) == ("canceled", "Canceled because the user is no longer active.")
         assert await bob.state(operations[1]) == "running"
 
     async def test_wait_with_revoked_token_ends(self, quick: Api) -> None:

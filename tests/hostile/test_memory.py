@@ -221,7 +221,7 @@ class TestPages:
             operation = (await ana.run("postgresql", sql))["history_uuid"]
             page = await ana.page(operation)
             assert ([row[0] for row in page["data"]], page["has_more"]) == ([1, 2], True)
-            assert page["message"] == "The batch ends before row 2: with it, it would exceed 65536 bytes."
+            assert page["message"] == "The batch ends before row 2, because that row would make it exceed 65536 bytes."
             refused = await ana.post("editor/fetch_result_data", operationId=operation)
             assert (refused.status_code, refused.json()["code"]) == (413, "row_too_large")
             assert refused.json()["details"]["next_start_row"] == 3

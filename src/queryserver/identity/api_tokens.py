@@ -197,16 +197,16 @@ class ApiTokens:
         name, most = new.name, self._auth.api_tokens_max_days
         if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
             raise errors.InvalidParameter(
-                f"name: it must have 1 to {MAX_NAME_LENGTH} printable characters, and no blank at its ends."
+                f"name must have 1 to {MAX_NAME_LENGTH} printable characters, without leading or trailing blanks."
             )
         if not new.scopes:
-            raise errors.InvalidParameter(f"scopes: name at least one of {', '.join(model.Scope)}.")
+            raise errors.InvalidParameter(f"scopes: at least one of {', '.join(model.Scope)} is required.")
         if new.connectors is not None and model.Scope.ADMIN in new.scopes:
             # An admin token could manage any connector, so a connector limit would have no effect.
             raise errors.InvalidParameter("connectors: a token with the scope admin cannot be limited to connectors.")
         days = min(self._auth.api_tokens_default_days, most) if new.days is None else new.days
         if not 1 <= days <= most:
-            raise errors.InvalidParameter(f"expires_in_days: it must be from 1 to {most}.")
+            raise errors.InvalidParameter(f"expires_in_days must be from 1 to {most}.")
         return timedelta(days=days)
 
     async def _owner_of_new(self, connection: Connection, username: str, new: NewApiToken) -> Row:
@@ -216,13 +216,13 @@ class ApiTokens:
         if not owner["is_active"]:
             raise errors.InvalidParameter(f"username: the user {username} is disabled.")
         if model.Scope.ADMIN in new.scopes and not owner["is_admin"]:
-            raise errors.InvalidParameter("scopes: admin is for tokens of administrators.")
+            raise errors.InvalidParameter("scopes: admin is only allowed for tokens of administrators.")
         live = await connection.fetchrow(_LIVE, owner["id"], new.name)
         if live is not None and live["is_taken"]:
-            raise errors.NameTaken(f"An API token with the name {new.name} exists already.")
+            raise errors.NameTaken(f"An API token with the name {new.name} already exists.")
         if live is not None and live["live"] >= self._auth.api_tokens_per_user:
             raise errors.too_many_api_tokens(
-                f"The user has {live['live']} API tokens; revoke one that is not used any more."
+                f"The user has the maximum of {live['live']} API tokens. Revoke one that is no longer used."
             )
         return owner
 
@@ -265,7 +265,7 @@ class ApiTokenBearers:
         try:
             await self.note_uses()
         except errors.DatabaseUnavailable:
-            log.warning("last uses of API tokens not noted: the database is out of reach")
+            log.warning("last uses of API tokens not recorded: database unreachable")
 
     async def caller(self, request: AuthRequest) -> User | None:
         """Implement the authenticator `api_token`. Returns None if there is no bearer token or it is not an API token.
@@ -290,7 +290,7 @@ class ApiTokenBearers:
             if isinstance(error, errors.InvalidToken):
                 self._refused.put(digest, True)
             self._failures.count(client, digest)
-            log.info("API token refused", client=client, code=error.code, user_id=owner.user.id if owner else None)
+            log.info("API token rejected", client=client, code=error.code, user_id=owner.user.id if owner else None)
             raise
         self._good.put(digest, True)
         if owner is not None and user.api_token is not None and owner.is_use_unknown:
@@ -331,7 +331,7 @@ class FailedTokens:
         left_s = until - self._clock()
         if self._limit and failures >= self._limit and left_s > 0:
             raise errors.LoginThrottled(
-                "Too many refused API tokens. Try again later.", retry_after=timedelta(seconds=left_s)
+                "Too many rejected API tokens. Try again later.", retry_after=timedelta(seconds=left_s)
             )
 
     def count(self, client: str, digest: bytes) -> None:

@@ -185,7 +185,7 @@ async def _callers(
             return api_token
         if name == CUSTOM_JWT:
             if bearers.external is None:
-                raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
+                raise ConfigurationError([f"{key}: {CUSTOM_JWT} requires desktop.auth.jwt.key_server_url."])
             return bearers.external.caller
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
@@ -214,7 +214,7 @@ async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -
 
 def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
     if not is_import_path(name):
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: known are {', '.join(known)} and import paths."])
+        raise ConfigurationError([f"{key}: {name} cannot be loaded: valid are {', '.join(known)} and import paths."])
 
 
 def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
@@ -226,12 +226,12 @@ def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
         from queryserver.identity.ldap import LdapLogin  # noqa: PLC0415 few servers have a directory
         from queryserver.identity.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
-        message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
+        message = "desktop.auth.backend: ldap requires the package ldap3. Install queryserver[ldap]."
         raise ConfigurationError([message]) from error
     try:
         context = ssl.create_default_context(cafile=ldap.ldap_cert)
     except ssl.SSLError as error:
-        raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert} holds no certificate."]) from error
+        raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert} contains no certificate."]) from error
     except OSError as error:
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert}: {error.strerror}."]) from error
     return LdapLogin(lambda: closing(Ldap3Session(ldap.ldap_url, ldap.timeout_s, context)), ldap, usernames)
@@ -252,7 +252,7 @@ async def ensure_administrator(accounts: Accounts, given_password: str | None, s
     for operation in ("user.create", "user.make_admin"):
         AUDIT.record(name, operation, name, facts=BY_SERVER)
     if given_password is None:
-        show(f"Administrator: {name}\nPassword:      {password}\nThe password is shown this once only.")
+        show(f"Administrator: {name}\nPassword:      {password}\nThe password will not be shown again.")
 
 
 # For commands. All functions below raise ConfigurationError, SchemaMismatch, DatabaseUnavailable.

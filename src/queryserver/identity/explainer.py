@@ -47,7 +47,9 @@ class Explainer:
             return _refused(refused, CHECKS)
         skipped = () if passed == EXTERNAL else ("iss", "aud")
         return [
-            CheckResult(check, None, "an own token has none") if check in skipped else CheckResult(check, True, "")
+            CheckResult(check, None, "tokens of this server have none")
+            if check in skipped
+            else CheckResult(check, True, "")
             for check in CHECKS
         ]
 
@@ -62,39 +64,48 @@ class Explainer:
     async def _check_api_token(self, token: str, texts: dict[str, str]) -> None:
         """Run the checks and record facts about the token in `texts`. Raises TokenRefused."""
         if not self.takes_api_tokens:
-            raise TokenRefused("form", "API tokens are switched off by desktop.auth.api_auth")
+            raise TokenRefused("form", "API tokens are disabled by desktop.auth.api_auth")
         digest = digest_of(token)
         if digest is None:
-            raise TokenRefused("form", "it begins like an API token, and is too long, too short or changed")
+            raise TokenRefused("form", "it looks like an API token, but is malformed or was altered")
         owner = await self.records.api_token(digest)
         if owner is None or (limits := owner.user.api_token) is None:
-            raise TokenRefused("token", "no such API token was made, or it ended more than 30 days ago")
+            raise TokenRefused(
+                "token", "there is no such API token, or it expired or was revoked more than 30 days ago"
+            )
         texts["token"] = f"{limits.name} ({limits.id})"
         if owner.is_revoked:
             raise TokenRefused("token", f"{texts['token']} was revoked")
-        texts["times"] = f"ends {owner.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        texts["times"] = f"expires {owner.expires_at:%Y-%m-%dT%H:%M:%SZ}"
         if owner.is_expired:
             raise TokenRefused("times", f"it expired {owner.expires_at:%Y-%m-%dT%H:%M:%SZ}")
         name = texts["user"] = owner.user.username
         if not owner.is_active:
             raise TokenRefused("user", f"{name} is disabled")
         if owner.token_epoch != owner.made_in_epoch:
-            raise TokenRefused("user", f"all tokens of {name} were ended, as by a new password")
-        scopes = ", ".join(sorted(limits.scopes)) or "none: the only one, admin, is not that of an administrator"
-        connectors = "all of the user" if limits.connectors is None else ", ".join(sorted(limits.connectors)) or "none"
+            raise TokenRefused("user", f"all tokens of {name} were revoked, for example by a password change")
+        scopes = (
+            ", ".join(sorted(limits.scopes))
+            or "none: the user is not an administrator, so the scope admin has no effect"
+        )
+        connectors = (
+            "all connectors of the user"
+            if limits.connectors is None
+            else ", ".join(sorted(limits.connectors)) or "none"
+        )
         texts["rights"] = f"scopes {scopes}; connectors {connectors}"
 
     async def _check(self, token: str) -> str:
         """Check a JWT and return its algorithm. Raises TokenRefused."""
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
-            raise TokenRefused("form", "it is no signed token, or its header cannot be read")
+            raise TokenRefused("form", "it is not a signed token, or its header cannot be decoded")
         if algorithm == OWN and self.takes_own:
             await self._check_own(token)
         elif algorithm == EXTERNAL and self.external:
             await self._check_external(token, self.external)
         elif algorithm in (OWN, EXTERNAL):
-            raise TokenRefused("alg", f"tokens with {algorithm} are switched off by desktop.auth.api_auth")
+            raise TokenRefused("alg", f"{algorithm} tokens are disabled by desktop.auth.api_auth")
         else:
             raise TokenRefused("alg", f"it is neither {OWN} nor {EXTERNAL}")
         return str(algorithm)
@@ -105,36 +116,36 @@ class Explainer:
         except TokenRefused:
             raise
         except errors.KeyServerUnavailable:
-            raise TokenRefused("kid", "no key server gives keys; the log says why") from None
+            raise TokenRefused("kid", "no key server returned keys; see the log") from None
         except errors.IdentityRefused as refused:
             raise TokenRefused("user", f"{refused.reason}; `queryserver link-user` can link it") from None
         except errors.UserNotFound:
-            raise TokenRefused("user", "it is unknown, and desktop.auth.jwt.create_users is false") from None
+            raise TokenRefused("user", "the user does not exist, and desktop.auth.jwt.create_users is false") from None
         except errors.UserInactive:
-            raise TokenRefused("user", "it is disabled") from None
+            raise TokenRefused("user", "the user is disabled") from None
         except errors.InvalidToken:
             raise TokenRefused("user", "the token was revoked") from None
 
     async def _check_own(self, token: str) -> None:
         if self.keyring.find(str(header_of(token.partition(".")[0]).get("kid"))) is None:
-            raise TokenRefused("kid", "no key of this server has that id")
+            raise TokenRefused("kid", "this server has no key with this id")
         try:
             claims = JwtCodec(self.keyring).read(token, expired_too=True)
         except errors.InvalidToken:
-            raise TokenRefused("signature", "it was not made by this server, or the claims are not its own") from None
+            raise TokenRefused("signature", "it was not signed by this server, or its claims are invalid") from None
         if claims.expires_at <= time.time():
             raise TokenRefused("times", "it has expired")
         if claims.token_type is not TokenType.ACCESS:
-            raise TokenRefused("user", "it is a refresh token, good for token/refresh only")
+            raise TokenRefused("user", "it is a refresh token, which only token/refresh accepts")
         owner = await self.records.owner(claims.key)
         if owner is None:
-            raise TokenRefused("user", "it was deleted")
+            raise TokenRefused("user", "the user was deleted")
         if not owner.is_active:
-            raise TokenRefused("user", "it is disabled")
+            raise TokenRefused("user", "the user is disabled")
         if owner.is_revoked:
-            raise TokenRefused("user", "the login was ended by token/revoke")
+            raise TokenRefused("user", "the login was revoked by token/revoke")
         if owner.token_epoch != claims.epoch:
-            raise TokenRefused("user", "all tokens of the user were ended, as by a new password")
+            raise TokenRefused("user", "all tokens of the user were revoked, for example by a password change")
 
 
 def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, str] | None = None) -> list[CheckResult]:
@@ -143,5 +154,5 @@ def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, s
     return [
         *(CheckResult(check, True, (texts or {}).get(check, "")) for check in checks[:reached]),
         CheckResult(refused.check, False, refused.reason),
-        *(CheckResult(check, None, "not looked at") for check in checks[reached + 1 :]),
+        *(CheckResult(check, None, "not checked") for check in checks[reached + 1 :]),
     ]

@@ -98,7 +98,7 @@ def keys_in(document: bytes) -> Keys:
     content: object = orjson.loads(document)
     entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("has no list of keys")  # noqa: TRY004 a malformed document is a bad value
+        raise ValueError("the document has no list of keys")  # noqa: TRY004 a malformed document is a bad value
     listed = cast("list[object]", entries)[:_MAX_KEYS]
     keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
     return tuple(key for key in keys if key is not None)
@@ -152,7 +152,7 @@ class KeyServers:
                 keys = await self._fetch_from(url)
             except (errors.EngineUnavailable, ValueError, OSError) as error:
                 reason = error.message if isinstance(error, errors.EngineUnavailable) else str(error)
-                log.warning("key server gives no keys", host=urlsplit(url).hostname, reason=reason)
+                log.warning("key server request failed", host=urlsplit(url).hostname, reason=reason)
             else:
                 self._urls.sort(key=lambda one: one != url)
                 return keys
@@ -173,10 +173,10 @@ class KeyServers:
         )
         answer = await exchanges.send(request)
         if answer.status != 200:
-            raise ValueError(f"it answers {answer.status}")
+            raise ValueError(f"HTTP status {answer.status}")
         keys = keys_in(answer.body)
         if not keys:
-            log.warning("key server has no usable key", host=urlsplit(url).hostname)
+            log.warning("key server returned no usable keys", host=urlsplit(url).hostname)
         return keys
 
 
@@ -290,7 +290,7 @@ class KeyCache:
 
     def _usable(self) -> Keys:
         if self._keys is None or not self._has_usable():
-            raise errors.KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
+            raise errors.KeyServerUnavailable("The keys of the token issuer could not be loaded. Try again later.")
         return self._keys
 
 

@@ -158,7 +158,7 @@ class ExternalBearers:
                 self._good.pop(digest)
                 raise TokenRefused("times", "it has expired")  # noqa: TRY301 logged like the others
         except TokenRefused as refused:
-            log.info("external bearer refused", check=refused.check, reason=refused.reason)
+            log.info("external token rejected", check=refused.check, reason=refused.reason)
             raise
         return good[0]
 
@@ -170,7 +170,7 @@ class ExternalBearers:
         key = await self._signer(header, signed.encode("ascii"), signature)
         content = object_of(signed.partition(".")[2])
         if content is None:
-            raise TokenRefused("form", "the claims are no JSON object")
+            raise TokenRefused("form", "the claims are not a JSON object")
         expires_at = self._checked_expiry(content)
         found: object = content.get("iss")
         if self.rules.issuer not in (model.ANY, found):
@@ -190,15 +190,19 @@ class ExternalBearers:
     async def _signer(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
         kid: object = header.get("kid")
         if not isinstance(kid, str | None):
-            raise TokenRefused("kid", "it is no text")
+            raise TokenRefused("kid", "it is not a string")
         keys = await self.keys.find(kid)
         if not keys:
-            reason = "there is none, and not exactly one key" if kid is None else "the key server has no such key"
+            reason = (
+                "it is missing, and the key server does not have exactly one key"
+                if kid is None
+                else "the key server has no such key"
+            )
             raise TokenRefused("kid", reason)
         for key in keys:
             if key.has_signed(signed, signature):
                 return key
-        raise TokenRefused("signature", "it was not made with this key")
+        raise TokenRefused("signature", "it was not signed with this key")
 
     def _checked_expiry(self, content: Mapping[str, Any]) -> int:
         """Check `exp`, `nbf` and `iat`, and return `exp`. Raises TokenRefused."""
@@ -211,7 +215,7 @@ class ExternalBearers:
         for name in ("nbf", "iat"):
             moment = _moment(content, name)
             if moment is not None and moment > now + leeway_s:
-                raise TokenRefused("times", f"{name} lies in the future")
+                raise TokenRefused("times", f"{name} is in the future")
         return int(expires_at)
 
     def _identity(self, content: Mapping[str, Any]) -> model.ExternalIdentity:
@@ -222,27 +226,28 @@ class ExternalBearers:
             # Rejects characters that cannot be stored, such as U+0000 and lone surrogates.
             if not isinstance(text, str) or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
                 raise TokenRefused(
-                    "user", f"the claim {claim} is no text of at most {model.IDENTITIES_MAX_LENGTH} characters"
+                    "user",
+                    f"the claim {claim} is not a string of at most {model.IDENTITIES_MAX_LENGTH} printable characters",
                 )
         if not str(subject).strip():
-            raise TokenRefused("user", f"the claim {name} holds no name")
+            raise TokenRefused("user", f"the claim {name} contains no name")
         return model.ExternalIdentity(model.jwt_issuer(str(issuer)), str(subject))
 
 
 def _split_token(token: str) -> tuple[str, bytes]:
     """Split a token into the signed text and the signature. Raises TokenRefused."""
     if len(token) > _MAX_CHARACTERS or not token.isascii() or token.count(".") != 2:
-        raise TokenRefused("form", f"it is no signed token of at most {_MAX_CHARACTERS} characters")
+        raise TokenRefused("form", f"it is not a signed token of at most {_MAX_CHARACTERS} characters")
     signed, _, signature = token.rpartition(".")
     header = header_of(signed.partition(".")[0])
     if not header:
-        raise TokenRefused("form", "the header cannot be read")
+        raise TokenRefused("form", "the header cannot be decoded")
     if "crit" in header:
-        raise TokenRefused("form", "it asks for extensions that are unknown here")
+        raise TokenRefused("form", "the crit header requires unknown extensions")
     try:
         return signed, decoded(signature)
     except ValueError:
-        raise TokenRefused("form", "the signature cannot be read") from None
+        raise TokenRefused("form", "the signature cannot be decoded") from None
 
 
 def _moment(content: Mapping[str, Any], name: str) -> float | None:
@@ -250,7 +255,7 @@ def _moment(content: Mapping[str, Any], name: str) -> float | None:
     if value is None and name not in content:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MAX_EXPIRY:
-        raise TokenRefused("times", f"{name} is no moment")
+        raise TokenRefused("times", f"{name} is not a valid time")
     return value
 
 
@@ -267,4 +272,4 @@ def _id(content: Mapping[str, Any], signed: str) -> str:
 
 def _log_refused(reason: str) -> None:
     """Log a rejection in the same form as `_read` (Contract platform 3.9 rule 6)."""
-    log.info("external bearer refused", check="user", reason=reason)
+    log.info("external token rejected", check="user", reason=reason)

@@ -140,7 +140,7 @@ def _key_errors(file: Path) -> Generator[None]:
         yield
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ConfigurationError([f"desktop.secret_key: {file} cannot be read or made: {reason}."]) from error
+        raise ConfigurationError([f"desktop.secret_key: {file} cannot be read or created: {reason}."]) from error
 
 
 def _make_secret(file: Path) -> None:
@@ -176,8 +176,8 @@ class AesSealer:
         key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
         cipher = self._ciphers.get(key_id)
         if cipher is None or len(nonce) < _NONCE_BYTES:
-            raise ValueError("sealed with an unknown key")
+            raise ValueError("encrypted with an unknown key")
         try:
             return cipher.decrypt(nonce, sealed[_ID_BYTES + _NONCE_BYTES :], key_id)
         except InvalidTag:
-            raise ValueError("the sealed text was changed") from None
+            raise ValueError("the encrypted text was modified") from None

@@ -120,7 +120,7 @@ class LdapLogin:
         try:
             return cast("AuthenticatedUser | None", await self._threads.call(work))
         except TimeoutError:
-            raise LoginBackendUnavailable("The directory did not answer in time.") from None
+            raise LoginBackendUnavailable("The directory did not respond in time.") from None
         finally:
             # Finished sessions are already closed; abort unblocks a thread that is still waiting for the directory.
             for session in opened:
@@ -139,7 +139,7 @@ class LdapLogin:
         groups = self._groups(session, entry) if self._needs_groups else ()
         allowed = {group.casefold() for group in self._settings.login_groups}
         if allowed and allowed.isdisjoint(group.casefold() for group in groups):
-            log.info("in none of the login groups", username=name)
+            log.info("user is in none of the login groups", username=name)
             return None
         texts = (next(iter(entry.values(attribute)), "")[:_MAX_CHARACTERS] for attribute in _PERSON)
         first_name, last_name, email = (text if text.isprintable() else "" for text in texts)
@@ -180,14 +180,14 @@ class LdapLogin:
 
     def _log_in_service(self, session: DirectorySession) -> None:
         if not session.bind(self._settings.bind_dn, self._settings.bind_password.get_secret_value()):
-            raise LoginBackendUnavailable("The directory refuses desktop.ldap.bind_dn.")
+            raise LoginBackendUnavailable("The directory rejects the login of desktop.ldap.bind_dn.")
 
     def _single_entry(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
         users = self._settings.users
         filters = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
         entries = session.entries(LdapSearch(base, filters, self._attributes, limit=2))
         if len(entries) > 1:
-            log.warning("more than one entry of the directory has this name", username=username.shown)
+            log.warning("several directory entries have this name", username=username.shown)
             return None
         return entries[0] if entries else None
 
@@ -204,7 +204,9 @@ class LdapLogin:
             if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
                 legal.append(name)
         if not legal:
-            log.warning("the entry has no usable name", dn=entry.dn, attribute=self._settings.users.user_name_attr)
+            log.warning(
+                "directory entry has no valid user name", dn=entry.dn, attribute=self._settings.users.user_name_attr
+            )
             return None
         return next((name for name in legal if name.key == typed.key), legal[0]).shown
 

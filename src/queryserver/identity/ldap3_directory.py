@@ -67,7 +67,7 @@ class Ldap3Session:
         with self._in_time():
             if name and not password:
                 # RFC 4513 5.1.2: servers treat a name without a password as an anonymous bind.
-                raise ValueError("An empty password is never sent.")
+                raise ValueError("An empty password must not be sent.")
             if name:
                 _, result, _, _ = self._connection.rebind(name, password, ldap3.SIMPLE, read_server_info=False)
             else:
@@ -153,7 +153,7 @@ class Ldap3Session:
     def _limit(self) -> None:
         remaining_s = self._deadline - time.monotonic()
         if remaining_s <= 0 or self._is_aborted or self._connection.socket is None:
-            raise LoginBackendUnavailable("The directory did not answer in time.")
+            raise LoginBackendUnavailable("The directory did not respond in time.")
         self._connection.socket.settimeout(remaining_s)
 
 

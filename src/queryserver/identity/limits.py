@@ -145,9 +145,9 @@ class RequestLimits:
                     followed = self._minute
                 await self.exchange()
             except errors.DatabaseUnavailable:
-                log.warning("calls of other servers are not known: the database is out of reach")
+                log.warning("call counts of other servers unknown: database unreachable")
             except Exception:  # if the task ended, each server would count only its own calls
-                log.exception("counts of calls not exchanged")
+                log.exception("call counts could not be exchanged")
             await asyncio.sleep(_EXCHANGE_EVERY_S)
 
 
@@ -199,7 +199,7 @@ class StreamSlot:
                 return api_token_user(await self._records.api_token(user.api_token.digest))
             owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
         except errors.DatabaseUnavailable:
-            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
+            log.warning("rights of a long call not refreshed: database unreachable", user_id=user.id)
             return user
         present = require_valid(owner, user.token_epoch).user
         return replace(
@@ -221,7 +221,9 @@ class Streams:
     def slot(self, user: User) -> Generator[StreamSlot]:
         """Occupy a slot while the context is open. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
-            raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
+            raise errors.TooManyStreams(
+                f"{self.max_per_user} of your waits, event streams and downloads are open, which is the limit."
+            )
         self._open[user.id] += 1
         try:
             yield StreamSlot(user, self.records, self.every.total_seconds(), self.clock)

@@ -64,7 +64,7 @@ class Logins:
 
     def __post_init__(self) -> None:
         if not self.backends:
-            raise errors.ConfigurationError(["desktop.auth.backend: names no login back end."])
+            raise errors.ConfigurationError(["desktop.auth.backend: contains no login back end."])
         self._usernames = UsernameRule.of(self.auth)
 
     async def log_in(self, username: str, password: str, request: RequestInfo) -> TokenPair:
@@ -102,9 +102,9 @@ class Logins:
             before = await self.records.login_of(key)
             login, back_end = await self._accepted(attempt, before)
         except errors.AuthenticationFailed:
-            log.info("login refused", client=request.client)
+            log.info("login rejected", client=request.client)
             if not await self._users_known():
-                log.warning("there are no users yet: make one with `queryserver create-user NAME --admin`")
+                log.warning("no users exist; create one with `queryserver create-user NAME --admin`")
             await throttle.count(key, request.client)
             raise
         # Checked again: once concurrent guesses have used up the limit, a correct guess must be refused as well.
@@ -123,7 +123,7 @@ class Logins:
         if login is None or not login.is_active:
             raise errors.AuthenticationFailed
         if self.auth.first_login_becomes_admin and await self.records.promote_first(login.user_id):
-            log.warning("the first login has become an administrator", user_id=login.user_id)
+            log.warning("first user became an administrator", user_id=login.user_id)
             self._record_change("user.make_admin", login.username, attempt)
         return login, source.name
 
@@ -139,7 +139,7 @@ class Logins:
             user = await self.provisioning.user(identity, person=accepted, may_create=source.creates_users)
         except (errors.UserNotFound, errors.UserInactive) as error:
             if isinstance(error, errors.IdentityRefused):
-                log.info("user of a login back end refused", backend=source.name, reason=error.reason)
+                log.info("user of a login back end rejected", backend=source.name, reason=error.reason)
             raise errors.AuthenticationFailed from None
         return user.username
 
@@ -154,7 +154,7 @@ class Logins:
                 # Drops the back end's message, so that all refused logins look alike (Rule T15).
                 raise errors.AuthenticationFailed from None
             except (errors.LoginBackendUnavailable, TimeoutError) as error:
-                log.warning("login back end out of reach", backend=source.name, reason=str(error))
+                log.warning("login back end unreachable", backend=source.name, reason=str(error))
                 is_out_of_reach = True
             else:
                 if accepted:
@@ -177,7 +177,7 @@ class Logins:
         try:
             shown = self._usernames.read(attempt.username).shown
             if not await self._users_known() and await self.accounts.create_first(shown, attempt.password):
-                log.warning("the first login has become an administrator")
+                log.warning("first user became an administrator")
                 self._record_change("user.create", shown, attempt)
                 self._record_change("user.make_admin", shown, attempt)
         except (errors.InvalidUsername, errors.InvalidPassword):

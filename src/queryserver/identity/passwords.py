@@ -76,4 +76,4 @@ class Passwords:
         try:
             return await self._threads.call(work)
         except TimeoutError:
-            raise LoginBackendUnavailable("Too many logins at once.") from None
+            raise LoginBackendUnavailable("Too many concurrent logins.") from None

@@ -66,7 +66,7 @@ async def open_plug_in(
             try:
                 await threads.call(cast("Callable[[], Awaitable[None]]", close))
             except Exception:  # an error in one plug-in must not prevent others from being closed
-                log.exception("plug-in not closed", plug_in=name)
+                log.exception("plug-in could not be closed", plug_in=name)
 
 
 def _load(name: str) -> Callable[..., object]:
@@ -76,7 +76,7 @@ def _load(name: str) -> Callable[..., object]:
     for part in path.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise TypeError(f"{path} is no class")
+        raise TypeError(f"{path} is not a class")
     return found
 
 
@@ -113,11 +113,11 @@ class PlugInAuthenticator:
         pair = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
-            raise TypeError(f"{self.name}: gave no AuthenticatedUser of texts")
+            raise TypeError(f"{self.name}: returned no valid AuthenticatedUser")
         try:
             return await self.provisioning.user(model.ExternalIdentity(self._issuer, person.username), person=person)
         except errors.IdentityRefused as refused:
-            log.info("user of an authenticator refused", authenticator=self.name, reason=refused.reason)
+            log.info("user of an authenticator rejected", authenticator=self.name, reason=refused.reason)
             raise
 
     async def challenge(self, request: model.AuthRequest) -> str | None:
@@ -127,11 +127,11 @@ class PlugInAuthenticator:
         try:
             text = await self.challenge_threads.call(self._challenge, request)
         except Exception as error:  # noqa: BLE001 a plug-in may raise anything; the 401 is sent without a challenge
-            log.warning("challenge left out", authenticator=self.name, error=type(error).__name__)
+            log.warning("challenge omitted", authenticator=self.name, error=type(error).__name__)
             return None
         if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
             return text
-        log.error("challenge is no header", authenticator=self.name)
+        log.error("challenge is not a valid header value", authenticator=self.name)
         return None
 
 
@@ -166,4 +166,4 @@ class PlugInLogin:
         log.error(
             "login back end returned no valid AuthenticatedUser", backend=self._name, returned=type(returned).__name__
         )
-        raise errors.LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")
+        raise errors.LoginBackendUnavailable(f"{self._name} returned no valid AuthenticatedUser")

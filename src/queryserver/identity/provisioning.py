@@ -63,7 +63,7 @@ class Provisioning:
         known = require_valid(self._permitted(identity, person.username, known))
         if not known.is_linked:
             if await self.accounts.link_first(known.user.id, identity):
-                log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
+                log.info("identity linked at first login", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
                 AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # A concurrent first call may have linked the user, perhaps to another identity.
@@ -98,7 +98,7 @@ class Provisioning:
             reason = f"the user {known.user.username} is a service account"
         elif known.has_password or known.user.is_admin:
             kind = "has a password" if known.has_password else "is an administrator"
-            reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"
+            reason = f"the user {known.user.username} {kind} and is not linked to {identity.issuer}"
         elif known.user.username.lower() != name.lower():
             # For example, `straße` and `strasse` have the same key but are different people at the issuer.
             reason = f"its name differs from that of the user {known.user.username} in more than case"
@@ -111,10 +111,10 @@ class Provisioning:
         try:
             name = self._usernames.read(text)
         except errors.InvalidUsername:
-            return "its name is no legal user name, and is not linked to a user"
+            return "its name is not a valid user name, and it is not linked to a user"
         if name.shown == text:
             return None
-        return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
+        return f"its name is not in the normal form {name.shown}, and it is not linked to a user"
 
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
         """Create the user, unless a concurrent call has. Raises IdentityRefused if the name is invalid."""
@@ -131,7 +131,7 @@ class Provisioning:
             user_id = await self.accounts.create(account, default_group=self.auth.default_user_group)
         except errors.NameTaken:
             return  # a concurrent call has created the user
-        log.info("user made at first sight", user_id=user_id)
+        log.info("user created at first login", user_id=user_id)
         AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _sync_groups(self, user: User, named: frozenset[str]) -> bool:
@@ -150,6 +150,8 @@ class Provisioning:
             for group in sorted(changed):
                 AUDIT.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
-            log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
+            log.warning(
+                "groups ignored: unknown, or with administrator rights", user_id=user.id, groups=sorted(left_out)
+            )
         self._synced_groups.put(user.id, (named, groups))
         return groups != user.groups

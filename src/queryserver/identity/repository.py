@@ -77,7 +77,7 @@ async def administrator_remains(connection: Connection) -> AsyncGenerator[None]:
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
     if was_any and not await connection.fetchval(ANY_ADMINISTRATOR):
-        raise last_administrator("The last active administrator cannot be disabled or stop being one.")
+        raise last_administrator("The last active administrator cannot be disabled or lose administrator rights.")
 
 
 _INSERT = """
@@ -251,7 +251,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         account.is_service_account,
     )
     if user_id is None:
-        raise NameTaken(f"User {account.username.shown} exists already.")
+        raise NameTaken(f"User {account.username.shown} already exists.")
     # The lock prevents the groups from being deleted before the memberships are written.
     rows = await connection.fetch(
         "select id, name from groups where name = any($1::text[]) order by id for key share",
@@ -269,5 +269,5 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     if identity := account.identity:
         linked = await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, account.by_administrator)
         if not linked:
-            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+            raise NameTaken(f"The subject {identity.subject} is already linked to another user.")
     return user_id

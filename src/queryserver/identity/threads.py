@@ -17,7 +17,7 @@ class TooManyWaiting(LoginBackendUnavailable):
     """So many calls are waiting for a thread that another call would time out."""
 
     def __init__(self) -> None:
-        super().__init__("Too many logins at once.")
+        super().__init__("Too many concurrent logins.")
 
 
 class LimitedThreads:

@@ -137,7 +137,7 @@ class Tokens:
         else:
             since = await self.records.exchanged_for(claims.jti)
         if since is not None and since > _REUSE_GRACE:
-            log.warning("exchanged refresh token presented again; its family ends", user_id=claims.user_id)
+            log.warning("refresh token reused; its token family is revoked", user_id=claims.user_id)
             await self._end_family(claims)
             raise InvalidToken
 

@@ -306,7 +306,7 @@ class Accounts:
             if strength.score < self._auth.password_min_score:
                 raise errors.InvalidPassword(
                     f"The password is easy to guess. {strength.reason}".rstrip(" .")
-                    + ". Choose several words that do not belong together, or letters and digits at random."
+                    + ". Choose several unrelated words, or random letters and digits."
                 )
         return await self._passwords.hash(password)
 
@@ -358,16 +358,16 @@ class Groups:
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise errors.invalid_group_name(
-                "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
+                "A group name must have 1 to 150 printable characters, without commas or leading or trailing blanks."
             )
         insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
         if not await self._database.execute(insert, name):
-            raise errors.NameTaken(f"Group {name} exists already.")
+            raise errors.NameTaken(f"Group {name} already exists.")
 
     async def delete(self, name: str) -> None:
         """Delete a group. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
-            raise errors.default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
+            raise errors.default_group_kept(f"Group {name} is the default group of new users and cannot be deleted.")
         async with self._database.transaction() as connection, administrator_remains(connection):
             if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
                 raise errors.UnknownGroup(name)
@@ -431,13 +431,11 @@ def checked_identity(auth: AuthSettings, name: str, issuer: str, subject: str | 
         issuers.add(model.jwt_issuer(auth.jwt.issuer))
     if issuer not in issuers and auth.jwt.issuer != model.ANY:
         known = ", ".join(sorted(issuers)) or "none"
-        raise errors.InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
+        raise errors.InvalidParameter(f"issuer: {issuer} is not in the settings. Configured issuers: {known}.")
     identity = model.identity_of(issuer, username.shown if subject is None else subject)
     text = identity.subject
     if not text.strip() or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
-        raise errors.InvalidParameter(
-            f"subject: it must be a text of at most {model.IDENTITIES_MAX_LENGTH} printable characters."
-        )
+        raise errors.InvalidParameter(f"subject must have 1 to {model.IDENTITIES_MAX_LENGTH} printable characters.")
     return identity
 
 
@@ -494,7 +492,7 @@ class Identities:
             if await connection.fetchval("select is_service_account from users where id = $1", user_id):
                 raise errors.service_account(name)
             if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
-                raise errors.NameTaken(f"The subject {identity.subject} is linked to another user already.")
+                raise errors.NameTaken(f"The subject {identity.subject} is already linked to another user.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:

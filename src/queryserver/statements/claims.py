@@ -24,9 +24,9 @@ log = structlog.get_logger(__name__)
 _OUTCOME_UNKNOWN = Outcome(
     StatementState.FAILED,
     error_code="outcome_unknown",
-    message="The server that ran this statement is gone: it may or may not have taken effect.",
+    message="The server that ran this statement has failed. The statement may or may not have taken effect.",
 )
-_RETRIED = "The server that ran this statement is gone. It only reads, and is run once more."
+_RETRIED = "The server that ran this statement has failed. The statement is read-only and will be run again."
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -151,7 +151,9 @@ class StatementClaims:
                 if self.running.runs(next_statement.lease.statement_id):
                     return
         except Exception as error:  # last resort of a task: the lease expires and another claim follows
-            log.warning("script not continued", operation_id=str(assignment.lease.operation_id), exc_info=error)
+            log.warning(
+                "script could not be continued", operation_id=str(assignment.lease.operation_id), exc_info=error
+            )
             closes = False
         await self.sessions.end_script(
             assignment.session_id, assignment.lease.operation_id or UUID(int=0), closes=closes

@@ -153,4 +153,4 @@ class Downloads:
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
-            raise download_disabled("Downloads are switched off for you.")
+            raise download_disabled("You do not have the right to download results.")

@@ -157,7 +157,10 @@ class Execution:
 
     async def give_up(self) -> None:
         """Record the end without the engine's confirmation, because this process is stopping. Never raises."""
-        message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
+        message = (
+            "The server was stopped before the engine confirmed the end."
+            " The statement may or may not have taken effect."
+        )
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):
             await self._record.finish(outcome, engine_is_done=False)
@@ -172,7 +175,7 @@ class Execution:
             # Another runner owns the statement, it was canceled before it was sent, or a sweep will claim it.
             if isinstance(error, LeaseLost) and self._stopping is None:
                 self.metrics.leases_lost.inc()
-            log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
+            log.info("run abandoned", operation_id=str(self.assignment.lease.statement_id))
 
     async def _run_supervised(self) -> Outcome:
         """Run the statement, and stop it on request or at its deadline. Return the outcome."""
@@ -231,7 +234,7 @@ class Execution:
                     or self._stopping is not None
                 ):
                     raise
-            self.log.add("The engine could not take the statement, trying once more.")
+            self.log.add("The engine did not accept the statement; retrying once.")
             await asyncio.sleep(0.2)
             return await self._attempt()
         except EngineError as error:
@@ -244,12 +247,14 @@ class Execution:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
         except Exception:  # last resort of a task: the statement must end with a reason
             error_id = uuid4().hex
-            log.exception("statement failed inside the service", error_id=error_id)
+            log.exception("statement failed with an internal error", error_id=error_id)
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
 
     async def _attempt(self) -> Outcome:
         if self.assignment.lacks_parameters:
-            raise StatementRejected("The values of its parameters cannot be read any more: their key is gone.")
+            raise StatementRejected(
+                "The parameter values cannot be decrypted, because their key is missing. Send the statement again."
+            )
         await self._bind()
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
@@ -291,7 +296,7 @@ class Execution:
 
     async def _resume(self) -> Outcome:
         """Resume the operation that another runner left. Retries for 30 seconds while the engine is unreachable."""
-        self.log.add("Another server goes on with this statement.")
+        self.log.add("Another server has taken over this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
@@ -362,7 +367,7 @@ class Execution:
             case OperationState.CANCELED if self._stopping:
                 outcome = self._stopped()
             case OperationState.CANCELED:
-                outcome = Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")
+                outcome = Outcome(StatementState.FAILED, "engine_error", "The statement was canceled in the engine.")
             case OperationState.FAILED if self._never_started(status.error):
                 self._accepted = False
                 raise status.error
@@ -454,7 +459,7 @@ class Execution:
             raise
         except Exception:  # last resort of a task, as in `_work`
             error_id = uuid4().hex
-            log.exception("outcome cannot be recorded", error_id=error_id)
+            log.exception("outcome could not be recorded", error_id=error_id)
             self.log.discard()
             message = f"The outcome could not be recorded. ({error_id})"
             await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))

@@ -115,7 +115,7 @@ class WorkForwarder:
         """Return the name of the other process that holds the named data. Raises EngineUnavailable if there is none."""
         holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
-            raise errors.EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
+            raise errors.EngineUnavailable("No server has this database open at the moment. Retry in a few seconds.")
         return holder or ""
 
     async def send(
@@ -171,7 +171,7 @@ class WorkForwarder:
             is_announced = await self._database.execute(_RESPOND, request_id, response) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
-            log.warning("no response to forwarded work")
+            log.warning("response to forwarded work not sent: database unreachable")
         finally:
             if not is_announced and (undo := self._undos.get(request.get("kind", ""))) is not None:
                 await undo(request["arguments"])
@@ -184,7 +184,7 @@ class WorkForwarder:
             return b"-" + orjson.dumps([error.code, error.message])
         except Exception:  # last resort of a task: the requesting process must receive a response
             log.exception("forwarded work failed")
-            return b"-" + orjson.dumps(["", "The server that holds the data failed."])
+            return b"-" + orjson.dumps(["", "The server that has the database open failed."])
 
     async def _run(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
         user = await self._users.user(user_id)
@@ -194,7 +194,9 @@ class WorkForwarder:
             await self._connectors.refresh()
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:
-            raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
+            raise errors.EngineUnavailable(
+                "The server that has the database open does not know this user or connector."
+            )
         # Processes of older versions send no API token.
         if (token := request.get("api_token")) is not None:
             user = user.narrowed(ApiTokenLimits.of_stored(token))
@@ -205,7 +207,7 @@ class WorkForwarder:
         try:
             await self._database.execute(_DELETE, request_id)
         except errors.DatabaseUnavailable:
-            log.warning("forwarded work stays in the database for an hour")
+            log.warning("forwarded work not deleted: database unreachable")
 
 
 def _decode_response(response: bytes) -> bytes:

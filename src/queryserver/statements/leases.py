@@ -329,7 +329,9 @@ class StatementLeases:
                 checkpoint = EngineCheckpoint(token, int(log_lines))
                 resumption = Resumption(checkpoint, row["rows"], row["size_bytes"], row["segments"], row["log_lines"])
             except ValueError as error:  # the checkpoint was tampered with, or its key is unknown
-                log.warning("checkpoint of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
+                log.warning(
+                    "checkpoint of a statement could not be decrypted", operation_id=str(row["id"]), reason=str(error)
+                )
         token = None
         if row["sealed_token"] is not None:
             token = SealedToken(row["sealed_token"], int(row["token_expires_at"].timestamp()))
@@ -339,7 +341,9 @@ class StatementLeases:
                 parameters = self._parameters.unseal(sealed)
             except ValueError as error:
                 lacks_parameters = True
-                log.warning("parameters of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
+                log.warning(
+                    "parameters of a statement could not be decrypted", operation_id=str(row["id"]), reason=str(error)
+                )
         return Assignment(
             **{name: row[name] for name in queries.ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),

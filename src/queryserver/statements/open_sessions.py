@@ -35,7 +35,7 @@ ImportOpener: TypeAlias = Callable[
 ]
 """Opens the session of an import, which replaces an engine session."""
 
-_NOT_RESUMABLE = "Results have expired: no server can go on with this statement."
+_NOT_RESUMABLE = "Results have expired: no server can continue this statement."
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class SessionResults:
     @asynccontextmanager
     async def open(self, operation_id: str) -> AsyncGenerator[OpenResult]:
         if self._user is None:
-            raise errors.result_denied("No statement runs that could read results.")
+            raise errors.result_denied("No statement is running that could read results.")
         async with self.opener(self._user, operation_id) as opened:
             yield opened
 
@@ -263,7 +263,7 @@ class OpenSessions:
         try:
             await self._close_record(session_id)
         except errors.DatabaseUnavailable:
-            log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
+            log.warning("record of a closed session remains open until the next heartbeat", session=session_id)
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
@@ -353,7 +353,7 @@ class SessionShares:
         open_here = self._opening + self._sessions.count_named()
         user_total = sum(count for (_, owner), count in open_here.items() if owner == user_id)
         if user_total >= max_open:
-            raise errors.too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
+            raise errors.too_many_sessions(f"{max_open} of your sessions are open. Close some of them.")
         by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
         open_total, limit = sum(by_user.values()), self._per_connector
         if open_total >= limit:
@@ -361,7 +361,7 @@ class SessionShares:
         share = limit // 2 if open_total < limit - limit // 4 else limit // (len(by_user.keys() | {user_id}) + 1)
         if by_user.get(user_id, 0) >= max(share, 1):
             raise errors.too_many_sessions(
-                f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
+                f"{by_user[user_id]} of your sessions are open on this connector, the maximum for one user."
                 " Close some of them."
             )
         key = (connector, user_id)
@@ -412,7 +412,7 @@ class SessionOpener:
         async with AsyncExitStack() as stack:
             if assignment.import_plan is not None:
                 if self.imports is None:
-                    raise errors.rejected_by_rule("This server imports no files.")
+                    raise errors.rejected_by_rule("This server does not import files.")
                 options = await self.credentials.options(user, connector, token=assignment.token)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))

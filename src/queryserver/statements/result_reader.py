@@ -185,7 +185,9 @@ class ResultPage:
         parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
             end_row = self.start_row + self.rows
-            parts.append(f"The batch ends before row {end_row}: with it, it would exceed {self.max_bytes} bytes.")
+            parts.append(
+                f"The batch ends before row {end_row}, because that row would make it exceed {self.max_bytes} bytes."
+            )
         return " ".join(parts)
 
     @property
@@ -456,7 +458,7 @@ class ResultReader:
                 if page.is_cut or bytes_left <= 0:
                     break
         if not pages:
-            raise PathNotFound("The rows of this result are gone.")
+            raise PathNotFound("The rows of this result no longer exist.")
         rendered = pages[0] if len(pages) == 1 else join_pages(pages)
         if rendered.is_cut and rendered.rows == 0:
             raise PageRowTooLarge(row=start_row, limit_bytes=self.batch_max_bytes)

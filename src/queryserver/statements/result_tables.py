@@ -97,7 +97,9 @@ def _require_rows(operation_id: str, status: StatementStatus) -> None:
         reason = "has expired" if status.state is StatementState.EXPIRED else "was closed"
         raise errors.result_expired(f"The result of operation {operation_id} {reason}.")
     if status.state in ACTIVE:
-        raise errors.ResultRefused(f"Operation {operation_id} has not ended yet: its result cannot be read as a table.")
+        raise errors.ResultRefused(
+            f"Operation {operation_id} has not ended yet, so its result cannot be read as a table."
+        )
     if status.state is StatementState.SUCCESS:
         raise errors.ResultRefused(f"Operation {operation_id} has no result set.")
     raise errors.ResultRefused(f"Operation {operation_id} ended without a result: {status.state.wire_status}.")

@@ -229,7 +229,7 @@ class RetentionSweep:
             # unavailable.
             examples = {error.code: statement_id for statement_id, error in errors.items()}
             for code, count in Counter(error.code for error in errors.values()).items():
-                log.warning("results not deleted", count=count, code=code, operation_id=str(examples[code]))
+                log.warning("results could not be deleted", count=count, code=code, operation_id=str(examples[code]))
             deleted += len(rows) - len(errors)
             progress(0.5, f"{deleted} results deleted.")
             if errors:
@@ -287,7 +287,7 @@ class RetentionSweep:
             await self.clean_up()
             has_more = "select exists (select from statements where in_history offset $1 limit 1)"
             if await self.database.value(has_more, MANY_DOCUMENTS):
-                log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
+                log.warning("many history entries; run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
         """Close statements whose results have been unused for this long, and delete the results."""
@@ -360,7 +360,7 @@ class RetentionSweep:
         owner = await FactRepository(self.database).keep("result_store_owner", uuid4().hex)
         try:
             if not await self.listing.belongs_to(owner, claims=not dry_run):
-                log.error("result store of another database: nothing in it is swept")
+                log.error("result store belongs to another database; not swept")
                 return {"orphaned results": 0, "interrupted writes": 0}
             async with aclosing(self.listing.statements()) as batches:
                 async for batch in batches:
@@ -375,7 +375,7 @@ class RetentionSweep:
         except DatabaseUnavailable:
             raise
         except QueryServerError as error:
-            log.warning("result store not swept", code=error.code)
+            log.warning("result store could not be swept", code=error.code)
         return {"orphaned results": orphaned, "interrupted writes": interrupted}
 
     async def _delete_orphan(self, stored: ResultDirectory) -> None:
@@ -384,7 +384,7 @@ class RetentionSweep:
         except StorageUnavailable:
             raise
         except QueryServerError as error:
-            log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
+            log.warning("orphaned result could not be deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: ResultDirectory, now: datetime) -> bool:
         """Return whether the stored result is too old to be still written by a runner that has lost its lease."""

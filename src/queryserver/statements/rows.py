@@ -133,7 +133,7 @@ def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
     text = row["statement"]
     if row["text_is_cut"]:
         # The addition is invalid SQL on every engine, so a truncated statement cannot run by accident.
-        text = f"{text} … [the rest of this text is not stored any more]"
+        text = f"{text} … [the rest of this text is no longer stored]"
     return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
 
 
@@ -269,7 +269,7 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "sealed_token": new.token.content if new.token else None,
         "token_expires_at": new.token.expires_at if new.token else None,
         "script_digest": None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
-        "first_line": f" Submitted to {new.connector}; waiting for a free place.",
+        "first_line": f" Submitted to {new.connector}; waiting for a free slot.",
         "log_lines": list(new.log_lines),
         "max_statements": limits.max_statements_per_user,
         "max_result_bytes": limits.spool_max_bytes_per_user,
@@ -286,7 +286,7 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
     )
     if active >= limits.max_statements_per_user:
         return errors.too_many_statements(
-            f"{active} of your statements are waiting or running; {limits.max_statements_per_user} may."
+            f"{active} of your statements are waiting or running; the limit is {limits.max_statements_per_user}."
         )
     stored = await connection.fetchval(f"select {_COUNTED_USER_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
@@ -294,13 +294,12 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
     counted = sum(size for size in sizes if size > limits.statement_text_kept_bytes)
     if stored + counted > limits.statement_text_max_bytes_per_user:
         return errors.quota_exceeded(
-            f"The texts of your statements take {stored} bytes, and"
+            f"The texts of your statements use {stored} bytes;"
             f" `editor.statement_text_max_bytes_per_user` is {limits.statement_text_max_bytes_per_user}. Texts above"
-            f" {limits.statement_text_kept_bytes} bytes count until they are cut, some time after their statement has"
-            " ended.",
+            f" {limits.statement_text_kept_bytes} bytes count until they are truncated, some time after their"
+            " statement has ended.",
             retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
         )
     return errors.quota_exceeded(
-        "Your stored results fill your share of the result store. Close some of them.",
-        retry_after=timedelta(seconds=60),
+        "Your stored results have reached your quota. Close some of them.", retry_after=timedelta(seconds=60)
     )

@@ -99,7 +99,7 @@ class StatementLog:
     def new_lines(self) -> Generator[tuple[int, list[str]]]:
         """Yield the new lines and the number of the first one. If the block raises, the lines stay new."""
         if self._dropped:
-            self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
+            self._pending.append(f"{self._dropped} log lines were dropped because too many arrived at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
         try:
@@ -132,7 +132,9 @@ class StatementLog:
             first_kept, size = self._pieces.popleft()
             self._kept_bytes -= size
         if first_kept is not None:
-            self._pending.append(f"Log lines before number {first_kept} were dropped: the log reached its size limit.")
+            self._pending.append(
+                f"Log lines before number {first_kept} were dropped because the log reached its size limit."
+            )
         return first_kept
 
 

@@ -135,7 +135,7 @@ class RunnerShutdown:
                     lease = execution.assignment.lease
                     self.broker.statement_waits(lease.statement_id, fence=lease.fence)
                 return
-        execution.stop("Canceled by the shutdown of the server.")
+        execution.stop("Canceled because the server was shut down.")
 
     async def _give_up_all(self, within_s: float) -> None:
         """Record the end of statements that their engines have not confirmed, then cancel all tasks."""
@@ -157,7 +157,7 @@ async def _within(action: Awaitable[object], within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await action
     except TimeoutError:
-        log.warning("given up at the stop", seconds=within_s)
+        log.warning("abandoned at shutdown", seconds=within_s)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -224,7 +224,8 @@ class QueueConsumer:
                 await self.claims.start(assignment)
             except DatabaseUnavailable:
                 log.warning(
-                    "claimed and not started; its lease runs out", operation_id=str(assignment.lease.statement_id)
+                    "statement claimed but not started; its lease will expire",
+                    operation_id=str(assignment.lease.statement_id),
                 )
         return len(assignments)
 
@@ -241,9 +242,9 @@ class QueueConsumer:
                     # check the queue.
                     self.broker.statement_waits(_ANY_STATEMENT, fence=0)
             except DatabaseUnavailable:
-                log.warning("queue not read; the sweep will read it")
+                log.warning("queue could not be read; the next sweep will read it")
             except Exception:  # last resort of a task: later announcements and free slots must still be handled
-                log.exception("queue not read")
+                log.exception("queue could not be read")
 
     async def take_for_reserved_slots(self) -> None:
         """Check the queue if only reserved slots are free. Messages wake only workers with unreserved free slots."""
@@ -453,7 +454,7 @@ class Runner:
                     # A statement of a new connector may have been announced here before the connector was known.
                     await self._claim_all()
             except Exception:  # last resort of a task: later changes must still be handled
-                log.exception("change of connectors not handled")
+                log.exception("connector change could not be handled")
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
         async def noting_outages() -> None:
@@ -551,6 +552,8 @@ class StatementDispatcher:
                 elif kind == CLOSE_SESSION:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:
-                log.warning("notice not processed; the sweep will do the work", kind=kind, code=error.code)
+                log.warning(
+                    "notification could not be processed; the next sweep will do the work", kind=kind, code=error.code
+                )
             except Exception:  # last resort of a task: later notices must still be processed
-                log.exception("notice failed", kind=kind)
+                log.exception("notification could not be processed", kind=kind)

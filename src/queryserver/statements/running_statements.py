@@ -88,7 +88,7 @@ class RunnerInstance:
     def require_open(self) -> None:
         """Raise Stopping if this process no longer starts new work."""
         if self.is_draining:
-            raise stopping("This server is stopping and starts no new work. Send the call again.")
+            raise stopping("This server is stopping and starts no new work. Retry the call.")
 
 
 class Broker(Protocol):
@@ -266,13 +266,13 @@ class RunningStatements:
         """Cancel the statements of a session that is being closed."""
         for execution in self.executions():
             if execution.assignment.session_id == session_id:
-                execution.stop("Canceled: its session was closed.")
+                execution.stop("Canceled because the session was closed.")
 
     def cancel_statements_of(self, disabled: Collection[int]) -> None:
         """Cancel the statements of these users, who were disabled or deleted."""
         for execution in self.executions():
             if execution.assignment.user_id in disabled:
-                execution.stop("Canceled: the user is no longer active.")
+                execution.stop("Canceled because the user is no longer active.")
 
     def notify(self, lease: Lease) -> None:
         """Wake the calls that wait for changes of the statement: here, and in other processes through the broker."""
@@ -307,4 +307,4 @@ async def unless_database_unavailable(write: Awaitable[object]) -> None:
     try:
         await write
     except DatabaseUnavailable:
-        log.warning("not recorded at shutdown: the database is out of reach; leases run out by themselves")
+        log.warning("shutdown not recorded: database unreachable; leases will expire")

@@ -152,7 +152,7 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
     outcome = model.Outcome(
         StatementState.FAILED,
         error_code="outcome_unknown",
-        message="A server of another version has ended a statement of this script: the others were not run.",
+        message="A server of another version ended a statement of this script. The remaining statements were not run.",
     )
     broken = await connection.fetch(_BROKEN_SCRIPTS)
     operations = [await _end(connection, script, outcome, None) for script in broken]

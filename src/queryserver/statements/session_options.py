@@ -70,7 +70,7 @@ class ParameterSealer:
         try:
             return StatementParameters.read(orjson.loads(self._sealer.unseal(sealed)))
         except (InvalidParameter, KeyError, TypeError) as error:
-            changed = "the sealed parameters were changed"
+            changed = "the encrypted parameters were modified"
             raise ValueError(changed) from error
 
     def stored(self, record: StatementRecord) -> Parameters | None:
@@ -218,10 +218,10 @@ class SessionCredentials:
                 try:
                     external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
                 except ValueError:  # the encryption key was removed
-                    message = "The token that came with the statement cannot be read any more."
+                    message = "The token of the statement can no longer be decrypted."
                     raise CredentialsRequired(message) from None
         if external is not None and external.expires_at <= self._clock():
-            raise CredentialsRequired("Your token has expired before the data source could be asked.")
+            raise CredentialsRequired("Your token expired before the statement could be sent to the data source.")
         return SessionOptions(
             database=database,
             settings=settings,
@@ -235,9 +235,11 @@ class SessionCredentials:
         if not self._connectors.engine(connector).capabilities.wants_external_token:
             return
         if not self._passes_tokens:
-            raise EngineJwtRequired("This server passes no tokens on: desktop.use_thrift_http_jwt is off.")
+            raise EngineJwtRequired(
+                "This server does not pass tokens on, because desktop.use_thrift_http_jwt is false."
+            )
         if user.external_token is None:
-            raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
+            raise EngineJwtRequired(f"The connector {connector.nice_name} requires a token of your identity provider.")
 
     def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
         """Return the encrypted token for a statement's record. None if there is no token or the engine takes none."""
@@ -256,7 +258,7 @@ class SessionCredentials:
         try:
             username, password, *addresses = json.loads(self._sealer.unseal(sealed))
         except ValueError as error:  # the encryption key was removed; the caller can send the credentials again
-            log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
+            log.warning("credentials could not be decrypted", connector=connector.key, reason=str(error))
             return None
         # Credentials for one address are never sent to another.
         return Credentials(username, password) if addresses == self._addresses(connector) else None
@@ -268,7 +270,9 @@ class SessionCredentials:
         """
         credentials = await self.latest(user, connector)
         if credentials is None and self._connectors.engine(connector).capabilities.wants_credentials:
-            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+            raise CredentialsRequired(
+                "The data source requires credentials. Call create_session with user and password."
+            )
         return credentials
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:

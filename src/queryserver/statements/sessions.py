@@ -97,7 +97,7 @@ class Sessions:
         else:
             is_open = await self._open_here(user, connector, record, credentials, new.database)
         if not is_open:
-            raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
+            raise too_many_sessions(f"{self.max_per_user} of your sessions are open. Close some of them.")
         try:
             return await self.records.read(record.id) or record  # read again for the database's timestamps
         except DatabaseUnavailable:
@@ -136,7 +136,7 @@ class Sessions:
         session_id, guid, properties, settings, *database = arguments  # the database is sent only if it is set
         self.runner.instance.require_open()
         if not await self.runner.data.can_run(connector):
-            raise EngineUnavailable("Another server has taken hold of this database; ask again.")
+            raise EngineUnavailable("Another server has opened this database. Retry the call.")
         record = self._record(user, connector, session_id, guid=guid, properties=properties, settings=settings)
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 

@@ -134,7 +134,7 @@ class StateChangePoller:
                 # Each waiting call then reads the record itself and raises the error, as a new call would.
                 self.signals.notify_all()
             except Exception:  # last resort of a task: calls must not wait until they time out
-                log.exception("changes of statements not read")
+                log.exception("statement changes could not be read")
                 self.signals.notify_all()
 
     async def _changed(self, watched: Sequence[tuple[UUID, StatementState | None]]) -> Sequence[UUID]:

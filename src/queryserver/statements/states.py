@@ -106,7 +106,7 @@ class Truncation:
                 advice = "select fewer columns or rows."
             case "result_max_rows":
                 prefix += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
-                advice = "run several statements, each for a part of them."
+                advice = "run several statements that each select some of the rows."
             case "default_limit":
                 prefix += "the default limit of this server (editor.default_limit)."
                 advice = f"execute the statement with limit=… (up to {max_rows})."
@@ -116,5 +116,5 @@ class Truncation:
                 prefix += "the limit of the call."
                 advice = f"execute the statement with a larger limit (up to {max_rows})."
         if may_change:
-            return f"{prefix} The statement was carried out in full. If it only reads data, {advice}"
+            return f"{prefix} The statement was executed completely. If it only reads data, {advice}"
         return f"{prefix} To get more, {advice}"

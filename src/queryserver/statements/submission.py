@@ -304,7 +304,7 @@ class Submissions:
         )
         choice = await (choice_scope(choosing) if choice_scope and not is_short(request.script) else choosing)
         if choice is None:
-            raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
+            raise errors.InvalidParameter("statement: contains only comments and terminators.")
         return choice
 
     async def _values(self, request: _Request, choice: Choice) -> StatementParameters | None:

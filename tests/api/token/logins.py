@@ -61,4 +61,4 @@ def tampered(token: str) -> str:
 
 def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
     """The check and the reason logged for each rejected external token."""
-    return [(line["check"], line["reason"]) for line in lines if line["event"] == "external bearer refused"]
+    return [(line["check"], line["reason"]) for line in lines if line["event"] == "external token rejected"]

@@ -332,7 +332,7 @@ async def test_refresh_accepts_only_own_tokens(external: Api, issuer: Issuer) ->
 
 @pytest.mark.platform(44)
 async def test_custom_jwt_without_key_server_prevents_startup(opener: Opener) -> None:
-    with pytest.raises(ConfigurationError, match=r"^desktop\.auth\.api_auth: custom_jwt needs"):
+    with pytest.raises(ConfigurationError, match=r"^desktop\.auth\.api_auth: custom_jwt requires"):
         await opener(api_auth=("custom_jwt", "jwt")).__aenter__()
 
 

@@ -230,7 +230,7 @@ async def test_explain_command_names_the_failing_check_and_prints_no_token(exter
     assert (refused.code, lines[-1]) == (1, "refused")
     assert f"iss        refused: it is 'https://other.example', not {ISSUER}" in lines
     assert "signature  ok" in lines
-    assert "aud        -: not looked at" in lines
+    assert "aud        -: not checked" in lines
     assert holds_no_part_of(good, taken)
     assert holds_no_part_of(foreign, refused)
     assert [one.username for one in await accounts(external).all()] == ["ana"]

@@ -196,7 +196,7 @@ async def test_named_groups_already_apply_to_the_current_call(chain: Api) -> Non
 
 
 UNLOADABLE = {
-    "nobody": "known are",
+    "nobody": "valid are",
     "no_such_package.Class": "ModuleNotFoundError",
     f"{HERE}.NoSuchClass": "AttributeError",
     f"{HERE}:NoMethod": "it has no method",
@@ -438,7 +438,7 @@ async def test_failing_challenge_is_left_out_of_the_401(opener: Opener) -> None:
         for word in RAISED:
             with capture_logs() as lines:
                 assert await refused(api, tampered(token), X_Raise=word) == [OURS, SYNC], word
-            left_out = [line for line in lines if line["event"] == "challenge left out"]
+            left_out = [line for line in lines if line["event"] == "challenge omitted"]
             assert {line["authenticator"] for line in left_out} == set(named(Broken, BrokenAsync))
             assert "KeyError" in {line["error"] for line in left_out}
             assert "planted" not in str(left_out)
@@ -459,7 +459,7 @@ async def test_hanging_challenges_are_left_out_and_block_neither_each_other_nor_
             took_s = asyncio.get_running_loop().time() - began
         assert every == [[OURS, SYNC]] * 12
         assert took_s < 3 * 4.0, "challenges are requested in parallel"
-        left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge left out"]
+        left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge omitted"]
         assert sorted(left_out) == sorted([(name, "TimeoutError") for name in names] * 12)
         # Each class occupies at most two threads; all other threads remain available for calls.
         assert (

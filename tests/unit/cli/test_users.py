@@ -71,8 +71,8 @@ async def test_link_failures(command: Command) -> None:
     for name in ("ana", "bob"):
         assert (await command("create-user", name, "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     assert (await command("link-user", "ana", "--issuer", "ldap", "--subject", "taken")).code == 0
-    taken = "The subject taken is linked to another user already."
-    unknown = f"issuer: jwt:https://other.example is not in the settings; they name {ISSUERS}."
+    taken = "The subject taken is already linked to another user."
+    unknown = f"issuer: jwt:https://other.example is not in the settings. Configured issuers: {ISSUERS}."
     for arguments, code, message in (
         ("link-user nobody --issuer ldap", 1, "User nobody does not exist."),
         ("create-user cy --issuer ldap --subject taken", 1, taken),
@@ -113,7 +113,7 @@ async def test_group_lifecycle(command: Command) -> None:
 
 async def test_group_command_failures(command: Command, subtests: pytest.Subtests) -> None:
     for arguments, code, message in [
-        ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
+        ("delete-group default", 1, "Group default is the default group of new users and cannot be deleted."),
         ("add-to-group nobody default", 1, "User nobody does not exist."),
         ("grant nothing fly", 2, "There is no right fly."),
     ]:

@@ -42,7 +42,7 @@ def test_missing_package_is_reported_for_the_ldap_backend(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ldap3", None)
     monkeypatch.delitem(sys.modules, "queryserver.identity.ldap3_directory", raising=False)
     [problem] = problems(LdapSettings.model_validate(GOOD))
-    assert problem == "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
+    assert problem == "desktop.auth.backend: ldap requires the package ldap3. Install queryserver[ldap]."
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

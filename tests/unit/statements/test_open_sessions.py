@@ -265,7 +265,7 @@ def test_last_sessions_are_reserved_for_users_with_few_sessions() -> None:
     with ExitStack() as stack:
         shares = openings(stack, 100, eve=40, bob=35)
         for user_id in (EVE, BOB):
-            with raises_code("too_many_sessions", match="sessions of yours are open on this connector"):
+            with raises_code("too_many_sessions", match="of your sessions are open on this connector"):
                 shares.begin(user_id)
         assert shares.count(ANAS_ID) == 25
         with raises_code("too_many_sessions", match="All 100"):
@@ -277,7 +277,7 @@ def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
         shares = openings(stack, 2)
         shares.begin(EVE, "other")
         shares.begin(EVE, "other2", max_open=2)
-        with raises_code("too_many_sessions", match="2 sessions of yours are open"):
+        with raises_code("too_many_sessions", match="2 of your sessions are open"):
             shares.begin(EVE, max_open=2)
         shares.begin(ANAS_ID, max_open=2)
 

@@ -160,7 +160,9 @@ async def test_page_holds_as_many_rows_as_fit_its_size(threads: CountedThreads, 
     assert orjson.loads(got.rendered.json) == rows[:fitting]
     assert (got.rows, got.has_more) == (fitting, fitting < 5)
     assert got.message == (
-        f"The batch ends before row {fitting}: with it, it would exceed {max_bytes} bytes." if fitting < 5 else ""
+        f"The batch ends before row {fitting}, because that row would make it exceed {max_bytes} bytes."
+        if fitting < 5
+        else ""
     )
 
 

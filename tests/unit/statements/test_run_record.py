@@ -335,7 +335,7 @@ def test_old_lines_beyond_the_limit_are_dropped_with_a_notice() -> None:
     assert log.drop_overflow() == 3
     with log.new_lines() as (start, lines):
         assert start == 5
-        assert lines == ["Log lines before number 3 were dropped: the log reached its size limit."]
+        assert lines == ["Log lines before number 3 were dropped because the log reached its size limit."]
 
 
 @pytest.mark.parametrize(("line", "shown"),
@@ -369,7 +369,7 @@ def test_burst_of_lines_stays_within_the_log_limit() -> None:
     log.add_engine(["x" * 300] * 1000)
     log.add("ours")
     with log.new_lines() as (_, lines):
-        assert lines == [*["x" * 300] * 3, "ours", "997 log lines were dropped: too many came at once."]
+        assert lines == [*["x" * 300] * 3, "ours", "997 log lines were dropped because too many arrived at once."]
     assert not log.has_new_lines
     log.add_engine(["after"])
     with log.new_lines() as (start, lines):

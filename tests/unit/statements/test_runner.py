@@ -238,7 +238,7 @@ async def test_shutdown_cancels_a_long_statement_with_a_clear_reason() -> None:
         pass
     entry = fleet.leases.of(assignment)
     assert entry.state is CANCELED
-    assert entry.lines[-1] == "Canceled by the shutdown of the server."
+    assert entry.lines[-1] == "Canceled because the server was shut down."
     assert fleet.engine.running == 0
 
 
@@ -528,7 +528,7 @@ async def test_closing_a_session_stops_its_running_and_waiting_statements() -> N
         await until(lambda: all(terminal(fleet.leases.of(one)) for one in inside))
     outcomes = [fleet.leases.of(one).outcome for one in inside]
     assert [(one.state, one.message) for one in outcomes if one] == [
-        (CANCELED, "Canceled: its session was closed.")
+        (CANCELED, "Canceled because the session was closed.")
     ] * 2
     assert fleet.engine.executions == ["ddl", "sleep 30"]
 
