@@ -426,10 +426,9 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
 
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """Serve with a private PostgreSQL, Valkey, worker and beat. PostgreSQL stops last."""
-    from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
+    from queryserver.platform.embedded.companions import Companions, embedded_valkey, fleet_environment, with_fleet  # noqa: PLC0415 rare
     from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 as above
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
-    from queryserver.platform.embedded.valkey import embedded_valkey  # noqa: PLC0415 as above
 
     preparing = prepare(settings.desktop.data_dir, limits=sample_limits(settings))
     async with preparing as defaults, embedded_valkey() as broker_url:

@@ -19,8 +19,8 @@ from tests.engines.trino import trino_server
 
 from queryserver.engines.hiveserver2.connection import connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.protocol.messages import EXECUTE_STATEMENT, FETCH_RESULTS, OPEN_SESSION
-from queryserver.engines.hiveserver2.protocol.structs import (
+from queryserver.engines.hiveserver2.messages import EXECUTE_STATEMENT, FETCH_RESULTS, OPEN_SESSION
+from queryserver.engines.hiveserver2.structs import (
     FetchType,
     TExecuteStatementReq,
     TFetchOrientation,

@@ -21,9 +21,9 @@ from tests.fixtures.valkey import running_valkey
 from tests.ports import free_port
 
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import sample_tables
-from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.migrations import migrate
 
 SERVERS, WORKERS = 3, 2

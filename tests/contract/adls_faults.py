@@ -22,8 +22,8 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import FileSystem, PartPlan, Storage
-from queryserver.files.stores.adls.credentials import AzureAccount, AzureTimeouts, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.http import AzureAccount, AzureTimeouts, SharedKey
 
 WRONG_KEY = "d3Jvbmc="
 USER = StorageUser("alice")

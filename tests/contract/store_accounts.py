@@ -5,7 +5,7 @@ from typing import Any
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.engines.versitygw import S3Address
 
-from queryserver.files.stores.adls.credentials import AzureAccount, AzureTimeouts, SharedKey
+from queryserver.files.stores.adls.http import AzureAccount, AzureTimeouts, SharedKey
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 
 PATIENT = AzureTimeouts(connect_s=30, answer_s=30, commit_s=30, first_retry_s=0.01)

@@ -16,10 +16,9 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import EntryChanged, PathExists, upload_aborted
-from queryserver.files.stores.adls.credentials import AzureAccount, SasToken
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls, is_folder
-from queryserver.files.stores.adls.http import AzureClient
+from queryserver.files.stores.adls.http import AzureAccount, AzureClient, SasToken
 from queryserver.files.stores.adls.shared import AzureLocation
 
 pytestmark = pytest.mark.engine("azurite")

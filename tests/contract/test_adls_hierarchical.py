@@ -22,8 +22,8 @@ from queryserver.errors.files import (
     VerificationFailed,
 )
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.http import AzureAccount, ClientCredentials, SharedKey
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from tests.engines import azurite as emulator
 from tests.engines.standin_dfs import dfs_server
 
 from queryserver.files.model import StorageUser
-from queryserver.files.stores.adls.credentials import AzureAccount, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls
-from queryserver.files.stores.adls.http import AzureClient
+from queryserver.files.stores.adls.http import AzureAccount, AzureClient, SharedKey
 from queryserver.files.stores.adls.shared import AzureLocation
 
 CONTAINER = "contract"

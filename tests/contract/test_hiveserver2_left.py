@@ -19,8 +19,8 @@ from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.errors import ConnectionLost
-from queryserver.engines.hiveserver2.protocol.messages import CLOSE_SESSION
-from queryserver.engines.hiveserver2.protocol.structs import TCloseSessionReq, THandleIdentifier, TSessionHandle
+from queryserver.engines.hiveserver2.messages import CLOSE_SESSION
+from queryserver.engines.hiveserver2.structs import TCloseSessionReq, THandleIdentifier, TSessionHandle
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Member
 from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 

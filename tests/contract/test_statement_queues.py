@@ -12,7 +12,7 @@ from tests.fakes.statements import Entry
 from tests.unit.statements.driving import Fleet, until
 
 from queryserver.identity.model import User
-from queryserver.platform.embedded.valkey import ValkeyServer
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.statements.runner import Runner, StatementDispatcher
 from queryserver.statements.running_statements import Intake

@@ -14,8 +14,8 @@ from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, even
 from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import HttpAddress, ServerAddress
 
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.valkey import ValkeyServer
 
 ENDS_WITHIN_S = 120.0
 FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "http://", "127.0.0.1", "/tmp/")  # noqa: S108

@@ -12,8 +12,8 @@ from tests.e2e.installation import Installation, Node, eventually, installed, qu
 from tests.engines.replicated_postgresql import ServerPair, replicated
 from tests.fixtures.database import execute
 
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.migrations import migrate
 
 pytestmark = [pytest.mark.engine("postgresql15"), pytest.mark.timeout(300)]

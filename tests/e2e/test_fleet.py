@@ -27,8 +27,8 @@ from tests.fixtures.database import execute
 from tests.fixtures.valkey import running_valkey
 from tests.timing import at_best
 
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.shutdown import REST_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -11,8 +11,8 @@ from tests.e2e.harness import ServerProcess
 from tests.e2e.installation import Installation, Node, eventually, installed, query
 from tests.fixtures.database import execute
 
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.valkey import ValkeyServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,8 +13,8 @@ from tests.engines.versitygw import S3Address
 
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import FileSystem
-from queryserver.files.stores.adls.credentials import AzureAccount, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.http import AzureAccount, SharedKey
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 

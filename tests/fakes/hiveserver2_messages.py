@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.engines.hiveserver2.protocol import messages as methods
-from queryserver.engines.hiveserver2.protocol.messages import (
+from queryserver.engines.hiveserver2 import messages as methods
+from queryserver.engines.hiveserver2.messages import (
     _CALL,
     _EXCEPTION,
     _REPLY,
@@ -14,7 +14,7 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     _Reader,
     encode_message,
 )
-from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode
+from queryserver.engines.hiveserver2.structs import Struct, TStatus, TStatusCode
 
 METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
 SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)

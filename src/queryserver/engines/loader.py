@@ -18,7 +18,7 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.engines.sessions import ended
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementDenied, StatementRejected
-from queryserver.formats.download.texts import duration_text
+from queryserver.formats.download.encoder import duration_text
 from queryserver.formats.text_forms import without_zero_fraction
 
 _BATCHES_AHEAD = 2

@@ -19,13 +19,12 @@ from queryserver.files.directory_pages import ListingLimits, Listings
 from queryserver.files.downloads import FileDownloads
 from queryserver.files.excerpts import Excerpts
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
-from queryserver.files.moves import Moves, final_body
+from queryserver.files.moves import Moves, Transfers, final_body
 from queryserver.files.operations import LongOperations, OperationTimes
 from queryserver.files.part_uploads import PartUploading
 from queryserver.files.protocol import FileSystem
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.statement_files import StatementFileAccess
-from queryserver.files.transfers import Transfers
 from queryserver.files.trash import Deletions, Trash
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites
 from queryserver.files.uploads import UploadRules, Uploads, UploadSpace

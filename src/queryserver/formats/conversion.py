@@ -22,7 +22,7 @@ from queryserver.formats.arrow import BaseType, Column, ColumnType, ResultType, 
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, match_form, text_facts
 from queryserver.formats.cell_types.value_formats import normalize_cells, null_words_to_null
 from queryserver.formats.delimited.records import Block
-from queryserver.formats.download.texts import duration_text, texts
+from queryserver.formats.download.encoder import duration_text, texts
 from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText
 
 _TOO_MANY_FIELDS = "the row has more fields than the file has columns"

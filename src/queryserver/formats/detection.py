@@ -11,8 +11,13 @@ from queryserver.errors.files import UnsupportedFormat, file_empty, format_misma
 from queryserver.formats.arrow import BaseType
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
 from queryserver.formats.cell_types.value_formats import NO_FORMATS, ValueFormats
-from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
-from queryserver.formats.delimited.encodings import decoded, parse_encoding
+from queryserver.formats.delimited.encodings import (
+    CERTAIN_CONFIDENCE,
+    DetectedEncoding,
+    decoded,
+    detect_encoding,
+    parse_encoding,
+)
 from queryserver.formats.delimited.records import NO_LINES, Record, RecordReader
 from queryserver.formats.layout import SEPARATOR_LINE, Layout, count_lines_above, detect_layout
 from queryserver.formats.table_files import BLANKS, RECORD_TYPES, CellKind, Delimiters, FileType, SkippedLines

@@ -14,7 +14,7 @@ from pyarrow import types
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 from queryserver.formats.arrow import Column, ResultType, decoded_bytes, split_batch, without_dictionaries
-from queryserver.formats.download.texts import JsonLinesEncoder
+from queryserver.formats.download.encoder import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
 _BATCH_BYTES = 1024 * 1024

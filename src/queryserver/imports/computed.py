@@ -21,8 +21,13 @@ from queryserver.formats.cell_types.analysis import (
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.value_formats import ValueFormats
-from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
-from queryserver.formats.delimited.encodings import Decoder, decoded
+from queryserver.formats.delimited.encodings import (
+    CERTAIN_CONFIDENCE,
+    Decoder,
+    DetectedEncoding,
+    decoded,
+    detect_encoding,
+)
 from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
 from queryserver.formats.detection import (
     ReadingOptions,

@@ -256,8 +256,8 @@ def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
 
 
 def _abfs(store: AbfsResults, settings: Settings) -> ResultFiles:
-    from queryserver.files.stores.adls.credentials import ClientCredentials, SharedKey  # noqa: PLC0415 slow to import
     from queryserver.files.stores.adls.file_system import AdlsFileSystem, account_at  # noqa: PLC0415 as above
+    from queryserver.files.stores.adls.http import ClientCredentials, SharedKey  # noqa: PLC0415 slow to import
 
     authority, _, path = store.location.partition("://")[2].partition("/")
     container, _, host = authority.rpartition("@")

@@ -24,8 +24,7 @@ from queryserver.formats.table_files import (
     CellKind,
     TypedText,
 )
-from queryserver.workbooks.office_parts import Relationship, root_element
-from queryserver.workbooks.packages import CompoundFile, Package
+from queryserver.workbooks.packages import CompoundFile, Package, Relationship, root_element
 
 MAX_ROWS = 1_048_576
 MAX_GRID_COLUMNS = 16_384

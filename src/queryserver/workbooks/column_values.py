@@ -13,7 +13,7 @@ from pyarrow import types
 
 from queryserver.formats.arrow import STRING, BaseType, Column, ColumnType, ResultType, kernels
 from queryserver.formats.conversion import RANGES, arrow_type
-from queryserver.formats.download.texts import texts
+from queryserver.formats.download.encoder import texts
 
 _MAX_DIGITS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896

@@ -21,7 +21,7 @@ from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.analysis import Analysis, PreviewColumn, SampleWarning, WarningCode
 from queryserver.formats.cell_types.classes import column_facts, column_type, text_facts
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.download.texts import texts
+from queryserver.formats.download.encoder import texts
 from queryserver.formats.parquet import SeekableFile, open_parquet, parquet_batches, parquet_lines
 from queryserver.formats.table_files import (
     MAX_COLUMNS,

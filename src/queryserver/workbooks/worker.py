@@ -28,16 +28,19 @@ from queryserver.platform.confinement import Confinement, confine, lower_limit
 from queryserver.platform.memory import hide_pandas
 from queryserver.workbooks import cells, frames
 from queryserver.workbooks.ods import CONTENT, OdsSheets
-from queryserver.workbooks.office_parts import (
+from queryserver.workbooks.packages import (
+    MAGIC,
     READ_KINDS,
     SINGLE_KINDS,
+    CompoundFile,
+    Package,
+    check_part,
     copy_with_usual_names,
     has_usual_names,
     is_binary,
     relationships,
     workbook_part,
 )
-from queryserver.workbooks.packages import MAGIC, CompoundFile, Package, check_part
 
 _SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
 _MANIFEST = "META-INF/manifest.xml"

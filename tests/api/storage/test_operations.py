@@ -30,11 +30,10 @@ from queryserver.files.model import (
     TransferKind,
     TransferState,
 )
-from queryserver.files.moves import final_body
+from queryserver.files.moves import LeaseSettings, Transfers, final_body
 from queryserver.files.operations import Progress
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferSteps
-from queryserver.files.transfers import LeaseSettings, Transfers
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT_LOGGER, FIELDS

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.files.stores.adls.credentials import ClientCredentials, SharedKey
 from queryserver.files.stores.adls.dfs import HierarchicalStorage
 from queryserver.files.stores.adls.flat import AzureFlatStorage
+from queryserver.files.stores.adls.http import ClientCredentials, SharedKey
 from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.stores import build_result_files, is_remote

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.fixtures.valkey import guarded_valkey, with_broker
 from tests.unit.statements.driving import until
 
-from queryserver.platform.embedded.valkey import ValkeyServer
+from queryserver.platform.embedded.companions import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.tasks.broker import RedisBroker
 

@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer
-from queryserver.engines.duckdb.copy_targets import TARGET_SCHEME, CopyTarget, copy_clause
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
-from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
+from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, TARGET_SCHEME, CopyTarget, FileSystems, copy_clause
 from queryserver.engines.duckdb.guard import Token, tokenize
 from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError

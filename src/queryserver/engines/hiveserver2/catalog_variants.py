@@ -9,17 +9,15 @@ from queryserver.engines.catalog_queries import Row, backquoted
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
     HiveFamilyCatalog,
-    Partition,
-    literal,
-    nested_sample_query,
-    nested_values,
-)
-from queryserver.engines.hiveserver2.descriptions import (
     Layout,
+    Partition,
     cell,
     file_format,
     is_complex,
     known_text,
+    literal,
+    nested_sample_query,
+    nested_values,
     read_layout,
     real_number,
     rows_can_change,

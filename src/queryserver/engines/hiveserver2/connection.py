@@ -24,7 +24,7 @@ from queryserver.engines.hiveserver2.errors import (
     check,
     connect_errors,
 )
-from queryserver.engines.hiveserver2.protocol.messages import (
+from queryserver.engines.hiveserver2.messages import (
     MalformedMessage,
     Method,
     ReplyT,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries, connect_first
+from queryserver.engines.hiveserver2 import messages, structs
 from queryserver.engines.hiveserver2.catalog import HiveFamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -26,7 +27,6 @@ from queryserver.engines.hiveserver2.errors import (
 )
 from queryserver.engines.hiveserver2.loader import LOADER_DIALECTS, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
-from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
 from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
 from queryserver.engines.sessions import OperationSession

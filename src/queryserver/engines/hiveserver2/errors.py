@@ -17,8 +17,8 @@ from queryserver import errors
 from queryserver.engines import catalog_queries
 from queryserver.engines.connections import connection_failure_message
 from queryserver.engines.engine_messages import HIVE, IMPALA, SPARK, find_location
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
-from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
+from queryserver.engines.hiveserver2.messages import MalformedMessage, ServerException
+from queryserver.engines.hiveserver2.structs import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.transports import ReplyTooLarge
 
 MAX_LINE_CHARACTERS = 64 * 1024

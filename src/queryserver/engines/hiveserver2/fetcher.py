@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pyarrow as pa
 
 from queryserver.engines.connections import Retries, cancel_tasks
+from queryserver.engines.hiveserver2 import structs
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, ConnectionLost, Purpose, ServerRefused, call_errors
-from queryserver.engines.hiveserver2.protocol import structs
-from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
+from queryserver.engines.hiveserver2.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellTooLarge, ReplyTooLarge
 from queryserver.engines.record_batches import BATCH_BYTES, DeclaredColumn, slice_batch
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large

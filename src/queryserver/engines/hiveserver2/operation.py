@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from queryserver.engines.hiveserver2 import messages, structs
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import (
     CALL_FAILURES,
@@ -20,7 +21,6 @@ from queryserver.engines.hiveserver2.errors import (
     domain_error,
 )
 from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, wire_column
-from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Variant
 from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import MAX_LOG_LINES

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from thrift.Thrift import TType
 
-from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
+from queryserver.engines.hiveserver2.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
 """A parser that yields how many bytes it needs and is sent these bytes. A negative number skips that many bytes."""

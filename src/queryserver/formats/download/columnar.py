@@ -20,8 +20,7 @@ from queryserver.formats.arrow import (
     text_union_value_type,
     with_members,
 )
-from queryserver.formats.download.encoder import Encoder, WriteBuffer, unique_names
-from queryserver.formats.download.texts import texts
+from queryserver.formats.download.encoder import Encoder, WriteBuffer, texts, unique_names
 from queryserver.formats.text_forms import text_form
 
 _TEXT = pa.string()

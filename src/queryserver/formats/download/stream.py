@@ -1,4 +1,4 @@
-"""Streams a result as a file, optionally compressed. The text formats are in `texts.py`."""
+"""Streams a result as a file, optionally compressed. The text formats are in `encoder.py`."""
 
 import asyncio
 import re
@@ -19,14 +19,15 @@ from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, 
 from queryserver.formats.download.encoder import (
     END_OF_STREAM,
     ContentCoding,
+    CsvEncoder,
     DownloadFormat,
     Encoder,
     FileForm,
+    JsonLinesEncoder,
     PackedRows,
     ResultSource,
     WriteBuffer,
 )
-from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 # The usual size of a segment, so that a segment is read at once. The server holds each yielded piece until it is sent.

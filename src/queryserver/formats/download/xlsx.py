@@ -17,7 +17,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.formats.arrow import Column, ResultType, is_binary, is_text, kernels
 from queryserver.formats.cell_types.classes import PATTERNS
 from queryserver.formats.cells import cell_values
-from queryserver.formats.download import texts
+from queryserver.formats.download import encoder
 from queryserver.formats.download.encoder import (
     XLSX_MAX_CHARACTERS,
     XLSX_MAX_COLUMNS,
@@ -175,12 +175,12 @@ def _parse_dates(array: pa.Array, column: Column) -> pa.Array | None:
         case ResultType.TIMESTAMP_TZ:
             form, kind = _ZONED_TEXT, pa.timestamp("us", "UTC")
         case ResultType.STRING if _TIME_NAME.fullmatch(column.native_type):
-            cells = texts.texts(array, column)
+            cells = encoder.texts(array, column)
             clocks = kernels.if_else(kernels.match_substring_regex(cells, f"^{_CLOCK_TEXT}$"), cells, None)
-            return texts.join_texts("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
+            return encoder.join_texts("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
         case _:
             return None
-    cells = texts.texts(array, column)
+    cells = encoder.texts(array, column)
     for pattern in (form, _DAY_OF_CALENDAR):
         cells = kernels.if_else(kernels.match_substring_regex(cells, pattern), cells, None)
     if cells.null_count == len(cells):
@@ -204,24 +204,24 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     kind = array.type
     dates = serial_dates(array, column)
     if dates is not None:
-        cells = texts.join_texts('<c r="', reference, '" s="', dates.styles, '"><v>', dates.serials, "</v></c>")
+        cells = encoder.join_texts('<c r="', reference, '" s="', dates.styles, '"><v>', dates.serials, "</v></c>")
         if dates.serials.null_count == array.null_count:
             return cells
         # Values that have no serial number are written as text.
-        written = text_cells_xml(texts.texts(array, column), reference)
+        written = text_cells_xml(encoder.texts(array, column), reference)
         return kernels.if_else(kernels.is_valid(dates.serials), cells, written)
     if pa.types.is_boolean(kind):
         return _booleans(array.cast(pa.int8()).cast(pa.string()), reference)
     if is_text(kind) or is_binary(kind):
-        cells = texts.texts(array, column)
+        cells = encoder.texts(array, column)
         numbers = pa.repeat(False, len(cells))
-        if column.type in texts.NUMERIC_TYPES:
+        if column.type in encoder.NUMERIC_TYPES:
             # Decimals with any number of digits, and values of untyped columns, are numbers written as text.
             numbers = kernels.and_(*(kernels.match_substring_regex(cells, form) for form in (_NUMBER, _FEW_DIGITS)))
         return _numbers_and_texts(cells, numbers, reference)
-    if texts.needs_values(kind, column):
+    if encoder.needs_values(kind, column):
         return _mixed(cell_values(array, column), reference)
-    cells = texts.texts(array, column)
+    cells = encoder.texts(array, column)
     if pa.types.is_floating(kind):
         # Excel stores numbers as doubles, so floats are represented exactly.
         numbers = kernels.is_finite(array)
@@ -238,17 +238,17 @@ def text_cells_xml(cells: pa.Array, reference: pa.Array, style: str = "") -> pa.
 
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
     are_numbers = [type(v) is float or (type(v) is int and abs(v) < 10**NUMBER_DIGITS) for v in values]
-    cells = _numbers_and_texts(texts.value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
+    cells = _numbers_and_texts(encoder.value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
     are_booleans = pa.array([type(v) is bool for v in values], pa.bool_())
     digits = pa.array([str(int(v)) if type(v) is bool else None for v in values], pa.string())
     return kernels.if_else(are_booleans, _booleans(digits, reference), cells)
 
 
 def _numbers_and_texts(cells: pa.Array, numbers: pa.Array, reference: pa.Array) -> pa.Array:
-    if not texts.any_true(numbers):
+    if not encoder.any_true(numbers):
         return text_cells_xml(cells, reference)
     as_numbers = _cells(reference, "><v>", cells, "</v></c>")
-    if texts.all_true(numbers):
+    if encoder.all_true(numbers):
         return as_numbers
     return kernels.if_else(numbers, as_numbers, text_cells_xml(cells, reference))
 
@@ -258,7 +258,7 @@ def _booleans(digits: pa.Array, reference: pa.Array) -> pa.Array:
 
 
 def _cells(reference: pa.Array, opening: str, values: pa.Array, closing: str) -> pa.Array:
-    return texts.join_texts('<c r="', reference, f'"{opening}', values, closing)
+    return encoder.join_texts('<c r="', reference, f'"{opening}', values, closing)
 
 
 def _escaped(cells: pa.Array) -> pa.Array:
@@ -267,8 +267,8 @@ def _escaped(cells: pa.Array) -> pa.Array:
         return _UNWRITABLE_CHARACTER.sub(lambda found: f"_x{ord(found[0]):04X}_", marked)
 
     strange = kernels.match_substring_regex(cells, f"{_UNWRITABLE}|{_LOOKS_ESCAPED}")
-    cells = texts.replace_where(cells, strange, written)
-    if texts.any_true(kernels.match_substring_regex(cells, "[&<>]")):
+    cells = encoder.replace_where(cells, strange, written)
+    if encoder.any_true(kernels.match_substring_regex(cells, "[&<>]")):
         for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
             cells = kernels.replace_substring(cells, character, entity)
     return cells
@@ -354,20 +354,20 @@ class XlsxLimits:
             self._is_measured = True
             first = batch.slice(0, _MEASURED_ROWS)
             for number, (array, column) in enumerate(zip(first.columns, self._columns, strict=True)):
-                longest = texts.max_value(kernels.utf8_length(texts.texts(array, column)))
+                longest = encoder.max_value(kernels.utf8_length(encoder.texts(array, column)))
                 self._characters[number] = max(self._characters[number], longest)
         for array, column in zip(batch.columns, self._columns, strict=True):
             if is_binary(array.type):
-                longest = -(-texts.max_value(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
+                longest = -(-encoder.max_value(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
                 self._refuse(longest, column)
                 self._sheet_bytes += len(array) * longest
-            elif texts.is_free_text(array.type):
-                self._check_text(array if is_text(array.type) else texts.texts(array, column), column)
+            elif encoder.is_free_text(array.type):
+                self._check_text(array if is_text(array.type) else encoder.texts(array, column), column)
 
     def _check_text(self, array: pa.Array, column: Column) -> None:
         cells = array.cast(pa.string())
         lengths = kernels.binary_length(cells)
-        if texts.max_value(lengths) > XLSX_MAX_CHARACTERS:
+        if encoder.max_value(lengths) > XLSX_MAX_CHARACTERS:
             for text in cells.filter(kernels.greater(lengths, XLSX_MAX_CHARACTERS)).to_pylist():
                 self._refuse(len(text.encode("utf-16-le")) // 2, column)
         escapes = kernels.sum(kernels.count_substring_regex(cells, _TO_ESCAPE)).as_py() or 0
@@ -432,15 +432,15 @@ class XlsxEncoder(Encoder):
 
     def _references(self, rows: int) -> list[pa.Array]:
         numbers = self._numbers(rows)
-        return [texts.join_texts(letters, numbers) for letters in self._letters]
+        return [encoder.join_texts(letters, numbers) for letters in self._letters]
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
         if len(cells) == 1 and cells[0].null_count:
             # Readers skip rows without cells: openpyxl and pandas at the end of a sheet, other readers anywhere.
             cells = [
-                kernels.coalesce(cells[0], texts.join_texts('<c r="', self._letters[0], self._numbers(rows), '"/>'))
+                kernels.coalesce(cells[0], encoder.join_texts('<c r="', self._letters[0], self._numbers(rows), '"/>'))
             ]
-        self._sheet.write(texts.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
+        self._sheet.write(encoder.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()
 

@@ -1,4 +1,7 @@
-"""seccomp: restricts a process's system calls with a BPF filter (seccomp(2))."""
+"""seccomp: restricts a process's system calls with a BPF filter (seccomp(2)).
+
+System call numbers are those of x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h).
+"""
 
 import os
 import sys
@@ -16,7 +19,153 @@ from queryserver.platform.confinement.linux import (
     PR_SET_PTRACER,
     system_call,
 )
-from queryserver.platform.confinement.syscalls import ARGUMENT_FILTERED, NETWORK, REFUSED
+
+REFUSED: Mapping[str, tuple[int | None, int | None]] = {
+    # Starting programs and processes.
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, None),
+    "vfork": (58, None),
+    # Sockets.
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    # Memory and descriptors of other processes.
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "kcmp": (312, 272),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    # Signals to other processes.
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    # File permissions, owners and timestamps, which Landlock does not restrict; truncation by path, which it restricts
+    # only since Linux 6.2.
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "truncate": (76, 45),
+    "file_setattr": (469, 469),
+    # File change notifications.
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    # System V and POSIX IPC, which all processes of a user share.
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    # Mounts and namespaces.
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    # Kernel features with frequent vulnerabilities, none of which this program uses.
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "userfaultfd": (323, 282),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "syslog": (103, 116),
+    "personality": (135, 92),
+    "modify_ldt": (154, None),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    # Administration of the machine.
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "vhangup": (153, 58),
+}
+"""System calls that are always refused, with their numbers on x86_64 and aarch64; None if the architecture lacks it."""
+
+ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
+    "kill": (62, 129),
+    "tgkill": (234, 131),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "setpriority": (141, 140),
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "prctl": (157, 167),
+    "fcntl": (72, 25),
+    "ioctl": (16, 29),
+    "socketpair": (53, 199),
+}
+"""System calls that are refused for some arguments."""
+
+NETWORK = frozenset({"socket", "connect", "bind", "listen", "accept", "accept4", "socketpair"})
+"""System calls that stay allowed for a process with network access."""
 
 _SET_FILTER = 1
 _ALL_THREADS = 1

@@ -13,14 +13,14 @@ from tests.timing import TRIES
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import ConnectionLost
-from queryserver.engines.hiveserver2.protocol.messages import (
+from queryserver.engines.hiveserver2.messages import (
     FETCH_RESULTS,
     GET_OPERATION_STATUS,
     OPEN_SESSION,
     MalformedMessage,
     encode_call,
 )
-from queryserver.engines.hiveserver2.protocol.structs import (
+from queryserver.engines.hiveserver2.structs import (
     TEXT,
     Struct,
     TBoolColumn,

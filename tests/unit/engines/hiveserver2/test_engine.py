@@ -3,7 +3,7 @@
 import pytest
 
 from queryserver.engines.hiveserver2.engine import ResumeToken, session_configuration
-from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
+from queryserver.engines.hiveserver2.structs import THandleIdentifier, TOperationHandle, TSessionHandle
 from queryserver.engines.hiveserver2.variants import (
     HIVE,
     HPLSQL,

@@ -12,7 +12,7 @@ from queryserver.engines.hiveserver2.errors import (
     domain_error,
     without_internals,
 )
-from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
+from queryserver.engines.hiveserver2.structs import TStatus, TStatusCode
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,

@@ -14,8 +14,8 @@ from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import ConnectionLost, ServerRefused
 from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, null_mask, record_batch, wire_column
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
-from queryserver.engines.hiveserver2.protocol.structs import (
+from queryserver.engines.hiveserver2.messages import MalformedMessage
+from queryserver.engines.hiveserver2.structs import (
     TBoolColumn,
     TColumn,
     TColumnDesc,

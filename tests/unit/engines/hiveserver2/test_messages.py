@@ -6,8 +6,8 @@ import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, UNKNOWN_METHOD, decode_call, encode_exception, encode_reply
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
-from queryserver.engines.hiveserver2.protocol import messages
-from queryserver.engines.hiveserver2.protocol.messages import (
+from queryserver.engines.hiveserver2 import messages
+from queryserver.engines.hiveserver2.messages import (
     CLOSE_SESSION,
     FETCH_RESULTS,
     OPEN_SESSION,
@@ -18,7 +18,7 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     decode_reply,
     encode_call,
 )
-from queryserver.engines.hiveserver2.protocol.structs import (
+from queryserver.engines.hiveserver2.structs import (
     TColumn,
     TFetchResultsReq,
     TFetchResultsResp,

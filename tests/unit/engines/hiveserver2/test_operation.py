@@ -9,16 +9,9 @@ from tests.fakes.hiveserver2_messages import SUCCESS
 from queryserver.engines.hiveserver2 import operation as logs
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
 from queryserver.engines.hiveserver2.errors import ConnectionLost, LogFilter, ServerRefused
+from queryserver.engines.hiveserver2.messages import EXECUTE_STATEMENT, FETCH_RESULTS, GET_LOG, Method, ReplyT, RequestT
 from queryserver.engines.hiveserver2.operation import Hs2Operation, OperationLog, ran_tasks, retains_rows
-from queryserver.engines.hiveserver2.protocol.messages import (
-    EXECUTE_STATEMENT,
-    FETCH_RESULTS,
-    GET_LOG,
-    Method,
-    ReplyT,
-    RequestT,
-)
-from queryserver.engines.hiveserver2.protocol.structs import (
+from queryserver.engines.hiveserver2.structs import (
     Struct,
     TColumn,
     TExecuteStatementReq,

@@ -7,8 +7,7 @@ import pytest
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.delimited.encoding_detection import CERTAIN_CONFIDENCE, DetectedEncoding, detect_encoding
-from queryserver.formats.delimited.encodings import decoded
+from queryserver.formats.delimited.encodings import CERTAIN_CONFIDENCE, DetectedEncoding, decoded, detect_encoding
 from queryserver.formats.table_files import SAMPLE_BYTES
 
 FIELD = Path(__file__).parents[3] / "field" / "import"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.platform.confinement import seccomp
-from queryserver.platform.confinement.syscalls import ARGUMENT_FILTERED, NETWORK, REFUSED
+from queryserver.platform.confinement.seccomp import ARGUMENT_FILTERED, NETWORK, REFUSED
 
 PID = 4711
 HEADERS = {

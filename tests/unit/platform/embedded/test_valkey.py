@@ -12,7 +12,7 @@ import pytest
 _HOLDER = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from queryserver.platform.embedded import valkey
+from queryserver.platform.embedded import companions
 
 start, started = asyncio.create_subprocess_exec, []
 
@@ -27,7 +27,7 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    await valkey.ValkeyServer(Path(sys.argv[1])).start()
+    await companions.ValkeyServer(Path(sys.argv[1])).start()
     die()
 
 asyncio.create_subprocess_exec = starts

@@ -6,10 +6,9 @@ from urllib.parse import urlsplit
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Escapes, Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
-from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
 from queryserver.files.stores.adls.dfs import HierarchicalStorage
 from queryserver.files.stores.adls.flat import AzureFlatStorage
-from queryserver.files.stores.adls.http import AzureClient
+from queryserver.files.stores.adls.http import AzureAccount, AzureClient, ClientCredentials, SasToken, SharedKey
 from queryserver.platform.settings.stores import AbfsClusterSettings
 from queryserver.platform.settings.tree import Settings
 

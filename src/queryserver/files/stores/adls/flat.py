@@ -22,9 +22,14 @@ from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, ambiguous_name_error
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
-from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
-from queryserver.files.stores.adls.http import AzureCall, AzureClient
+from queryserver.files.stores.adls.http import (
+    AzureAccount,
+    AzureCall,
+    AzureClient,
+    AzureFailure,
+    azure_errors,
+    unless_missing,
+)
 from queryserver.files.stores.adls.shared import AzureLocation, AzureStorage, write_condition
 from queryserver.files.stores.keys import has_marker, path_name
 from queryserver.files.stores.transfer_blocks import Blocks

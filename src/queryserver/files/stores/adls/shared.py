@@ -12,9 +12,14 @@ from email.utils import parsedate_to_datetime
 from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, escaped_file_name, is_escaped_file, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
-from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
-from queryserver.files.stores.adls.http import AzureCall, AzureClient
+from queryserver.files.stores.adls.http import (
+    AzureAccount,
+    AzureCall,
+    AzureClient,
+    AzureFailure,
+    azure_errors,
+    unless_missing,
+)
 from queryserver.files.stores.keys import key_segment, path_name
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")

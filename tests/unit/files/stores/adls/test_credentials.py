@@ -10,8 +10,11 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import ModeStorage, RenamingStorage
 from queryserver.files.stores.adls import file_system as abfs
-from queryserver.files.stores.adls.credentials import (
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.http import (
+    UNREACHABLE,
     AzureAccount,
+    AzureFailure,
     ClientCredentials,
     SasToken,
     SharedKey,
@@ -19,8 +22,6 @@ from queryserver.files.stores.adls.credentials import (
     signature,
     string_to_sign,
 )
-from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
-from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.platform.settings.tree import Settings
 
 URL = httpx.URL("https://account.dfs.core.windows.net/c/a%20b?action=flush")

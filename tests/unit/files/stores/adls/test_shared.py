@@ -16,8 +16,8 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
 )
 from queryserver.files.stores.adls import shared as entries
-from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure, azure_errors
 from queryserver.files.stores.adls.flat import block_size
+from queryserver.files.stores.adls.http import UNREACHABLE, AzureFailure, azure_errors
 from queryserver.files.stores.adls.shared import (
     AzureLocation,
     is_container_name,

@@ -12,8 +12,8 @@ from thrift.protocol.TProtocol import TProtocolException
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from queryserver.engines.hiveserver2.protocol import structs
-from queryserver.engines.hiveserver2.protocol.structs import I32, TEXT, Struct, StructT, missing_field, struct_of, wire
+from queryserver.engines.hiveserver2 import structs
+from queryserver.engines.hiveserver2.structs import I32, TEXT, Struct, StructT, missing_field, struct_of, wire
 
 RequestT = TypeVar("RequestT", bound=Struct)
 ReplyT = TypeVar("ReplyT", bound=structs.TStatusResp)

@@ -1,1 +1,0 @@
-"""TCLIService's structs, methods and message encoding, for clients and servers."""
