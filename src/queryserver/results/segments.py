@@ -252,7 +252,7 @@ class ResultStore:
             return
         try:
             if await self._read(path) != written:
-                raise StorageError("The result store does not give back what was written.")
+                raise StorageError("The result store returned different bytes than were written.")
         finally:
             await self._storage.delete(self._at(path), recursive=False)
 
@@ -307,7 +307,7 @@ class ResultStore:
             raise
         except QueryServerError as error:
             # Access was denied to this service, not to the user who reads the result.
-            raise StorageError("The result store refuses to give what was stored.") from error
+            raise StorageError("The result store denied access to stored results.") from error
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path

@@ -206,9 +206,9 @@ def _s3(store: S3Results) -> ResultFiles:
         for value in (store.access_key_id, store.secret_access_key, store.session_token)
     )
     if bool(key_id) != bool(secret):
-        raise _configuration_error("access_key_id and secret_access_key belong together.")
+        raise _configuration_error("access_key_id and secret_access_key must be set together.")
     if token and not key_id:
-        raise _configuration_error("session_token needs access_key_id and secret_access_key.")
+        raise _configuration_error("session_token requires access_key_id and secret_access_key.")
     if store.endpoint:
         _require_url("endpoint", store.endpoint)
     options = S3Options(
@@ -228,7 +228,7 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
 
     root = _valid_root(store.location.partition("://")[2].partition("/")[2])
     if not root:
-        raise _configuration_error("location: names no directory.")
+        raise _configuration_error("location: must name a directory.")
     cluster = _cluster(store, settings)
     if store.user and not cluster.security_enabled:
         # Without Kerberos, the service can use any user name, and needs no proxy user rights.
@@ -247,10 +247,12 @@ def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
             cluster for cluster in clusters if urlsplit(cluster.fs_defaultfs).netloc.lower() == authority.lower()
         ]
         if not matching and not store.webhdfs_url:
-            raise _configuration_error("location: names no cluster of hadoop.hdfs_clusters; webhdfs_url is needed.")
+            raise _configuration_error(
+                "location: does not name a cluster of hadoop.hdfs_clusters; webhdfs_url is required."
+            )
         clusters = matching or clusters
     if not clusters and not store.webhdfs_url:
-        raise _configuration_error("webhdfs_url is needed, since hadoop.hdfs_clusters has no cluster.")
+        raise _configuration_error("webhdfs_url is required, because hadoop.hdfs_clusters is empty.")
     cluster = clusters[0] if clusters else HdfsClusterSettings()
     return cluster.model_copy(update={"webhdfs_url": store.webhdfs_url}) if store.webhdfs_url else cluster
 
@@ -269,7 +271,7 @@ def _abfs(store: AbfsResults, settings: Settings) -> ResultFiles:
         elif store.tenant_id and store.client_id and secret:
             credential = ClientCredentials(store.tenant_id, store.client_id, secret)
         else:
-            raise _configuration_error("needs account_key, or tenant_id, client_id and client_secret.")
+            raise _configuration_error("account_key, or tenant_id, client_id and client_secret are required.")
         file_system = AdlsFileSystem(replace(account_at(host, credential, settings), umask=_PRIVATE_UMASK))
     except ConfigurationError as error:
         raise _configuration_error(*(problem.partition(": ")[2] for problem in error.problems)) from None

@@ -70,7 +70,7 @@ class ScriptFormatter:
         try:
             result = await self._computations.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
         except TooComplex:
-            log.info("script not formatted: it takes too long", characters=len(script))
+            log.info("script not formatted: time limit exceeded", characters=len(script))
             return script
         return script if result is None else result
 

@@ -89,22 +89,29 @@ class ScriptMarkers:
                 self.require(row)
         if self.has_unclear_quotes:
             raise InvalidParameter(
-                "parameters: where a quote of the text ends is not known for this connector; double the quote instead"
-                " of a backslash before it, or send that text as a value."
+                "parameters: the end of a quoted string is ambiguous for this connector; double the quote instead"
+                " of escaping it with a backslash, or send the string as a value."
             )
         if self.total > MAX_VALUES:
-            raise InvalidParameter(f"parameters: the text has {self.total} places; at most {MAX_VALUES} are allowed.")
+            raise InvalidParameter(
+                f"parameters: the statement has {self.total} parameter markers; at most {MAX_VALUES} are allowed."
+            )
         if parameters.by_name is None:
             if self.total != (count := len(parameters.by_position)):
-                raise InvalidParameter(f"parameters: the text has {self.total} places, and {count} values came.")
+                raise InvalidParameter(
+                    f"parameters: the number of values ({count}) does not match the number of parameter markers"
+                    f" ({self.total})."
+                )
             return
         names = set(self.names)
         for name in self.names:
             if name not in parameters.by_name:
-                raise InvalidParameter(f"parameters: the place :{name[:_MAX_REPR_CHARACTERS]} has no value.")
+                raise InvalidParameter(f"parameters: the parameter marker :{name[:_MAX_REPR_CHARACTERS]} has no value.")
         for name in parameters.by_name:
             if name not in names:
-                raise InvalidParameter(f"parameters: the text has no place :{name[:_MAX_REPR_CHARACTERS]}.")
+                raise InvalidParameter(
+                    f"parameters: the statement has no parameter marker :{name[:_MAX_REPR_CHARACTERS]}."
+                )
 
 
 NO_MARKERS = ScriptMarkers()
@@ -217,7 +224,7 @@ class BoundStatement:
             if values_sent.by_name is None:
                 at = parameters.before + len(values)
                 if at >= len(values_sent.by_position):
-                    raise InvalidParameter("parameters: the text has more places than values came.")
+                    raise InvalidParameter("parameters: the statement has more parameter markers than values.")
                 number = len(values)
                 values.append(values_sent.by_position[at])
             else:
@@ -225,7 +232,7 @@ class BoundStatement:
                 if number == len(values):
                     if marker.name not in values_sent.by_name:
                         raise InvalidParameter(
-                            f"parameters: the place :{marker.name[:_MAX_REPR_CHARACTERS]} has no value."
+                            f"parameters: the parameter marker :{marker.name[:_MAX_REPR_CHARACTERS]} has no value."
                         )
                     values.append(values_sent.by_name[marker.name])
             self._numbers.append(number)

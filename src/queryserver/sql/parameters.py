@@ -136,7 +136,7 @@ class ParameterSupport:
     def require(self, parameters: Parameters) -> None:
         """Raise InvalidParameter for the first value that the engine does not accept."""
         if not self.types:
-            raise InvalidParameter("parameters: this connector takes no parameters.")
+            raise InvalidParameter("parameters: this connector does not support parameters.")
         for number, row in enumerate(parameters.rows, 1):
             with row_errors(number):
                 self.require(row)
@@ -146,17 +146,17 @@ class ParameterSupport:
 
     def _problem(self, parameter: Parameter) -> str | None:
         if parameter.type is not None and parameter.type not in self.types:
-            return f"is of type {parameter.type}, which this connector cannot take."
+            return f"has the type {parameter.type}, which this connector does not support."
         if isinstance(parameter.value, float) and not (self.not_finite or math.isfinite(parameter.value)):
-            return "is NaN or infinite, which this connector cannot take."
+            return "is NaN or infinite, which this connector does not support."
         if isinstance(parameter.value, Decimal) and not parameter.value.is_finite():
-            return None if self.not_finite_decimals else "is NaN or infinite, which this connector cannot take."
+            return None if self.not_finite_decimals else "is NaN or infinite, which this connector does not support."
         if isinstance(parameter.value, Decimal) and max(precision_and_scale(parameter.value)) > self.decimal_digits:
-            return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
+            return f"has more than {self.decimal_digits} digits, the maximum for decimals of this connector."
         if self.even_arrays and _array_shape(parameter) is None:
-            return "has arrays of different lengths in an array, which this connector cannot take."
+            return "contains nested arrays of different lengths, which this connector does not support."
         if reason := self.refusal_reason(parameter):
-            return f"has a value that this connector cannot hold: {reason}."
+            return f"has a value that this connector cannot represent: {reason}."
         return next((problem for element in parameter.elements if (problem := self._problem(element))), None)
 
 
@@ -181,7 +181,9 @@ def read_parameters(content: object) -> Parameters:
         _require_max_values(len(named))
         for name in named:
             if len(name) > _MAX_NAME_CHARACTERS or not NAME.fullmatch(name):
-                raise InvalidParameter("parameters: names are of letters, digits and _, and begin with no digit.")
+                raise InvalidParameter(
+                    "parameters: names must consist of letters, digits and _, and must not begin with a digit."
+                )
         by_name = {name: _parameter(f":{name}", value) for name, value in named.items()}
         return Parameters(named, by_name=by_name)
     if isinstance(content, list):
@@ -202,7 +204,7 @@ def read_parameter_rows(content: object) -> Parameters:
         with row_errors(number):
             parsed.append(read_parameters(row))
             if parsed[-1].are_named != parsed[0].are_named:
-                raise InvalidParameter("parameters are a list in one row, and an object in another.")
+                raise InvalidParameter("parameters must be lists in all rows or objects in all rows.")
         values += len(row)
         if values > MAX_ROWS_VALUES:
             raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_VALUES} values.")
@@ -250,7 +252,7 @@ def _parameter(name: str, value: Any, depth: int = 0) -> Parameter:
         case Mapping():
             return _typed(name, cast("Mapping[str, Any]", value), depth)
         case _:
-            raise InvalidParameter(f"parameters: {name} is no JSON value.")
+            raise InvalidParameter(f"parameters: {name} is not a JSON value.")
 
 
 def _typed(name: str, typed: Mapping[str, Any], depth: int) -> Parameter:
@@ -260,20 +262,20 @@ def _typed(name: str, typed: Mapping[str, Any], depth: int) -> Parameter:
         known = ", ".join(ParameterType)
         raise InvalidParameter(f"parameters: {name} must have a `type`, one of {known}.") from None
     if set(typed) != {"type", "value"}:
-        raise InvalidParameter(f"parameters: {name} must have the members `type` and `value` and no other.")
+        raise InvalidParameter(f"parameters: {name} must have exactly the members `type` and `value`.")
     value = typed["value"]
     if value is None:
         return Parameter(kind, None)
     try:
         parsed = _elements(name, value, depth) if kind is ParameterType.ARRAY else _READERS[kind](name, value)
     except (ValueError, ArithmeticError, TypeError):
-        raise InvalidParameter(f"parameters: {name} has a value that is not of its type {kind}.") from None
+        raise InvalidParameter(f"parameters: {name} has a value that is not valid for its type {kind}.") from None
     return Parameter(kind, parsed)
 
 
 def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
     if depth >= _MAX_DEPTH:
-        raise InvalidParameter(f"parameters: {name} nests arrays more than {_MAX_DEPTH} deep.")
+        raise InvalidParameter(f"parameters: {name} nests arrays more than {_MAX_DEPTH} levels deep.")
     if not isinstance(given, list):
         raise TypeError
     values = cast("list[Any]", given)
@@ -293,9 +295,9 @@ def _text(name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidParameter(f"parameters: {name} must be free of lone surrogates.") from None
+        raise InvalidParameter(f"parameters: {name} must not contain lone surrogates.") from None
     if "\0" in value:
-        raise InvalidParameter(f"parameters: {name} must be free of U+0000.")
+        raise InvalidParameter(f"parameters: {name} must not contain U+0000.")
     return value
 
 
@@ -311,7 +313,7 @@ def _bigint(name: str, value: Any) -> int:
     if type(value) is not int:
         raise TypeError
     if not -_BIGINT <= value < _BIGINT:
-        raise InvalidParameter(f"parameters: {name} must be an integer of 64 bits; larger numbers go as decimal.")
+        raise InvalidParameter(f"parameters: {name} must be a 64-bit integer; send larger numbers as decimal.")
     return value
 
 
@@ -332,7 +334,7 @@ def _double(_name: str, value: Any) -> float:
 def _decimal(name: str, value: Any) -> Decimal:
     if isinstance(value, float) or (type(value) is int and not -_BIGINT <= value < _BIGINT):
         # JSON readers round floats, and writers may not support integers above 64 bits.
-        raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
+        raise InvalidParameter(f"parameters: {name}: send decimals as strings or as 64-bit integers.")
     if value in _NOT_FINITE:
         return Decimal(value)
     if isinstance(value, bool) or not isinstance(value, int | str):

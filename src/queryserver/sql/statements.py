@@ -58,7 +58,7 @@ def read_only_refusal(text: str, dialect: str) -> str | None:
         return None
     keyword = first_keyword(text, dialect)
     if keyword == UNKNOWN or (keyword in _SEARCHED_KEYWORDS and len(text) > _MAX_SEARCHED_CHARACTERS):
-        return "This connector is read-only, and the statement is too long to be sure that it changes nothing."
+        return "This connector is read-only, and the statement is too long to verify that it does not change data."
     return "This connector is read-only."
 
 
@@ -174,7 +174,7 @@ def explainable(statement: str, dialect: str) -> str:
     start = content_start(statement, dialect_patterns(dialect))
     text, keyword = statement[start:], first_keyword(statement, dialect)
     if keyword == "EXPLAIN":
-        raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
+        raise InvalidParameter("statement: must not begin with EXPLAIN, which is added automatically.")
     # Either a plain first word, or parentheses around a query. Anything before it may be an executable comment.
     is_plain = text[: len(keyword)].upper() == keyword != ""
     is_wrapped = text.startswith("(") and keyword in _PARENTHESIZED_KEYWORDS
@@ -182,7 +182,7 @@ def explainable(statement: str, dialect: str) -> str:
         keyword not in _EXPLAIN_OPTIONS and not _EXECUTING_OPTION.search(text)
     )
     if not (is_wrapped or (is_plain and is_known)):
-        raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
+        raise InvalidParameter("statement: only queries and data modification statements can be explained.")
     return text
 
 

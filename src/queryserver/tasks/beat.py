@@ -97,7 +97,7 @@ class Beat:
         except TimeoutError:
             log.warning("run not submitted in time", fire_id=run.fire_id)
             if run.is_late:
-                await self._fail(run, "It could not be submitted in time.")
+                await self._fail(run, "The run could not be submitted in time.")
         except Exception:  # last resort of a task: a bug in one run must not prevent other runs from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
@@ -109,13 +109,13 @@ class Beat:
             raise _PermanentFailure("The owner of the schedule is disabled.")
         if run.job["kind"] == ScheduleKind.TASK:
             if not user.is_admin:
-                raise _PermanentFailure("The owner of the schedule is no administrator any more.")
+                raise _PermanentFailure("The owner of the schedule is no longer an administrator.")
             if await self.runs.queue_task(run):
                 self._count("submitted")
             return
         await self._require_connector(user, run.job["connector"])
         if not await self.runs.may_submit(run.fire_id):
-            raise errors.Conflict("It could not be submitted within a day.")
+            raise errors.Conflict("The run could not be submitted within a day.")
         recorded = await self.submissions.submit(
             user,
             Submission(
@@ -139,18 +139,20 @@ class Beat:
         """
         await self.connectors.at_least(user.connectors_version)
         if self.connectors.known(key) is None:
-            raise _PermanentFailure("The connector of the schedule is gone.")
+            raise _PermanentFailure("The connector of the schedule no longer exists.")
         try:
             self.connectors.require_permission(user, key)
         except errors.PermissionDenied:
-            raise _PermanentFailure("The owner of the schedule may not use its connector any more.") from None
+            raise _PermanentFailure(
+                "The owner of the schedule no longer has permission to use its connector."
+            ) from None
         if self.connectors.find(key) is None:
-            raise errors.NotSupported("The connector of the schedule does not run on this server.")
+            raise errors.NotSupported("The connector of the schedule cannot run on this server.")
 
     async def _fail(self, run: DueRun, reason: str, *, disables_schedule: bool = False) -> None:
         if await self.runs.end(RunEnd(run.fire_id, RunStatus.FAILED, reason, disables_schedule=disables_schedule)):
             self._count("failed")
-            log.warning("run failed", fire_id=run.fire_id, reason=reason, switched_off=disables_schedule)
+            log.warning("run failed", fire_id=run.fire_id, reason=reason, schedule_disabled=disables_schedule)
 
     def _count(self, outcome: str) -> None:
         self.metrics.schedules_fired.labels(outcome).inc()

@@ -132,7 +132,7 @@ class RedisBroker:
             try:
                 async with self._connected() as redis:
                     if not self.is_reachable:
-                        log.info("the broker answers")
+                        log.info("broker reachable")
                     self.is_reachable = True
                     while True:
                         await self._has_messages.wait()
@@ -140,7 +140,7 @@ class RedisBroker:
                         await self._send(redis)
             except _CONNECTION_ERRORS as error:
                 if self.is_reachable is not False:
-                    log.warning("the broker is out of reach; sweeps find waiting work", reason=type(error).__name__)
+                    log.warning("broker unreachable; sweeps pick up waiting work", reason=type(error).__name__)
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()

@@ -231,7 +231,7 @@ class Outbox:
                 try:
                     deliveries = _statement_deliveries(row, mails=mailed_after is not None)
                 except Exception:  # a row written by a newer version must not block the others
-                    log.exception("nothing sent about a statement", operation_id=str(row["id"]))
+                    log.exception("notifications of a statement not created", operation_id=str(row["id"]))
                     continue
                 await self.add(connection, deliveries)
                 added.append(row["id"])
@@ -337,7 +337,7 @@ class Deliveries:
             # The next delivery to this receiver may have been waiting for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
-            log.warning("the database is out of reach: a delivery may be repeated", **_log_fields(delivery))
+            log.warning("delivery may be repeated: database unreachable", **_log_fields(delivery))
 
     async def _send_and_record(self, delivery: Delivery) -> None:
         try:
@@ -347,7 +347,7 @@ class Deliveries:
                 pause = timedelta(seconds=_PAUSES_S[delivery.tries - 1])
             self._counters[delivery.kind].labels("failed" if reason else "sent").inc()
             if reason:
-                log.warning("not delivered", **_log_fields(delivery), tries=delivery.tries, reason=reason)
+                log.warning("delivery attempt failed", **_log_fields(delivery), tries=delivery.tries, reason=reason)
             await self._outbox.record(delivery, reason, pause=pause)
         finally:
             self._slots[delivery.kind] += 1
@@ -355,14 +355,14 @@ class Deliveries:
     async def _try_to_send(self, delivery: Delivery) -> tuple[str, bool]:
         """Try to send. Return the failure reason (empty on success), and whether the failure is final."""
         if delivery.tries > MAX_TRIES:
-            return "The worker that sent it died each time.", True
+            return "The sending worker crashed on every attempt.", True
         try:
             async with asyncio.timeout(_SENT_WITHIN_S):
                 await self._senders[delivery.kind].send(delivery)
         except DeliveryFailed as error:
-            return error.reason or "It failed.", error.final
+            return error.reason or "The delivery failed.", error.final
         except TimeoutError:
-            return "It was not sent in time.", False
+            return "The delivery timed out.", False
         except Exception as error:  # last resort of a task: the delivery is retried
             log.exception("delivery failed", **_log_fields(delivery))
             return f"Internal error: {type(error).__name__}.", False

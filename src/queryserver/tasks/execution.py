@@ -116,7 +116,7 @@ class TaskJobs:
     async def _refresh_metadata(self, params: MetadataRefresh, owner_id: int | None, progress: Progress) -> TaskEnd:
         """Refresh the index with the current permissions of the user who submitted the task."""
         if self.refresh is None:
-            raise NotSupported("The index of the metadata search is switched off.")
+            raise NotSupported("The metadata search index is disabled.")
         owner = None if owner_id is None else await self.users.user(owner_id)
         if owner is None:
             raise unknown_user("of the task")

@@ -151,23 +151,25 @@ async def examine_fleet(settings: Settings, database: Database) -> Sequence[Find
 
 def _live_findings(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]:
     tasks, count = settings.desktop.task_server, Counter(instance.kind for instance in living)
-    yield Finding.ok(INSTANCES, f"{_count_text(count)} live.")
+    yield Finding.ok(INSTANCES, f"{_count_text(count)} running.")
     if not count[Role.SERVER]:
-        to_do = "Start `queryserver serve`, or give this command the settings of the servers."
-        yield Finding.warning(INSTANCES, "No server lives on this database.", to_do)
+        to_do = "Start `queryserver serve`, or run this command with the settings of the servers."
+        yield Finding.warning(INSTANCES, "No server is running on this database.", to_do)
     if tasks.enabled and not count[Role.WORKER]:
-        what = "desktop.task_server.enabled is true and no worker lives: statements wait."
+        what = "desktop.task_server.enabled is true, but no worker is running: statements stay queued."
         yield Finding.error(INSTANCES, what, "Start `queryserver worker`.")
     if tasks.beat_enabled and not count[Role.BEAT]:
-        what = "desktop.task_server.beat_enabled is true and no beat lives: schedules do not fire."
+        what = "desktop.task_server.beat_enabled is true, but no beat is running: schedules do not run."
         yield Finding.error(INSTANCES, what, "Start `queryserver beat`.")
     if not tasks.enabled and count[Role.WORKER]:
-        what = f"{count[Role.WORKER]} workers live, and desktop.task_server.enabled is false in these settings."
-        yield Finding.warning(INSTANCES, what, "Give all processes the same settings.")
+        what = f"{count[Role.WORKER]} workers are running, but desktop.task_server.enabled is false in these settings."
+        yield Finding.warning(INSTANCES, what, "Use the same settings for all processes.")
     versions = Counter(one.version for one in living)
     if len(versions) > 1:
         counts = ", ".join(f"{number} of {version}" for version, number in sorted(versions.items()))
-        yield Finding.warning(INSTANCES, f"They have different versions: {counts}.", "Finish the upgrade.")
+        yield Finding.warning(
+            INSTANCES, f"The running processes have different versions: {counts}.", "Finish the upgrade."
+        )
 
 
 def _count_text(count: Counter[Role]) -> str:
@@ -179,12 +181,12 @@ def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
     newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
     for one in newest_first[:_MAX_LISTED_DEAD]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-        what = f"The {one.kind.value} {one.name} ended without saying so; it was last alive at {at}."
-        to_do = "Look at its log, and at the memory of its machine. This is shown for a day."
+        what = f"The {one.kind.value} {one.name} stopped unexpectedly; its last heartbeat was at {at}."
+        to_do = "Check its log and the memory of its host. This warning is shown for a day."
         yield Finding.warning(INSTANCES, what, to_do)
     if more := newest_first[_MAX_LISTED_DEAD:]:
-        to_do = "Look at what ends them: a kill for want of memory, a time-out of the service manager."
-        yield Finding.warning(INSTANCES, f"{len(more)} more ended so within a day.", to_do)
+        to_do = "Find out what ends them, for example the OOM killer or a timeout of the service manager."
+        yield Finding.warning(INSTANCES, f"{len(more)} more processes stopped unexpectedly within a day.", to_do)
 
 
 def connections_finding(processes: int, pool_max: int, connections: int) -> Finding:
@@ -192,11 +194,11 @@ def connections_finding(processes: int, pool_max: int, connections: int) -> Find
     needed = processes * (pool_max + _OTHER_CONNECTIONS)
     what = (
         f"{processes} processes may open {needed} connections (desktop.database.pool_max = {pool_max}), "
-        f"and PostgreSQL gives {connections}"
+        f"and PostgreSQL allows {connections}"
     )
     to_do = "Raise max_connections, lower desktop.database.pool_max, or run fewer processes."
     if needed > _ERROR_SHARE * connections:
-        return Finding.error(CONNECTIONS, f"{what}: under load calls fail with database_unavailable.", to_do)
+        return Finding.error(CONNECTIONS, f"{what}: requests will fail with database_unavailable under load.", to_do)
     if needed > _WARNING_SHARE * connections:
-        return Finding.warning(CONNECTIONS, f"{what}: there is hardly room for one more.", to_do)
+        return Finding.warning(CONNECTIONS, f"{what}: there is hardly room for another process.", to_do)
     return Finding.ok(CONNECTIONS, f"{what}.")

@@ -128,7 +128,7 @@ def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskP
     Raises InvalidParameter (also for an unknown task or parameter) and MissingParameter.
     """
     if name not in set(TaskName):
-        raise InvalidParameter(f"Unknown task: {name[:_MAX_SHOWN_CHARACTERS]}. Known: {', '.join(TaskName)}.")
+        raise InvalidParameter(f"Unknown task: {name[:_MAX_SHOWN_CHARACTERS]}. Valid tasks: {', '.join(TaskName)}.")
     task = TaskName(name)
     model = PARAMETERS[task]
     try:
@@ -140,7 +140,9 @@ def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskP
             case "missing":
                 raise MissingParameter(f"{parameter} is required.") from None
             case "extra_forbidden":
-                known = f" takes {', '.join(model.model_fields)}." if model.model_fields else " takes no parameters."
+                known = (
+                    f" accepts {', '.join(model.model_fields)}." if model.model_fields else " accepts no parameters."
+                )
                 raise InvalidParameter(f"{parameter} is unknown: {task}{known}") from None
             case _:
                 raise InvalidParameter(f"{parameter} {_constraint_text(model, str(problem['loc'][0]))}") from None
@@ -151,7 +153,7 @@ def _constraint_text(model: type[TaskParameters], name: str) -> str:
     schema = model.model_json_schema()["properties"][name]
     if schema["type"] == "integer":
         return f"must be an integer from {schema['minimum']} to {schema['maximum']}."
-    return f"must be text of {schema['minLength']} to {schema['maxLength']} characters."
+    return f"must be a string of {schema['minLength']} to {schema['maxLength']} characters."
 
 
 @dataclass(frozen=True, slots=True)

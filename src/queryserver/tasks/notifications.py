@@ -64,27 +64,31 @@ class Recipients:
             refused = [address for address in addresses if address.lower() not in account_addresses]
         if refused:
             reason = "its domain is not in email_allowed_domains" if self._domains else "no user has this address"
-            raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_MAX_ADDRESS_CHARACTERS]}: {reason}.")
+            raise InvalidParameter(
+                f"{field}: sending email to {refused[0][:_MAX_ADDRESS_CHARACTERS]} is not allowed: {reason}."
+            )
 
     async def require_url(self, url: str, field: str) -> None:
         """Raise InvalidParameter unless webhooks may be sent to the URL. The host name need not resolve yet."""
         if not self._has_secret:
-            raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
+            raise InvalidParameter(f"{field} requires the setting desktop.task_server.webhook_secret.")
         if len(url) > _MAX_URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
             raise InvalidParameter(
-                f"{field} must be an address of at most {_MAX_URL_CHARACTERS} printable ASCII characters."
+                f"{field} must be a URL of at most {_MAX_URL_CHARACTERS} printable ASCII characters."
             )
         if not protects_secrets(url) or "@" in urlsplit(url).netloc or "#" in url:
-            raise InvalidParameter(f"{field} must be https, or http on loopback, without login and fragment.")
+            raise InvalidParameter(
+                f"{field} must be an https URL, or an http URL on loopback, without credentials or a fragment."
+            )
         server = HttpServer(url)
         if refusal := self._rules.refusal(server.host, server.port):
-            raise InvalidParameter(f"{field} is refused: {refusal}.")
+            raise InvalidParameter(f"{field} is not allowed: {refusal}.")
         try:
             await self._rules.resolve(server.host, server.port)
         except UnknownHost:
             return
         except HostRefused as error:
-            raise InvalidParameter(f"{field} is refused: {error.message}") from None
+            raise InvalidParameter(f"{field} is not allowed: {error.message}") from None
 
     async def _account_addresses(self, addresses: Collection[str]) -> frozenset[str]:
         rows = await self._database.fetch(
@@ -98,7 +102,7 @@ def _domain(address: str, field: str) -> str:
     """Return the address's domain in lower case. Raises InvalidParameter, also for line breaks and address lists."""
     match = _ADDRESS.fullmatch(address)
     if match is None or len(address) > _MAX_ADDRESS_CHARACTERS:
-        raise InvalidParameter(f"{field} must hold email addresses such as ana@example.org.")
+        raise InvalidParameter(f"{field} must contain email addresses such as ana@example.org.")
     return match[1].lower()
 
 
@@ -121,7 +125,7 @@ class CsvAttachments:
         """Return the attachment, or None and the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
-            return None, "its owner is disabled" if user is None else "there was no statement"
+            return None, "its owner is disabled" if user is None else "the run has no statement"
         try:
             return await self._read(user, message)
         except errors.ServiceUnavailable as error:
@@ -133,7 +137,7 @@ class CsvAttachments:
         assert message.history_uuid is not None  # noqa: S101 checked by the caller
         rows = await self.downloads.open(user, message.history_uuid, allow_truncated=True)
         if rows.rows > self.settings.email_max_rows:
-            return None, f"it has {rows.rows} rows, and at most {self.settings.email_max_rows} are attached"
+            return None, f"it has {rows.rows} rows, but at most {self.settings.email_max_rows} rows can be attached"
         content = bytearray()
         pieces = download(rows, FileForm(DownloadFormat.CSV, guard=True), threads=self.threads)
         async with aclosing(self.downloads.audited(user, message.history_uuid, pieces)) as audited:
@@ -186,7 +190,7 @@ class MailSender:
     async def test(self, to: str) -> str:
         """Send a test email. Return the failure reason, empty on success. Raises InvalidParameter."""
         await self._recipients.require_addresses([to], "to")
-        mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
+        mail = self._mail(to, "[queryserver] test", "This is a test email from queryserver.\n")
         try:
             await self._transmit(mail)
         except DeliveryFailed as error:
@@ -198,7 +202,7 @@ class MailSender:
         sender = self._settings.default_from_email or "queryserver@localhost"
         for value in (sender, to, subject):
             if _LINE_BREAKS & set(value):
-                raise DeliveryFailed("A header of the mail has a line break.", final=True)
+                raise DeliveryFailed("A header of the email contains a line break.", final=True)
         mail = EmailMessage(policy=SMTP)
         mail["From"], mail["To"], mail["Subject"] = sender, to, subject
         mail["Message-ID"] = make_msgid(domain=parseaddr(sender)[1].rpartition("@")[2] or "localhost")
@@ -240,11 +244,13 @@ class MailSender:
             final = refused.code in _PERMANENT_ERROR_CODES and refused.code not in _LOGIN_ERROR_CODES
             raise DeliveryFailed(reason, final=final) from error
         except TimeoutError as error:
-            raise DeliveryFailed("The mail server did not answer in time.") from error
+            raise DeliveryFailed("The mail server did not respond in time.") from error
         except (aiosmtplib.SMTPConnectError, OSError) as error:
             is_tls = isinstance(error.__cause__ or error, ssl.SSLError)
             reason = (
-                "The certificate or TLS of the mail server failed." if is_tls else "No connection to the mail server."
+                "The TLS handshake with the mail server failed, or its certificate is not valid."
+                if is_tls
+                else "The connection to the mail server failed."
             )
             raise DeliveryFailed(reason) from error
         except aiosmtplib.SMTPException as error:
@@ -325,7 +331,7 @@ class WebhookSender:
         except EngineUnavailable as error:
             raise DeliveryFailed(error.message) from error
         if response.status not in _SUCCESS:
-            raise DeliveryFailed(f"The receiver answered {response.status}.")
+            raise DeliveryFailed(f"The receiver responded with status {response.status}.")
 
 
 def _ascii_header(key: str) -> str:

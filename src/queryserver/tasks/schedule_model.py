@@ -35,7 +35,7 @@ def require_cron(text: str) -> None:
     except CronSimError as error:
         raise InvalidParameter(f"schedule.cron is not valid: {error}.") from None
     except StopIteration:
-        raise InvalidParameter("schedule.cron names no time that ever comes.") from None
+        raise InvalidParameter("schedule.cron never matches a time.") from None
 
 
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:

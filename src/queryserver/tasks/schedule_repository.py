@@ -140,7 +140,7 @@ class ScheduleRecords:
                 schedule_id,
             )
             if waiting and schedule.definition.overlap is Overlap.SKIP:
-                raise errors.schedule_running(f"The last run of {schedule.definition.name} has not ended.")
+                raise errors.schedule_running(f"The previous run of {schedule.definition.name} is still in progress.")
             if queued := [run["fire_id"] for run in waiting if run["waits"]]:
                 return queued[0]
             fire_id = await insert_run(connection, schedule, await connection.fetchval("select now()"))
@@ -155,7 +155,7 @@ class ScheduleRecords:
         try:
             return await self._database.value(sql, *arguments)
         except asyncpg.UniqueViolationError:
-            raise errors.NameTaken(f"A schedule named {definition.name} exists already.") from None
+            raise errors.NameTaken(f"A schedule named {definition.name} already exists.") from None
         except asyncpg.ForeignKeyViolationError:
             raise errors.unknown_user(definition.owner) from None
 
@@ -311,7 +311,7 @@ class ScheduleRuns:
         try:
             next_time = definition.next_time(now, due=due)
         except (ValueError, InvalidParameter) as error:  # for example, a time zone that this system no longer knows
-            log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
+            log.warning("schedule disabled", schedule=schedule.id, reason=str(error))
             await connection.execute(
                 "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
             )
@@ -428,7 +428,7 @@ class ScheduleRuns:
 def _run_end_from_row(row: Row) -> RunEnd:
     state = row["state"] or row["task_state"] or ""
     if row["is_gone"]:
-        return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run is gone.", was_submitted=True)
+        return RunEnd(row["fire_id"], RunStatus.FAILED, "The record of the run no longer exists.", was_submitted=True)
     return RunEnd(
         row["fire_id"],
         RunStatus.FINISHED if state in _SUCCESS_STATES else RunStatus.FAILED,

@@ -114,7 +114,7 @@ class Schedules:
         """
         with AUDIT.event(by.name, "schedule.run", str(schedule_id), facts=by.facts):
             if not (self.settings.enabled and self.settings.beat_enabled):
-                raise errors.task_server_disabled("The task server or its scheduler is switched off.")
+                raise errors.task_server_disabled("The task server or its scheduler is disabled.")
             return await self.records.fire_now(schedule_id)
 
     async def _apply_changes(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
@@ -151,10 +151,14 @@ class Schedules:
             try:
                 key = self.connectors.resolve(user, definition.connector).key
             except errors.UnknownDialect:
-                raise errors.InvalidParameter("schedule.connector must be one that the owner may use.") from None
+                raise errors.InvalidParameter(
+                    "schedule.connector must be a connector that the owner may use."
+                ) from None
             return _with_parameters(replace(definition, connector=key)), owner[0]
         if not user.is_admin:
-            raise errors.InvalidParameter("schedule.owner must be an administrator, for tasks are theirs alone.")
+            raise errors.InvalidParameter(
+                "schedule.owner must be an administrator, because only administrators can run tasks."
+            )
         return _with_parameters(replace(definition, connector=None, database=None, statement=None)), owner[0]
 
     async def _require_rules(self, definition: ScheduleDefinition) -> None:
@@ -165,12 +169,14 @@ class Schedules:
             or not definition.name.isprintable()
         ):
             raise errors.InvalidParameter(
-                f"schedule.name must have 1 to {_MAX_NAME_CHARACTERS} characters that print, and no line break."
+                f"schedule.name must have 1 to {_MAX_NAME_CHARACTERS} printable characters without line breaks."
             )
         if (definition.cron is None) == (definition.interval_s is None):
             raise errors.InvalidParameter("schedule must have exactly one of cron and interval_s.")
         if definition.interval_s is not None and not _MIN_INTERVAL_S <= definition.interval_s <= _MAX_INTERVAL_S:
-            raise errors.InvalidParameter(f"schedule.interval_s must be {_MIN_INTERVAL_S} to {_MAX_INTERVAL_S}.")
+            raise errors.InvalidParameter(
+                f"schedule.interval_s must be between {_MIN_INTERVAL_S} and {_MAX_INTERVAL_S}."
+            )
         require_zone(definition.timezone)
         if definition.cron is not None:
             require_cron(definition.cron)
@@ -180,7 +186,7 @@ class Schedules:
             raise errors.PayloadTooLarge(f"schedule.statement: above the limit of {self.statement_max_bytes} bytes.")
         if definition.notify is not None:
             if not definition.notify.on or not (definition.notify.to or definition.notify.url):
-                raise errors.InvalidParameter("schedule.notify must name at least one of `on`, and `to` or `url`.")
+                raise errors.InvalidParameter("schedule.notify requires at least one value in `on`, and `to` or `url`.")
             await self.recipients.require_addresses(definition.notify.to, "schedule.notify.to")
             if definition.notify.url is not None:
                 await self.recipients.require_url(definition.notify.url, "schedule.notify.url")

@@ -61,7 +61,7 @@ class TaskService:
     def require_enabled(self) -> None:
         """Raise task_server_disabled unless the task server is enabled."""
         if not self.settings.enabled:
-            raise task_server_disabled("The task server is switched off.")
+            raise task_server_disabled("The task server is disabled.")
 
     async def submit(self, user: User, name: str, params: Mapping[str, Any], *, task_id: UUID | None = None) -> Task:
         """Record a task owned by the user. A repeated call with the same `task_id` returns the recorded task.

@@ -89,14 +89,14 @@ async def test_lost_right_stops_the_schedule_even_if_another_connector_has_the_d
         )
         await fleet.due(made["id"])
         (run,) = await fleet.ended(made["id"])
-        assert run["message"] == "The owner of the schedule may not use its connector any more."
+        assert run["message"] == "The owner of the schedule no longer has permission to use its connector."
         assert not (await fleet.read(made["id"]))["enabled"]
         gone = await fleet.schedule("gone", connector="hive2")
         # A dialect is not a connector key: the statement must not run on some other connector of that dialect.
         await fleet.api.database.execute("update schedules set connector = 'hive' where id = $1", gone["id"])
         await fleet.due(gone["id"])
         (run,) = await fleet.ended(gone["id"])
-        assert run["message"] == "The connector of the schedule is gone."
+        assert run["message"] == "The connector of the schedule no longer exists."
 
 
 async def test_all_script_statements_run_and_the_first_failure_fails_the_run(fleets: Fleets):
@@ -171,7 +171,7 @@ async def test_run_with_an_expired_idempotency_key_is_not_submitted_again(fleets
         await fleet.api.database.execute("update schedule_runs set submitting_at = now() - interval '21 hours'")
         await beat.fire()
         (run,) = await fleet.runs(made["id"])
-        assert (run["status"], run["message"]) == ("failed", "It could not be submitted within a day.")
+        assert (run["status"], run["message"]) == ("failed", "The run could not be submitted within a day.")
         assert (await fleet.read(made["id"]))["enabled"]
 
 
@@ -309,7 +309,7 @@ async def test_run_is_counted_once_and_cannot_fail_after_its_statement_starts(fl
         await beat._start(late)
         await beat._start(late)
         assert counter._value.get() == before + 1
-        await beat._fail(late, "It could not be submitted in time.")
+        await beat._fail(late, "The run could not be submitted in time.")
         (run,) = await fleet.runs(made["id"])
         assert (run["status"], run["message"]) == ("", "")
         await fleet.root.on(str(run["statement_id"]), "cancel_statement")

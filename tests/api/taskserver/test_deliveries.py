@@ -90,7 +90,7 @@ async def test_attached_csv_respects_row_and_byte_limits(fleets: Fleets, desktop
     found = {mail["Subject"].split(":")[0]: mail for mail in mailbox.mails}
     assert len(list(found["[queryserver] rows 5"].iter_attachments())) == 1
     for name, reason in (
-        ("rows 6", "The result is not attached: it has 6 rows, and at most 5 are attached."),
+        ("rows 6", "The result is not attached: it has 6 rows, but at most 5 rows can be attached."),
         ("rows 2 wide 100", "The result is not attached: it is larger than 100 bytes."),
     ):
         mail = found[f"[queryserver] {name}"]
@@ -107,7 +107,7 @@ async def test_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: Desk
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
         assert (one["tries"], one["delivered_at"]) == (1, None)
-        assert one["error"] == "A header of the mail has a line break."
+        assert one["error"] == "A header of the email contains a line break."
     assert mailbox.mails == []
 
 
@@ -142,7 +142,10 @@ async def test_servers_with_untrusted_certificates_receive_no_email(
         for box in (other_name, other_authority):
             async with fleets(beats=False, desktop=desktop(box)) as fleet:
                 body = await fleet.root.post_ok("taskserver/email/test", to="a@example.org")
-                assert (body["ok"], body["message"]) == (False, "The certificate or TLS of the mail server failed.")
+                assert (body["ok"], body["message"]) == (
+                    False,
+                    "The TLS handshake with the mail server failed, or its certificate is not valid.",
+                )
             assert box.mails == []
 
 

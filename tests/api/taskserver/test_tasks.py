@@ -436,7 +436,7 @@ class TestWork:
         async with small_api(desktop={"task_server": {"enabled": True}}) as api:
             boss = await api.user("boss", admin=True)
             task = await run(boss, "metadata_refresh", connector="shelf")
-            assert (task["state"], task["message"]) == ("failed", "The index of the metadata search is switched off.")
+            assert (task["state"], task["message"]) == ("failed", "The metadata search index is disabled.")
 
     async def test_every_task_is_repeatable(self, fleet: Api, boss: Caller):
         params = {"close_sessions": {"age_in_days": 0, "dialect": "all"}, "metadata_refresh": {"connector": "shelf"}}

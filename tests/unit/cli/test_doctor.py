@@ -87,8 +87,8 @@ async def test_healthy_deployment_has_no_errors_and_is_unchanged(
         "limits": found["limits"][0]["state"],
     }
     told = " ".join(one["what"] for one in found["instances"])
-    assert "2 servers, 0 workers, 0 beats live" in told
-    assert "node2-7 ended without saying so" in told
+    assert "2 servers, 0 workers, 0 beats running" in told
+    assert "node2-7 stopped unexpectedly" in told
     assert "1 of 0.0.9, 1 of 0.1.0" in told
     assert newest_revision() in found["schema"][0]["what"]
     assert await everything(database_dsn) == before
@@ -124,8 +124,8 @@ async def test_all_problems_are_found_in_one_run_without_printing_secrets(
     errors = {area for area, findings in found.items() if worst(findings) == "error"}
     assert errors == {"keys", "broker", "results", "mail", "instances", "disk", "database"}, text
     told = {area: " ".join(one["what"] for one in findings) for area, findings in found.items()}
-    assert "no worker lives" in told["instances"]
-    assert "no beat lives" in told["instances"]
+    assert "no worker is running" in told["instances"]
+    assert "no beat is running" in told["instances"]
     assert "may open 1818 connections" in told["database"]
     assert "not tested" in told["engines"]
     for secret in (KEY, "planted-broker", "planted-mail", nowhere, database_dsn):

@@ -36,7 +36,7 @@ def test_impala_has_its_own_spellings_of_nan_and_infinity():
     "support", [MYSQL.support, PHOENIX.support, ParameterSupport(frozenset(ParameterType))], ids=lambda _: None
 )
 def test_nan_and_infinity_are_rejected_if_unsupported(word, kind, support):
-    with pytest.raises(InvalidParameter, match="1 is NaN or infinite, which this connector cannot take"):
+    with pytest.raises(InvalidParameter, match="1 is NaN or infinite, which this connector does not support"):
         support.require(read_parameters([{"type": kind, "value": word}]))
 
 

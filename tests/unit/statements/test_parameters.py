@@ -30,13 +30,13 @@ def test_value_may_be_used_by_many_markers(times: int, values: object):
 
 
 @pytest.mark.parametrize(("kind", "value", "says"), [
-    ("timestamp_tz", "0001-01-01T00:00:00+01:00", "not of its type timestamp_tz"),
-    ("timestamp_tz", "9999-12-31 23:59:59.999999-00:01", "not of its type timestamp_tz"),
-    ("timestamp_tz", "0000-01-01T00:00:00Z", "not of its type timestamp_tz"),
-    ("decimal", 10**30, "send a decimal as text"),
-    ("decimal", -(2**63) - 1, "send a decimal as text"),
-    ("decimal", 12.5, "send a decimal as text"),
-    ("decimal", True, "not of its type decimal"),
+    ("timestamp_tz", "0001-01-01T00:00:00+01:00", "not valid for its type timestamp_tz"),
+    ("timestamp_tz", "9999-12-31 23:59:59.999999-00:01", "not valid for its type timestamp_tz"),
+    ("timestamp_tz", "0000-01-01T00:00:00Z", "not valid for its type timestamp_tz"),
+    ("decimal", 10**30, "send decimals as strings"),
+    ("decimal", -(2**63) - 1, "send decimals as strings"),
+    ("decimal", 12.5, "send decimals as strings"),
+    ("decimal", True, "not valid for its type decimal"),
 ])  # fmt: skip
 def test_value_that_cannot_be_transmitted_is_rejected(kind: str, value: object, says: str):
     for given in ({"type": kind, "value": value}, [{"type": kind, "value": value}]):
@@ -62,7 +62,7 @@ def test_extreme_valid_values_are_accepted():
 @pytest.mark.parametrize(("times", "value", "says"), [
     (300, LONG, "16777216 bytes"),
     (9_000, ["x" * 2_000], "16777216 bytes"),
-    (MAX_VALUES + 1, 1, f"{MAX_VALUES + 1} places"),
+    (MAX_VALUES + 1, 1, f"{MAX_VALUES + 1} parameter markers"),
 ])  # fmt: skip
 def test_expanded_size_of_repeated_values_is_limited(times: int, value: object, says: str):
     """For engines that cannot bind values, the value is written at every marker."""

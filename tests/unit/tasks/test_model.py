@@ -22,19 +22,19 @@ ACCEPTED = [
 ]
 
 REFUSED = [
-    ("vacuum", {}, "Unknown task: vacuum. Known: document_cleanup,"),
+    ("vacuum", {}, "Unknown task: vacuum. Valid tasks: document_cleanup,"),
     ("statement", {}, "Unknown task: statement."),
-    ("x" * 5000, {}, f"Unknown task: {'x' * 100}. Known"),
+    ("x" * 5000, {}, f"Unknown task: {'x' * 100}. Valid tasks"),
     ("document_cleanup", {"keep_days": 0}, "params.keep_days must be an integer from 1 to 36500."),
     ("document_cleanup", {"keep_days": True}, "params.keep_days must be an integer"),
     ("document_cleanup", {"keep_days": 1.5}, "params.keep_days must be an integer"),
     ("document_cleanup", {"keep_days": 10**30}, "params.keep_days must be an integer"),
-    ("document_cleanup", {"days": 1}, "params.days is unknown: document_cleanup takes keep_days."),
-    ("result_cleanup", {"days": 1}, "params.days is unknown: result_cleanup takes no parameters."),
+    ("document_cleanup", {"days": 1}, "params.days is unknown: document_cleanup accepts keep_days."),
+    ("result_cleanup", {"days": 1}, "params.days is unknown: result_cleanup accepts no parameters."),
     ("upload_cleanup", {"older_than_minutes": 9}, "params.older_than_minutes must be an integer from 10 to"),
     ("close_queries", {"age_in_days": -1}, "params.age_in_days must be an integer from 0 to 36500."),
-    ("close_sessions", {"age_in_days": 1, "dialect": " "}, "params.dialect must be text of 1 to 200 characters."),
-    ("metadata_refresh", {"connector": ["hive"]}, "params.connector must be text of 1 to 200 characters."),
+    ("close_sessions", {"age_in_days": 1, "dialect": " "}, "params.dialect must be a string of 1 to 200 characters."),
+    ("metadata_refresh", {"connector": ["hive"]}, "params.connector must be a string of 1 to 200 characters."),
 ]
 
 

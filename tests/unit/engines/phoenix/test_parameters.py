@@ -24,7 +24,7 @@ from queryserver.sql.parameters import read_parameters
 )
 def test_value_that_phoenix_cannot_hold_is_refused_with_reason(value: object, reason: str):
     with pytest.raises(
-        InvalidParameter, match=f"parameters: 2 has a value that this connector cannot hold: .*{reason}"
+        InvalidParameter, match=f"parameters: 2 has a value that this connector cannot represent: .*{reason}"
     ):
         PARAMETERS.require(read_parameters([1, value]))
 
