@@ -44,7 +44,7 @@ async def test_program_runs_statements_with_parameters(ana: Caller, dialect: Dia
     assert (entry["uuid"], entry["data"]["parameters"]) == (operation, 2)
 
 
-async def test_programs_script_continues_in_one_session(ana: Caller) -> None:
+async def test_script_of_an_api_token_continues_in_one_session(ana: Caller) -> None:
     program, _ = await program_of(ana)
     body = await program.run("postgresql", "CREATE TEMP TABLE mine AS SELECT 5 AS n; SELECT n FROM mine")
     assert body["status"] == 0, body

@@ -251,7 +251,7 @@ class TestPlaces:
             assert verdict(await api.http.get("/api/v1/banners", headers=twice)) == (400, -1, "invalid_host")
             assert (await ana.send("GET", "/desktop/debug/is_alive", headers={"Host": "10.0.0.1"})).status_code == 200
 
-    async def test_downloads_can_be_disabled_for_everybody(self, small_api: ApiOpener):
+    async def test_downloads_can_be_disabled_for_all_users(self, small_api: ApiOpener):
         async with small_api(desktop={"enable_download": False}) as api:
             admin = await api.user(admin=True)
             operation = (await admin.run("mysql", "rows 1"))["history_uuid"]

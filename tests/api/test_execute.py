@@ -484,7 +484,7 @@ class TestFirstRows:
         assert body["result"]["data"] == [[str(n).rjust(1000)] for n in range(1000)]
         assert body["handle"]["statement"] == "rows 1000 wide 1000"
 
-    async def test_rows_that_cannot_be_returned_do_not_lose_the_statement(self, small_api: ApiOpener):
+    async def test_execute_succeeds_if_its_rows_are_too_large_to_return(self, small_api: ApiOpener):
         async with small_api(batch_max_bytes=64 * 1024) as api:
             ana = await api.user()
             body = await ana.run("mysql", "rows 2 wide 100000", rows=1)

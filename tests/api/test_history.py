@@ -78,7 +78,7 @@ class TestHistory:
         assert (await ana.history())["history"] == before
 
     @pytest.mark.item(67)
-    async def test_pages(self, ana: Caller):
+    async def test_pages_contain_all_entries_newest_first(self, ana: Caller):
         for number in range(7):
             await ana.run("mysql", f"rows {number}")
         pages = [await ana.history(page=page, limit=3) for page in (1, 2, 3, 4, 10**9, 10**20)]

@@ -332,7 +332,7 @@ class TestCache:
         again = await ana.post_ok("editor/autocomplete/default", **SHELF)
         assert [len(body["tables_meta"]) for body in (kept, fresh, again)] == [0, 1, 1]
 
-    async def test_a_failure_is_not_kept(self, small: Api):
+    async def test_failure_is_not_cached(self, small: Api):
         ana = await small.user()
         assert (await ana.refused("editor/autocomplete/shop/made", **SHELF))[0] == 404
         small.shelf.content["shop"]["made"] = table("shop", "made")

@@ -172,7 +172,7 @@ async def longest_pause(until: asyncio.Event) -> float:
 
 
 @pytest.mark.slow
-async def test_cached_list_of_many_tables_needs_no_engine_and_little_time(small_api: ApiOpener):
+async def test_cached_list_of_many_tables_is_returned_quickly_without_the_engine(small_api: ApiOpener):
     async with small_api() as api:
         ana = await api.user()
         content = {f"table_{number}": table("shop", f"table_{number}", comment="goods") for number in range(_TABLES)}

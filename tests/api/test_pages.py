@@ -91,7 +91,7 @@ async def test_api_description_is_compressed_and_cacheable(api: Api):
         assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_root_serves_html_to_browsers_and_404_to_programs(api: Api):
+async def test_root_serves_html_to_browsers_and_404_to_other_clients(api: Api):
     browsers = (BROWSER, "text/html", "application/xhtml+xml", "application/json;q=0.5, TEXT/HTML; q=0.9")
     programs = (
         "*/*",

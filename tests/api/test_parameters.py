@@ -219,14 +219,14 @@ async def test_values_sealed_with_a_former_key_are_unusable_until_resealed(ana: 
 
 @pytest.mark.parametrize("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
 @pytest.mark.parametrize("dialect", ["duckdb", "postgresql"])
-async def test_a_failure_shows_no_value(ana: Caller, dialect: str, statement: str):
+async def test_error_message_contains_no_values(ana: Caller, dialect: str, statement: str):
     body = await ana.run(dialect, statement, parameters=json.dumps([SECRET]))
     assert body["status"] == 1
     logs = await ana.on(body["history_uuid"], "get_logs")
     assert SECRET not in json.dumps([body, logs, await ana.history()])
 
 
-async def test_an_error_is_placed_in_the_text_with_its_places(ana: Caller):
+async def test_error_position_refers_to_the_text_with_markers(ana: Caller):
     for dialect in ("duckdb", "sqlite", "postgresql"):
         body = await ana.run(dialect, "SELECT :a AS a,\n :long_name AS b )", parameters='{"a": 1, "long_name": "x"}')
         assert (body["line"], body["column"]) == (2, 18), (dialect, body)

@@ -80,7 +80,7 @@ async def test_statement_started_on_one_path_can_be_followed_on_the_other(ana: C
     assert (await ana.page(begun["history_uuid"]))["data"] == [[2]]
 
 
-async def test_private_calls_are_counted_as_their_described_call(api: Api, ana: Caller):
+async def test_private_paths_are_counted_as_their_documented_call(api: Api, ana: Caller):
     counted = 'route="/api/v1/editor/check_status",status="404"'
     before = _count(api, counted)
     assert verdict(await ana.post("/notebook/api/check_status", operationId="nope"))[2] == "operation_not_found"

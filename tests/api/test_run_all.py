@@ -49,7 +49,7 @@ class TestWarning:
 class TestRunAll:
     @pytest.mark.item(82)
     @every_dialect
-    async def test_all_statements_share_a_session_and_the_last_result_is_the_operations(
+    async def test_all_statements_share_a_session_and_the_operation_has_the_last_result(
         self, ana: Caller, dialect: Dialect
     ):
         script = (

@@ -161,7 +161,7 @@ class TestContinuing:
         assert (second["status"], second["handle"]["statement"]) == (0, "SELECT 2")
 
     @pytest.mark.item(48)
-    async def test_values_inherited_by_the_short_form_cannot_be_contradicted(self, ana: Caller):
+    async def test_values_inherited_by_the_short_form_cannot_be_overridden(self, ana: Caller):
         first = (await ana.run("duckdb", "SELECT 1; SELECT 2", limit=7))["history_uuid"]
         conflict = (400, -1, "conflicting_parameters")
         assert await ana.refused("editor/execute/sqlite", operationId=first) == conflict

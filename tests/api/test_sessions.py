@@ -497,7 +497,7 @@ class TestAdministrators:
         assert await ana.state(operation) == "closed"
 
     @pytest.mark.item(43)
-    async def test_administrators_fetch_of_a_failed_statement_returns_404(self, api: Api, ana: Caller):
+    async def test_fetch_of_a_failed_statement_by_an_administrator_returns_404(self, api: Api, ana: Caller):
         admin = await api.user(admin=True)
         operation = (await ana.run("mysql", "fail nicely"))["history_uuid"]
         refused = await admin.refused("editor/fetch_result_data", operationId=operation)

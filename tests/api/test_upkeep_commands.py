@@ -264,7 +264,7 @@ async def test_close_sessions_accepts_stored_connectors_by_id_and_dialect(served
 
 
 @pytest.mark.platform(59)
-async def test_dry_run_announces_what_clean_up_then_deletes(served: Api, command: Command) -> None:
+async def test_dry_run_lists_the_entries_that_clean_up_deletes(served: Api, command: Command) -> None:
     ana = await served.user("ana")
     for _ in range(3):
         await ana.run("sqlite", "select 1")

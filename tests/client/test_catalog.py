@@ -103,7 +103,7 @@ async def test_users_and_preferences_are_read_and_changed(server: Server, db: Co
     assert await (await db.query("duckdb", "SELECT 9223372036854775807")).scalar() == 2**63 - 1
 
 
-async def test_sync_client_offers_the_same(server: Server):
+async def test_sync_client_has_the_same_catalog_calls(server: Server):
     token = await server.token()
 
     def work() -> None:

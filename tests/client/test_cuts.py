@@ -53,30 +53,30 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("of_answers", [0, 1, 30, 300, 900, 1500, 2000])
-async def test_cut_response_runs_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
+async def test_interrupted_response_runs_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
     await run_once(server, line, token, Cut(of_answers=of_answers))
 
 
 @pytest.mark.parametrize("of_requests", [0, 1, 100, 300, 400, 500])
-async def test_cut_request_runs_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
+async def test_interrupted_request_runs_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
     await run_once(server, line, token, Cut(of_requests=of_requests))
 
 
-async def test_consecutive_cuts_run_statement_once(server: Server, line: Proxy, token: str):
+async def test_consecutive_interruptions_run_statement_once(server: Server, line: Proxy, token: str):
     cuts = [Cut(of_answers=500), Cut(of_requests=200), Cut(of_answers=0), Cut(of_answers=1500)]
     await run_once(server, line, token, *cuts)
     assert line.connections >= 5
 
 
 @pytest.mark.slow
-async def test_cut_at_any_byte_runs_statement_once(server: Server, line: Proxy, token: str):
+async def test_connection_cut_at_any_byte_runs_statement_once(server: Server, line: Proxy, token: str):
     for of_answers in places(WHOLE_ANSWER, 13):
         await run_once(server, line, token, Cut(of_answers=of_answers))
     for of_requests in places(WHOLE_REQUEST, 7):
         await run_once(server, line, token, Cut(of_requests=of_requests))
 
 
-async def test_pages_and_arrow_are_complete_despite_cuts(server: Server, line: Proxy, token: str):
+async def test_pages_and_arrow_are_complete_despite_interruptions(server: Server, line: Proxy, token: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", MIXED.format(30_000), limit=100_000)
         rows, table = await result.rows(), await result.arrow()
@@ -90,7 +90,7 @@ async def test_pages_and_arrow_are_complete_despite_cuts(server: Server, line: P
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "feather"])
-async def test_cut_download_is_resumed(server: Server, line: Proxy, token: str, target: Path, suffix: str):
+async def test_interrupted_download_is_resumed(server: Server, line: Proxy, token: str, target: Path, suffix: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", MIXED.format(20_000), limit=100_000)
         whole = (await result.download(target / f"whole.{suffix}")).read_bytes()
@@ -154,7 +154,7 @@ def insert_by_sqlalchemy(url: str, token: str, table: str, number: int) -> None:
 
 @pytest.mark.parametrize("insert", [insert_by_dbapi, insert_by_sqlalchemy])
 @pytest.mark.parametrize("step", [1100, pytest.param(97, marks=pytest.mark.slow)])
-async def test_cut_transaction_is_committed_once(
+async def test_interrupted_transaction_is_committed_once(
     server: Server, line: Proxy, token: str, insert: Callable[[str, str, str, int], None], step: int
 ):
     table = f"cut_{uuid.uuid4().hex[:12]}"
@@ -170,7 +170,7 @@ async def test_cut_transaction_is_committed_once(
 
 
 @pytest.mark.parametrize(("way", "end"), [("of_requests", WHOLE_REQUEST), ("of_answers", WHOLE_ANSWER)])
-async def test_cut_command_runs_its_statement_once(
+async def test_interrupted_command_runs_its_statement_once(
     server: Server, line: Proxy, token: str, make: Make, way: str, end: int
 ):
     qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=token)

@@ -198,7 +198,7 @@ async def test_sent_parts_are_not_kept(db: Connection, folder: str, local: Path)
 
 
 @pytest.mark.parametrize("cut", [1, 400, 300_000, 1_000_000])
-async def test_cut_upload_completes(server: Server, folder: str, local: Path, cut: int):
+async def test_interrupted_upload_completes(server: Server, folder: str, local: Path, cut: int):
     token = await server.token()
     async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_requests=cut), Cut(of_answers=cut % 200), Cut(of_requests=cut * 2)])
@@ -209,7 +209,7 @@ async def test_cut_upload_completes(server: Server, folder: str, local: Path, cu
 
 
 @pytest.mark.parametrize("cut", [1, 400, 70_000, 4_999_999])
-async def test_cut_download_completes(server: Server, folder: str, target: Path, cut: int):
+async def test_interrupted_download_completes(server: Server, folder: str, target: Path, cut: int):
     (root(server) / folder.removeprefix("file:///") / "cut.bin").write_bytes(CONTENT)
     token = await server.token()
     async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:

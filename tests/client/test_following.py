@@ -184,7 +184,7 @@ class TestEvents:
             assert db.transport.rest_of_events.is_on
         assert set(states) <= {"waiting", "running", "available"}
 
-    async def test_slow_headers_are_awaited_and_slow_first_event_is_forgiven(
+    async def test_slow_headers_are_awaited_and_slow_first_event_leads_to_polling(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(events, "FIRST_WITHIN_S", 0.3)

@@ -114,7 +114,7 @@ async def test_invalid_row_leaves_no_table(db: Connection):
 
 
 @pytest.mark.parametrize("cut", [10, 600])
-async def test_cut_import_loads_rows_once(server: Server, sales: Path, cut: int):
+async def test_interrupted_import_loads_rows_once(server: Server, sales: Path, cut: int):
     token = await server.token()
     table = f"sales_cut_{cut}"
     async with connect(server.url, token=token, retries=QUICK) as plain:

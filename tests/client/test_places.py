@@ -78,7 +78,7 @@ def test_concurrent_downloads_write_separate_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_without_locks_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_partial_download_is_not_kept_without_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -89,7 +89,7 @@ def test_without_locks_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert names(tmp_path) == ["a"]
 
 
-def test_place_opened_after_abandonment_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_spool_file_opened_after_abandonment_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     began, go_on, locked = threading.Event(), threading.Event(), places._locked
 
     def slow(*arguments: object) -> object:

@@ -21,7 +21,7 @@ from queryserver_client.errors import NotFound
 from queryserver_client.uploads import PART_BYTES
 
 
-async def test_files_are_copied_there_and_back(qs: Qs, folder: str):
+async def test_files_are_copied_to_another_store_and_back(qs: Qs, folder: str):
     here = qs.directory / "here"
     (here / "below").mkdir(parents=True)
     (here / "big.bin").write_bytes(os.urandom(300_000))
@@ -126,7 +126,7 @@ def test_path_name_is_its_last_part_below_root(path: str, name: str):
     assert name_of(path) == name
 
 
-async def test_mv_deletes_only_what_it_transferred(qs: Qs, folder: str):
+async def test_mv_deletes_only_transferred_files(qs: Qs, folder: str):
     source = qs.directory / "new.bin"
     source.write_bytes(b"new")
     assert (await qs("cp", str(source), f"{folder}/new.bin")).code == 0

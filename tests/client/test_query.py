@@ -240,7 +240,7 @@ async def test_query_runs_all_statements_and_returns_last_rows(db: Connection):
     assert [one["state"] for one in result.status.statements] == ["success", "available", "success"]
 
 
-async def test_query_of_statements_without_rows_has_none(db: Connection):
+async def test_query_of_statements_without_rows_has_no_rows(db: Connection):
     result = await db.query("duckdb", "CREATE TEMP TABLE kept(n int); INSERT INTO kept VALUES (8)")
     assert (result.has_rows, result.status.state) == (False, "success")
 
@@ -305,7 +305,7 @@ async def test_reading_may_stop_early(db: Connection):
     assert await result.scalar() == 0
 
 
-async def test_sync_client_does_the_same(server: Server):
+async def test_sync_client_returns_the_same_results(server: Server):
     token = await server.token()
 
     def work() -> None:

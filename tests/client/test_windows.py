@@ -50,7 +50,7 @@ async def test_windows_hold_each_row_once_and_use_several_connections(server: Se
     assert sent < table.nbytes, "packed, and nothing twice"
 
 
-async def test_cut_windows_are_resumed(server: Server, line: Proxy):
+async def test_interrupted_windows_are_resumed(server: Server, line: Proxy):
     token = await server.token()
     async with connect(server.url, token=token) as direct:
         found = await direct.query("duckdb", MIXED.format(ROWS), limit=ROWS)

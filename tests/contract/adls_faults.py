@@ -178,7 +178,7 @@ class AzureFaults:
             await storage.delete("", recursive=True)
 
     @pytest.mark.storage(86)
-    async def test_stale_crash_leftovers_are_swept(self, storage: Storage) -> None:
+    async def test_old_files_orphaned_by_a_crash_are_swept(self, storage: Storage) -> None:
         folder, plan = f"{self.container}/work", PartPlan(self.path("file"), 6, 3, 2)
         await put(storage, self.path("kept"))
         staging = await storage.begin_parts(plan)

@@ -96,7 +96,7 @@ class BreaksContract(EngineBasis):
             await session.close(handle)
         await self.eventually_idle(engine)
 
-    async def test_a_cancel_while_rows_are_awaited_ends_their_reader(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_cancel_ends_a_reader_that_waits_for_rows(self, engine: Engine, proxy: FaultProxy) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.rows_sql(1_000_000))
             await ended(session, handle)

@@ -112,7 +112,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert answer.rows == []
 
     @pytest.mark.capability("Run and follow")
-    async def test_names_of_columns_may_occur_twice(self, session: EngineSession) -> None:
+    async def test_column_names_may_repeat(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.duplicate_columns_sql)
         assert [column.name for column in answer.columns] == ["a", "a"]
         assert answer.rows == [(1, 2)]
@@ -156,7 +156,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert peak - before < 100 * MIB
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_a_result_left_half_way_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
+    async def test_partially_read_result_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
             async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
@@ -166,14 +166,14 @@ class EngineContract(ParameterContract, StoppingContract):
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_a_result_that_nobody_reads_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
+    async def test_unread_result_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
         await self.eventually_idle(engine)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
+    async def test_canceled_reader_frees_the_session(self, engine: Engine) -> None:
         """The reading task is canceled while it reads batches."""
         is_reading = asyncio.Event()
 
@@ -201,7 +201,7 @@ class EngineContract(ParameterContract, StoppingContract):
             assert answer.status.modified_rows == change.rows, change.sql
 
     @pytest.mark.capability("Changes are counted and committed")
-    async def test_a_change_is_seen_by_the_next_session(self, engine: Engine, table: str) -> None:
+    async def test_change_is_visible_to_the_next_session(self, engine: Engine, table: str) -> None:
         """Each statement is committed before the engine reports its completion."""
         for change in self.facts.changes:
             async with engine.session(USER, NO_OPTIONS) as session:
@@ -209,7 +209,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(15)
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_unknown_table_is_reported_in_engine_words(self, session: EngineSession) -> None:
+    async def test_unknown_table_is_reported_with_the_engine_message(self, session: EngineSession) -> None:
         error = await failure(session, self.facts.bad_table_sql)
         assert isinstance(error, StatementRejected)
         assert self.facts.bad_table_message in error.message
@@ -242,7 +242,7 @@ class EngineContract(ParameterContract, StoppingContract):
         await session.close(handle)
 
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_a_failure_on_the_way_ends_the_rows(self, session: EngineSession) -> None:
+    async def test_failure_during_fetch_ends_the_rows(self, session: EngineSession) -> None:
         if self.facts.fails_midway_sql is None:
             pytest.skip("no statement of this engine fails after its first rows")
         async with operation(session, self.facts.fails_midway_sql) as handle:
@@ -253,7 +253,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Unknown databases and settings are refused")
-    async def test_an_unknown_database_is_refused(self, engine: Engine) -> None:
+    async def test_unknown_database_is_refused(self, engine: Engine) -> None:
         for name in (self.facts.unknown_database, self.facts.unknown_database + "\"'`; DROP TABLE x"):
             with pytest.raises(StatementRejected) as caught:
                 async with engine.session(USER, SessionOptions(database=name)):

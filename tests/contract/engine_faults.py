@@ -169,7 +169,7 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.slow
-    async def test_silence_after_sending_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_unanswered_statement_can_be_abandoned_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
         async with asyncio.timeout(self.limit_s * 2):
             async with engine.session(USER, self.session_options) as session:
                 proxy.set_fault(Fault.SILENCE)
@@ -177,7 +177,7 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.slow
-    async def test_silence_during_fetch_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_unanswered_fetch_can_be_abandoned_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
         async with asyncio.timeout(self.limit_s * 2):
             async with engine.session(USER, self.session_options) as session:
                 proxy.set_fault(Fault.SILENCE, after_bytes=_SOME_BYTES)

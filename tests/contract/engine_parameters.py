@@ -81,7 +81,7 @@ class ParameterContract(EngineBasis):
         self.dialect_of_engine = engine.dialect
 
     @pytest.mark.capability("Parameters")
-    async def test_values_come_back_from_their_places(self, engine: Engine, session: EngineSession) -> None:
+    async def test_bound_values_round_trip(self, engine: Engine, session: EngineSession) -> None:
         support, tried = engine.capabilities.parameters, 0
         assert support.types
         with every_case() as attempt:
@@ -104,7 +104,9 @@ class ParameterContract(EngineBasis):
         assert tried >= 20
 
     @pytest.mark.capability("Parameters")
-    async def test_signs_in_quotes_and_comments_are_no_places(self, engine: Engine, session: EngineSession) -> None:
+    async def test_question_marks_in_quotes_and_comments_are_not_markers(
+        self, engine: Engine, session: EngineSession
+    ) -> None:
         assert engine.capabilities.parameters.types
         statement = self.facts.number_sql("length('a?:b') + ? /* ? :b */")
         assert (await run(session, self.bound(statement, 7))).cell == 11
@@ -142,7 +144,7 @@ class ParameterContract(EngineBasis):
         assert (await run(session, count)).rows == [(50, 34)]
 
     @pytest.mark.capability("Parameters")
-    async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:
+    async def test_error_message_contains_no_values(self, engine: Engine, session: EngineSession) -> None:
         """The misspelled word follows the placeholder."""
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelled_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
@@ -152,7 +154,7 @@ class ParameterContract(EngineBasis):
         assert "733363726574" not in statement.mask_values(error.message)  # the value in hexadecimal
 
     @pytest.mark.capability("Parameters")
-    async def test_an_error_is_placed_in_the_text_with_its_places(self, engine: Engine, session: EngineSession) -> None:
+    async def test_error_position_refers_to_the_text_with_markers(self, engine: Engine, session: EngineSession) -> None:
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelled_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)

@@ -55,7 +55,7 @@ class ResumingContract(EngineBasis):
             assert len(await again.columns(found)) == 1
             assert [row[0] for row in await read(again, found)] == list(range(ROWS))
 
-    async def test_rows_resume_after_those_already_read(self, engine: Engine) -> None:
+    async def test_rows_resume_after_the_last_row_read(self, engine: Engine) -> None:
         given: list[object] = []
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.rows_sql(ROWS))

@@ -75,7 +75,7 @@ class StoppingContract(EngineBasis):
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Cancel reaches the engine")
-    async def test_cancel_stops_who_reads_rows(self, engine: Engine) -> None:
+    async def test_cancel_ends_the_reading_of_rows(self, engine: Engine) -> None:
         async with (
             engine.session(USER, NO_OPTIONS) as session,
             operation(session, self.facts.rows_sql(500_000_000)) as handle,
@@ -123,7 +123,7 @@ class StoppingContract(EngineBasis):
         assert not await session.is_alive()
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_left_session_accepts_no_statement(self, engine: Engine) -> None:
+    async def test_closed_session_accepts_no_statement(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             pass
         assert not await session.is_alive()

@@ -171,7 +171,9 @@ class LeasesContract:
         own = await desk.add(owner=None, user=0)
         assert await desk.taken(2, max_for_busy_users=0) == [own.statement_id]
 
-    async def test_user_running_elsewhere_keeps_turn_but_gets_no_reserved_slot(self, desk: LeaseDesk) -> None:
+    async def test_user_with_statements_on_other_workers_keeps_turn_but_gets_no_reserved_slot(
+        self, desk: LeaseDesk
+    ) -> None:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
         older = [(await desk.add(owner=None, user=0)).statement_id for _ in range(2)]
         first = [(await desk.add(owner=None, user=user)).statement_id for user in (1, 2)]
@@ -213,7 +215,7 @@ class LeasesContract:
         assert await desk.finish(found[0].lease, FAILED)
         assert await desk.taken() == [second.statement_id]
 
-    async def test_statement_brings_its_session_predecessors(self, desk: LeaseDesk) -> None:
+    async def test_claim_includes_earlier_statements_of_the_session(self, desk: LeaseDesk) -> None:
         before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]
         found = await desk.leases.claim(given.statement_id, owner=ME, lease=LEASE, within=desk.within)
         assert [one.lease.statement_id for one in found] == [before.statement_id, given.statement_id]

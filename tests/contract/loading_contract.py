@@ -45,7 +45,7 @@ class LoadingContract(LoadingBasis):
     """Inherited by one test class per adapter."""
 
     @pytest.mark.capability("Tables from files")
-    async def test_values_of_all_types_arrive_as_they_are(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_values_of_all_types_arrive_unchanged(self, engine: Engine, loader: TableLoader, target: TableName):
         """Loads one table with a column of each type, containing extreme values and NULL."""
         columns = [self.column("n", INT64)]
         columns += [self.column(base.value, kind) for base, kind in TYPES.items()]
@@ -59,7 +59,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [comparable(row, load.columns) for row in rows]
 
     @pytest.mark.capability("Tables from files")
-    async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_columns_with_only_nulls_are_loaded(self, engine: Engine, loader: TableLoader, target: TableName):
         """Loads a single column of each kind of encoding: a row with only a NULL must not be read as an empty line or a
         string.
         """
@@ -78,7 +78,7 @@ class LoadingContract(LoadingBasis):
             assert await self.missing(engine, load.target, load.staging)
 
     @pytest.mark.capability("Tables from files")
-    async def test_large_texts(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_large_texts_are_loaded(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target)
         rows = [(place, letter * self.loading_facts.long_text) for place, letter in enumerate("a'\\")]
         assert await self.load(loader, load, *(batch_of(load, [row]) for row in rows)) == len(rows)
@@ -88,7 +88,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.importer(53)
     @pytest.mark.importer(57)
     @pytest.mark.security("T23")
-    async def test_names_are_data(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_unusual_names_are_accepted(self, engine: Engine, loader: TableLoader, target: TableName):
         """Covers column names, all in one table, and table names."""
         names = self.loading_facts.names
         load = self.load_of(target, *(self.column(name, INT64) for name in names))
@@ -100,7 +100,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(53)
-    async def test_names_of_tables_are_data(self, engine: Engine, loader: TableLoader):
+    async def test_unusual_table_names_are_accepted(self, engine: Engine, loader: TableLoader):
         facts = self.loading_facts
         for name in facts.names if facts.table_names is None else facts.table_names:
             load = self.load_of(TableName(None, name))
@@ -156,7 +156,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(55)
-    async def test_a_table_that_exists_is_refused_and_left_alone(
+    async def test_existing_table_is_refused_and_unchanged(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         load = self.load_of(target)
@@ -168,7 +168,7 @@ class LoadingContract(LoadingBasis):
         assert await self.missing(engine, again.staging)
 
     @pytest.mark.capability("Tables from files")
-    async def test_a_view_counts_as_existing(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_view_counts_as_an_existing_table(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
             pytest.skip("the engine makes no view without a table")
         make, drop = self.loading_facts.view_sql
@@ -201,7 +201,7 @@ class LoadingContract(LoadingBasis):
         assert await self.missing(engine, more.staging)
 
     @pytest.mark.capability("Tables from files")
-    async def test_append_goes_by_names(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_append_matches_columns_by_name(self, engine: Engine, loader: TableLoader, target: TableName):
         """Columns in another order are matched by name, and an omitted column becomes NULL."""
         load = self.load_of(target)
         await self.load(loader, load, numbered(load, 1, 1))
@@ -212,7 +212,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [(1, "x"), (2, "y"), (3, None)]
 
     @pytest.mark.capability("Tables from files")
-    async def test_replacing(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_table_is_replaced_as_a_whole(self, engine: Engine, loader: TableLoader, target: TableName):
         """The new table may have other columns. It replaces the old one only after all rows have arrived; nothing of
         the old table or of the staging table remains.
         """
@@ -245,7 +245,7 @@ class LoadingContract(LoadingBasis):
             assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_a_view_is_never_replaced(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_view_is_never_replaced(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
             pytest.skip("the engine makes no view without a table")
         make, drop = self.loading_facts.view_sql
@@ -261,7 +261,7 @@ class LoadingContract(LoadingBasis):
             await self.run(engine, drop, target)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_append_to_what_is_not_there_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_append_to_a_missing_table_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, append=True)
         with pytest.raises(StatementRejected):
             await self.load(loader, load, numbered(load, 1, 1))
@@ -269,7 +269,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(55)
-    async def test_a_failing_append_leaves_the_old_rows(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_failed_append_keeps_existing_rows(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, self.column("n", INT64), self.column("s", STRING, nullable=False))
         await self.load(loader, load, numbered(load, 1, 2))
         more = self.load_of(target, append=True)
@@ -299,7 +299,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.parametrize(
         "error", [RowsBroke("broke"), OSError("broke"), TimeoutError("broke"), ValueError("broke")]
     )
-    async def test_batches_that_raise_leave_nothing(
+    async def test_failing_batches_leave_no_tables(
         self, engine: Engine, loader: TableLoader, target: TableName, error: Exception
     ):
         """The loader raises the same error object, even if the driver handles such errors itself."""
@@ -316,7 +316,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
     @pytest.mark.parametrize("state", ["waiting for rows", "loading", "appending"])
-    async def test_a_cancel_leaves_nothing(self, engine: Engine, target: TableName, state: str):
+    async def test_canceled_load_leaves_no_tables(self, engine: Engine, target: TableName, state: str):
         load, ledger, sent = self.load_of(target, append=state == "appending"), MemoryLedger(), asyncio.Event()
         if load.append:
             await self.run(engine, self.loading_facts.create_n_sql, target)
@@ -407,7 +407,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
-    async def test_a_left_over_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_orphaned_staging_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
         """A session that did not create the table can drop it; dropping a missing table succeeds."""
         staging = staging_of(target)
         await self.run(engine, self.loading_facts.create_sql, staging)
@@ -418,7 +418,7 @@ class LoadingContract(LoadingBasis):
         await loader.drop(staging)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_of_two_loads_of_one_table_one_wins(self, engine: Engine, target: TableName):
+    async def test_one_of_two_loads_of_a_table_succeeds(self, engine: Engine, target: TableName):
         async def load_one(text: str) -> TableLoad | EngineError:
             async with self.loading(engine) as loader:
                 load = self.load_of(target)
@@ -440,7 +440,7 @@ class LoadingContract(LoadingBasis):
         assert {row[1] for row in await self.rows(engine, won[0])} == {"a" if ends[0] is won[0] else "b"}
 
     @pytest.mark.capability("Tables from files")
-    async def test_another_database(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_table_is_loaded_into_another_database(self, engine: Engine, loader: TableLoader, target: TableName):
         facts = self.loading_facts
         if facts.database is None:
             pytest.skip("the engine has one database only")
@@ -462,14 +462,14 @@ class LoadingContract(LoadingBasis):
         assert not await loader.exists(there)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_a_database_that_is_not_there_is_refused(self, loader: TableLoader, target: TableName):
+    async def test_missing_database_is_refused(self, loader: TableLoader, target: TableName):
         for database in ("no_such_database", self.loading_facts.passing_database):
             load = self.load_of(TableName(database or "no_such_database", target.name))
             with pytest.raises(EngineError):
                 await self.load(loader, load, numbered(load, 1, 2))
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_a_connector_that_only_reads_refuses(self, engine: Engine, reading_engine: Engine, target: TableName):
+    async def test_read_only_connector_refuses_to_load(self, engine: Engine, reading_engine: Engine, target: TableName):
         await self.run(engine, self.loading_facts.create_sql, target)
         async with self.loading(reading_engine) as reader:
             assert await reader.exists(target)

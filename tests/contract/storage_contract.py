@@ -89,7 +89,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert tuple(found) == self.facts.default_permissions
 
     @pytest.mark.power("Directories")
-    async def test_root_and_working_place_are_directories(self, storage: Storage, base: str) -> None:
+    async def test_root_and_test_directory_are_directories(self, storage: Storage, base: str) -> None:
         assert (await storage.stat("")).is_directory
         assert (await storage.stat(base)).is_directory
         assert base in [entry.path for entry in await entries(storage, self.facts.place)]
@@ -112,7 +112,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert await content(storage, f"{base}/file") == b"x"
 
     @pytest.mark.power("Directories")
-    async def test_a_file_is_no_directory(self, storage: Storage, base: str) -> None:
+    async def test_file_is_not_a_directory(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         with pytest.raises(NotADirectory):
             await names(storage, f"{base}/file")
@@ -180,7 +180,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert await names(storage, f"{base}/ab") == ["file"]
 
     @pytest.mark.power("Failures")
-    async def test_what_is_missing_is_not_found(self, storage: Storage, base: str) -> None:
+    async def test_missing_path_is_not_found(self, storage: Storage, base: str) -> None:
         for call in (
             storage.stat(f"{base}/x"),
             storage.stat(f"{base}/x/y"),

@@ -142,7 +142,7 @@ class ReplicationContract(StorageBasis):
 
     @pytest.mark.storage(79)
     @pytest.mark.power("Replication")
-    async def test_a_file_has_as_many_copies_as_it_was_told(self, storage: Storage, base: str) -> None:
+    async def test_file_has_the_requested_replication_factor(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, ReplicatedStorage)
         await put(storage, f"{base}/d/file")
         await storage.set_replication(f"{base}/d/file", 2)
@@ -199,7 +199,7 @@ class ModesContract(StorageBasis):
             await storage.set_permissions(f"{base}/missing", 0o600)
 
     @pytest.mark.power("Permissions")
-    async def test_a_new_directory_has_the_permissions_that_are_asked_for(self, storage: Storage, base: str) -> None:
+    async def test_new_directory_has_the_requested_permissions(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/d", permissions=0o700)
         assert (await storage.stat(f"{base}/d")).permissions == 0o700
 

@@ -36,7 +36,7 @@ class WritingContract(StorageBasis):
         assert (await storage.stat(f"{base}/empty")).is_file
 
     @pytest.mark.power("Read and write")
-    async def test_a_file_of_many_pieces_arrives_whole(self, storage: Storage, base: str) -> None:
+    async def test_file_of_many_chunks_is_stored_completely(self, storage: Storage, base: str) -> None:
         async def pieces() -> AsyncIterator[bytes]:
             for number in range(48):
                 yield bytes([number]) * (200_000 + number)
@@ -100,7 +100,7 @@ class WritingContract(StorageBasis):
             await content(storage, f"{base}/file", version=version)
 
     @pytest.mark.power("Read and write")
-    async def test_a_directory_is_no_file(self, storage: Storage, base: str) -> None:
+    async def test_directory_is_not_a_file(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/d")
         await put(storage, f"{base}/full/file")
         for name in ("d", "full"):

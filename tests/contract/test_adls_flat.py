@@ -139,7 +139,7 @@ async def test_unmarked_folders_exist_and_remain_when_emptied(storage, calls):
     assert await names(storage, "flat/work/made/elsewhere") == []
 
 
-async def test_folders_are_marked_as_other_programs_mark_them(storage, calls):
+async def test_folder_markers_match_those_of_other_programs(storage, calls):
     await storage.mkdir("flat/work/d/e")
     for place in (("flat", "work", "d"), ("flat", "work", "d", "e")):
         facts = await calls.facts(AzureLocation(place))

@@ -136,11 +136,11 @@ STREAMED = {"hive.fetch.task.caching": "false"}
 
 _LONG_RESULTS = frozenset(
     {
-        "test_a_failure_on_the_way_ends_the_rows",
-        "test_a_result_left_half_way_frees_the_session",
-        "test_a_result_that_nobody_reads_frees_the_session",
-        "test_the_reader_s_own_end_frees_the_session",
-        "test_cancel_stops_who_reads_rows",
+        "test_failure_during_fetch_ends_the_rows",
+        "test_partially_read_result_frees_the_session",
+        "test_unread_result_frees_the_session",
+        "test_canceled_reader_frees_the_session",
+        "test_cancel_ends_the_reading_of_rows",
         "test_memory_stays_flat_while_a_large_result_passes",
     }
 )
@@ -161,7 +161,7 @@ class TestHive(ResumingContract, EngineContract):
     tested_with = "Hive 4.0.1"
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_names_of_columns_may_occur_twice": pytest.mark.never("Hive renames the second of them to a_1")
+        "test_column_names_may_repeat": pytest.mark.never("Hive renames the second of them to a_1")
     }
 
     @pytest.fixture(autouse=True)
@@ -237,7 +237,7 @@ class TestHiveBreaks(BreaksContract):
 
     @pytest.fixture
     def engine_at(self, request: pytest.FixtureRequest) -> Callable[[int], Engine]:
-        conf = STREAMED if request.node.originalname == "test_a_cancel_while_rows_are_awaited_ends_their_reader" else {}
+        conf = STREAMED if request.node.originalname == "test_cancel_ends_a_reader_that_waits_for_rows" else {}
         return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),), session_conf=conf), HIVE)
 
 

@@ -164,7 +164,7 @@ async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers)
         server.let_go.set()
 
 
-async def test_connection_established_for_a_left_session_is_closed() -> None:
+async def test_connection_established_for_a_closed_session_is_closed() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(MAX_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
@@ -189,7 +189,7 @@ async def test_connection_established_for_a_left_session_is_closed() -> None:
         await server.until(lambda: not server.connections)
 
 
-async def test_released_wire_makes_no_calls() -> None:
+async def test_released_connection_makes_no_calls() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(MAX_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))

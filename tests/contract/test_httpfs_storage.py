@@ -192,7 +192,7 @@ async def test_invalid_responses_are_store_failures(behind_faults, proxy, base, 
             await call
 
 
-async def test_html_error_pages_are_reported_in_our_own_words(file_system, base):
+async def test_html_error_pages_are_reported_with_our_own_message(file_system, base):
     """The gateway returns such pages for names that it cannot parse."""
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"12345")

@@ -150,7 +150,7 @@ async def test_connection_lost_during_statement_leaves_outcome_unknown(engine, s
     assert not await session.is_alive()
 
 
-async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, session):
+async def test_connection_lost_before_a_statement_raises_session_lost(engine, session):
     number = await own_id(session)
     async with engine.session(USER, NO_OPTIONS) as other:
         await run(other, f"KILL CONNECTION {number}")

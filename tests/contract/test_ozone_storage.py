@@ -59,9 +59,9 @@ class TestOzoneStorage(
     )
     tested_with = "Ozone 2.2"
     known_failures: ClassVar = {
-        "test_a_file_has_as_many_copies_as_it_was_told": _NO_MODES,
+        "test_file_has_the_requested_replication_factor": _NO_MODES,
         "test_stat_returns_the_permissions_set": _NO_MODES,
-        "test_a_new_directory_has_the_permissions_that_are_asked_for": _NO_MODES,
+        "test_new_directory_has_the_requested_permissions": _NO_MODES,
         "test_owner_and_group_are_those_that_were_set": _NO_MODES,
     }
 

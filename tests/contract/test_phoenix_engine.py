@@ -170,7 +170,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_hbase_aggregates_no_further_for_nobody": pytest.mark.never(
+        "test_hbase_stops_aggregating_for_a_canceled_statement": pytest.mark.never(
             "HBase ends a call that aggregates on the region server only when the call returns"
         )
     }
@@ -219,7 +219,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
-    async def test_hbase_aggregates_no_further_for_nobody(self, engine: Engine) -> None:
+    async def test_hbase_stops_aggregating_for_a_canceled_statement(self, engine: Engine) -> None:
         """The Query Server stops at once; a region server finishes the call that it is executing."""
         sql = "SELECT COUNT(*) FROM qs.n AS a, qs.n AS b, qs.n AS c WHERE c.n < 100"
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:

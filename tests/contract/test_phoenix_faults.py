@@ -123,7 +123,7 @@ class TestQueryServer:
                 async for _ in session.batches(handle):
                     pass
 
-    async def test_hanging_server_is_given_up(self, engine: Engine, peer: Peer) -> None:
+    async def test_hanging_server_is_abandoned(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             peer.mute = frozenset({"ConnectionSync", "CloseStatement", "CloseConnection"})
@@ -194,7 +194,7 @@ class TestQueryServer:
             assert isinstance((await ended(session, handle, within_s=30)).error, OutcomeUnknown)
 
     @pytest.mark.parametrize("status", [401, 403])
-    async def test_a_refused_login_is_told_as_such(self, engine: Engine, peer: Peer, status: int) -> None:
+    async def test_refused_login_is_reported_as_refused(self, engine: Engine, peer: Peer, status: int) -> None:
         peer.status = status
         with pytest.raises(CredentialsRequired):
             async with engine.session(USER, NO_OPTIONS):

@@ -93,7 +93,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         is_key = name in {"n", FACTS.names[0]} or name.startswith("aaa")
         return super().column(name, kind, nullable=nullable and not is_key)
 
-    async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_columns_with_only_nulls_are_loaded(self, engine: Engine, loader: TableLoader, target: TableName):
         """The generated row numbers tell the rows apart."""
         load = self.load_of(target, self.column("only", STRING))
         assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2

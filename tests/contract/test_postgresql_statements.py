@@ -239,7 +239,7 @@ async def test_connection_lost_during_statement_leaves_outcome_unknown(engine, s
     assert not await session.is_alive()
 
 
-async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, session):
+async def test_connection_lost_before_a_statement_raises_session_lost(engine, session):
     pid = await own_pid(session)
     async with engine.session(USER, NO_OPTIONS) as other:
         await run(other, f"SELECT pg_terminate_backend({pid})")

@@ -457,7 +457,7 @@ async def test_outage_is_reported_and_ends_when_store_returns(proxied, proxy, ba
 
 
 @pytest.mark.storage(9)
-async def test_silent_store_is_given_up(proxied, proxy, base):
+async def test_silent_store_is_abandoned(proxied, proxy, base):
     await put(proxied.storage, f"{base}/file")
     proxy.set_fault(Fault.SILENCE)
     for call in (proxied.storage.stat(f"{base}/file"), content(proxied.storage, f"{base}/file")):
@@ -486,7 +486,7 @@ async def test_interrupted_download_is_not_end_of_file(proxied, proxy, base, fau
 
 
 @pytest.mark.storage(86)
-async def test_outage_during_upload_leaves_only_what_sweep_removes(proxied, proxy, store, base):
+async def test_outage_during_upload_leaves_only_files_that_the_sweep_removes(proxied, proxy, store, base):
     async def dying() -> AsyncIterator[bytes]:
         for number in range(20):
             if number == 13:

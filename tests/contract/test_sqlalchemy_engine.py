@@ -73,7 +73,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_an_error_is_placed_in_the_text_with_its_places": pytest.mark.never(
+        "test_error_position_refers_to_the_text_with_markers": pytest.mark.never(
             "a driver may put the values into the text itself, and its places count them"
         )
     }

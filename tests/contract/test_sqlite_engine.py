@@ -124,7 +124,7 @@ class TestSqliteInMemory(TestSqliteEngine):
     """Runs the same tests with a private in-memory database per session."""
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_a_change_is_seen_by_the_next_session": pytest.mark.never(
+        "test_change_is_visible_to_the_next_session": pytest.mark.never(
             "a database in memory belongs to one session and ends with it (Contract platform 5.11)"
         )
     }

@@ -234,7 +234,7 @@ async def test_statements_run_as_service_without_impersonation(secured_trino_ser
         assert await cell(engine, "SELECT current_user", user=ANA) == SERVICE
 
 
-async def test_refused_impersonation_is_reported_in_trino_words(secured_trino_server: SecuredAddress):
+async def test_refused_impersonation_is_reported_with_the_message_of_trino(secured_trino_server: SecuredAddress):
     denied = "Access Denied: User service cannot impersonate user root"
     async with built("trino", **settings_of(secured_trino_server, has_impersonation=True)) as engine:
         async with engine.session(ROOT, NO_OPTIONS) as session:

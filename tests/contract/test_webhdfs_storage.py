@@ -190,7 +190,7 @@ def _new_file() -> NewFile:
 
 
 @pytest.mark.storage(86)
-async def test_crash_leftovers_are_swept_and_old_files_restored(storage, base):
+async def test_files_orphaned_by_a_crash_are_swept_and_old_files_restored(storage, base):
     tree = storage.tree
     await tree.upload(f"{base}/._qs_upload_{'0' * 32}", body(b"half"), _new_file())
     await tree.make_directory(f"{base}/._qs_parts_{'1' * 32}", 0o700)

@@ -258,7 +258,7 @@ async def test_unresponsive_server_is_reported_to_clients(name: str, place: Inst
     assert answer.json()["code"] == "service_unavailable"
 
 
-async def test_client_address_is_correct_whatever_the_client_claims(proxy: Proxy, pair: list[Server]) -> None:
+async def test_client_address_is_correct_despite_forged_headers(proxy: Proxy, pair: list[Server]) -> None:
     username = f"nobody-{proxy.name}"
     async with proxy.client(ADDRESSES[0], **SENT_BY_CLIENTS) as http:
         login = await http.post("/api/v1/token/auth", json={"username": username, "password": "no password"})

@@ -119,7 +119,7 @@ class RoundTrip:
 
     @pytest.mark.item(15)
     @pytest.mark.item(16)
-    async def test_unknown_table_is_reported_in_engine_words(self, node: Node, case: Case) -> None:
+    async def test_unknown_table_is_reported_with_the_engine_message(self, node: Node, case: Case) -> None:
         operation = await node.submit(case.dialect, "SELECT * FROM no_such_table_here")
         body = await ended(node, operation)
         assert (body["status"], body["code"]) == (1, "engine_error")

@@ -311,7 +311,7 @@ async def test_engine_received_each_statement_at_most_once(survival: Survival) -
     assert seen == [1, 1]
 
 
-async def test_survivor_takes_over_duckdb_file(survival: Survival) -> None:
+async def test_surviving_server_takes_over_duckdb_file(survival: Survival) -> None:
     operation = survival.operations["submitted after"]
     assert await survival.survivor.state(operation) == "available"
     assert (await survival.survivor.page(operation))["data"] == [[42]]

@@ -98,7 +98,7 @@ async def test_provided_administrator_password_is_used_and_not_printed(tmp_path:
         assert printed_passwords(server) == []
 
 
-async def test_two_runs_work_side_by_side(tmp_path: Path):
+async def test_two_runs_work_concurrently(tmp_path: Path):
     async with (
         make_run(tmp_path / "a", admin_password="password of a") as a,
         make_run(tmp_path / "b", admin_password="password of b") as b,

@@ -42,7 +42,7 @@ def test_directory_listens_on_loopback(engine_servers: EngineServers, ldap_serve
 
 
 @pytest.mark.engine("phoenix")
-def test_phoenix(engine_servers: EngineServers, phoenix_server: _Address):
+def test_phoenix_listens_on_loopback(engine_servers: EngineServers, phoenix_server: _Address):
     assert_on_loopback(engine_servers, "phoenix_server", phoenix_server)
 
 
@@ -52,7 +52,7 @@ def test_spark_listens_on_loopback(engine_servers: EngineServers, spark_server: 
 
 
 @pytest.mark.engine("trino")
-def test_trino(engine_servers: EngineServers, trino_server: _Address):
+def test_trino_listens_on_loopback(engine_servers: EngineServers, trino_server: _Address):
     assert_on_loopback(engine_servers, "trino_server", trino_server)
 
 

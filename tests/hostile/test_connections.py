@@ -201,7 +201,7 @@ class TestDeadlineOfTheHead:
             assert server.count("_cut_total", reason="head_timeout") == 1
 
     @pytest.mark.parametrize("began", [b"GET /", HEAD, b"\r\n"], ids=["path", "header", "blank"])
-    async def test_dripping_does_not_extend_deadline(self, began: bytes):
+    async def test_slowly_sent_bytes_do_not_extend_the_deadline(self, began: bytes):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(began)
             async with dripping(writer, b"\r\n" if began == b"\r\n" else b"a"):
@@ -551,7 +551,7 @@ class TestTls:
                     await run_to_completion(reader)
                 assert await asyncio.to_thread(taken, client) > 8 * MIB
 
-    async def test_dripping_is_stopped_over_tls_too(self, certificate, trusting):
+    async def test_slowly_sent_bytes_are_rejected_over_tls(self, certificate, trusting):
         async with (
             served(certificate=certificate, request_head_s=SHORT_S) as server,
             server.connection(tls=trusting) as (reader, writer),

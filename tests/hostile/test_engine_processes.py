@@ -217,7 +217,7 @@ async def test_slow_reader_buffers_at_most_one_frame_in_server(engines: tuple[Du
             assert rows == 2000
 
 
-async def test_closed_engine_leaves_no_process_whatever_runs(
+async def test_closed_engine_with_running_statements_leaves_no_process(
     tmp_path: Path, engine_processes: EngineProcessList
 ) -> None:
     engine = DuckdbEngine(path="one.duckdb", root=tmp_path)

@@ -254,7 +254,7 @@ class TestDiskOfDuckdb:
 
 
 class TestThreads:
-    async def test_one_user_leaves_threads_to_others(self, tmp_path: Path) -> None:
+    async def test_one_user_cannot_occupy_all_threads(self, tmp_path: Path) -> None:
         engine = DuckdbEngine(path="own.duckdb", root=tmp_path, max_statements=4)
         slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
         async with (
@@ -373,7 +373,7 @@ class TestSample:
             await session.cancel(handle)
             assert (await ended(session, handle, within_s=10)).state is OperationState.CANCELED
 
-    async def test_tables_belong_to_everybody(self, sample: PostgresqlEngine) -> None:
+    async def test_tables_are_writable_by_all_users(self, sample: PostgresqlEngine) -> None:
         await said(sample, ANA, "CREATE TABLE of_ana AS SELECT 1 AS n")
         await said(sample, BEN, "INSERT INTO of_ana SELECT count(*) FROM customers")
         assert await said(sample, ANA, "SELECT n FROM of_ana ORDER BY n") == [(1,), (400,)]
@@ -447,7 +447,7 @@ class TestSample:
         await said(engine, BEN, "DROP TABLE earlier")
         await engine.close()
 
-    async def test_only_the_servers_own_connector_logs_in_for_its_users(self, server: EmbeddedPostgres) -> None:
+    async def test_only_the_embedded_sample_connector_creates_user_logins(self, server: EmbeddedPostgres) -> None:
         url = server.defaults.sample_dsn
         addresses = EngineBuilder(Settings()).addresses
         connector = Connector(

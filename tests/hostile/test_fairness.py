@@ -74,7 +74,7 @@ async def crowd(api: Api, waits: int, others: int) -> Crowd:
     return Crowd(api, user, go, waiting, opening)
 
 
-async def test_statements_of_one_user_leave_connector_slots_to_others(opener: Opener) -> None:
+async def test_one_user_cannot_occupy_all_slots_of_a_connector(opener: Opener) -> None:
     async with opener() as api:
         hostile, ana = await api.user("hostile"), await api.user("ana")
         for _ in range(30):
@@ -125,7 +125,7 @@ async def test_one_user_may_open_all_their_sessions_on_one_connector(opener: Ope
         assert (await ana.post("editor/create_session", session=_SESSION)).status_code == 200
 
 
-async def test_calls_beyond_a_users_share_wait_for_that_users_own_calls(opener: Opener) -> None:
+async def test_calls_beyond_the_share_of_a_user_wait_for_other_calls_of_that_user(opener: Opener) -> None:
     async with opener(calls_per_user=2, max_streams_per_user=2) as api:
         ana, hostile = await api.user("ana"), await crowd(api, 2, 2)
         flood = [asyncio.create_task(hostile.user.get("banners")) for _ in range(3)]

@@ -176,9 +176,7 @@ class TestNamesOfOtherIssuers:
         made = await asyncio.gather(*(records.link_first(user_id, identity) for identity in identities))
         assert made.count(True) == 1
 
-    async def test_names_that_differ_in_more_than_case_are_different_people(
-        self, external: Api, issuer: Issuer
-    ) -> None:
+    async def test_names_that_differ_in_more_than_case_are_different_users(self, external: Api, issuer: Issuer) -> None:
         records = AccountRepository(external.database)
         await records.create(NewAccount(Username("strasse", "strasse")), default_group="default")
         assert (await bearer(external, issuer.token(sub="stra\u00dfe"))).json() == not_valid()
@@ -193,7 +191,7 @@ class TestNamesOfOtherIssuers:
         assert (await bearer(external, token)).json() == not_valid()
         assert (await bearer(external, issuer.token(sub="admin", jti="new"))).status_code == 200
 
-    async def test_explanation_says_what_is_missing(self, external: Api, issuer: Issuer) -> None:
+    async def test_explanation_names_the_missing_link(self, external: Api, issuer: Issuer) -> None:
         async with open_explainer(external.services.settings) as explainer:
             for subject, said in (("admin", "has a password"), ("ADMIN", "not in the normal form admin")):
                 *_, finding = await explainer.explain(issuer.token(sub=subject))
@@ -219,7 +217,7 @@ class TestDisabledUsers:
         assert json.loads(received[-1].removeprefix("data: ")) == refusal
         assert await ana.state(operation) == "running"
 
-    async def test_wait_ends(self, quick: Api) -> None:
+    async def test_waiting_call_ends_when_the_user_is_disabled(self, quick: Api) -> None:
         ana, boss = await quick.user(), await administrator(quick)
         operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
         waiting = asyncio.create_task(boss.post("editor/check_status", operationId=operation, wait="60"))
@@ -246,7 +244,7 @@ class TestDisabledUsers:
         await quick.stranger.post("token/revoke", token=token)
         assert (await waiting).json() == not_valid()
 
-    async def test_another_server_cancels_what_it_runs(self, opener: Opener) -> None:
+    async def test_statement_is_canceled_by_the_server_that_runs_it(self, opener: Opener) -> None:
         async with opener(recheck_s=1) as one, opener(recheck_s=1) as other:
             ana = await one.user()
             operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
@@ -368,7 +366,7 @@ class TestGuesses:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             yield api
 
-    async def test_guesses_from_four_addresses_do_not_lock_user_out_of_known_one(self, behind: Api) -> None:
+    async def test_guesses_from_four_addresses_do_not_block_the_known_address(self, behind: Api) -> None:
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
         for number in range(2, 6):
             for _ in range(5):
@@ -380,7 +378,7 @@ class TestGuesses:
         assert [await attempt(behind, "10.0.0.1") for _ in range(6)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
-    async def test_guesses_from_known_address_do_not_use_up_those_of_others(self, behind: Api) -> None:
+    async def test_guesses_from_a_known_address_do_not_count_for_other_addresses(self, behind: Api) -> None:
         assert await attempt(behind, "2001:db8:0:1::1", PASSWORD) == 200
         assert [await attempt(behind, f"2001:db8:0:1::{n}") for n in range(2, 8)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.9", PASSWORD) == 200

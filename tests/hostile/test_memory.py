@@ -265,7 +265,7 @@ class TestDownloads:
             assert file.status_code == 200
             assert pq.read_table(io.BytesIO(file.content)).to_pylist() == [{"m": [], "l": [[]]}]
 
-    async def test_download_chunks_are_small_whatever_the_cells(self) -> None:
+    async def test_download_chunks_are_small_for_cells_of_any_size(self) -> None:
         cells = pa.table({"c": ["x" * 5_000_000, '"' * 3_000_000]})
         with ThreadPoolExecutor(1) as threads:
             for wanted in (DownloadFormat.CSV, DownloadFormat.NDJSON, DownloadFormat.PARQUET, DownloadFormat.ARROW):

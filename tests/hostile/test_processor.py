@@ -160,7 +160,7 @@ class TestOtherUsers:
 
 
 class TestPackedFiles:
-    async def test_endless_files_of_one_user_leave_slots_to_another(self):
+    async def test_endless_files_of_one_user_do_not_occupy_all_slots(self):
         store = OddFileSystem()
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)

@@ -20,11 +20,11 @@ from tests.fixtures.database import execute
 from tests.openapi.test_readme import (
     PASSWORD,
     sample,  # noqa: F401 a fixture
-    test_a_data_source_is_added_as_printed,  # noqa: F401 runs here too
-    test_a_file_becomes_a_table_as_printed,  # noqa: F401 as above
-    test_the_python_script_runs_as_printed,  # noqa: F401 as above
-    test_the_sequence_of_files_runs_as_printed_after_the_first,  # noqa: F401 as above
-    test_the_shell_sequence_runs_as_printed,  # noqa: F401 as above
+    test_documented_commands_add_a_data_source,  # noqa: F401 runs here too
+    test_documented_commands_import_a_file,  # noqa: F401 as above
+    test_documented_file_commands_run_twice,  # noqa: F401 as above
+    test_documented_python_script_runs,  # noqa: F401 as above
+    test_documented_shell_commands_run,  # noqa: F401 as above
 )
 from tests.ports import free_port
 

@@ -54,7 +54,7 @@ def written_codes() -> set[str]:
 
 
 @pytest.mark.platform(101)
-def test_exactly_the_programs_codes_are_explained(listed: list[dict[str, Any]]):
+def test_explained_error_codes_match_the_program(listed: list[dict[str, Any]]):
     known = {one["code"] for one in listed}
     assert len(known) == len(listed)
     written = written_codes()
@@ -95,7 +95,7 @@ def test_failure_examples_use_listed_codes():
             assert status in codes[example["code"]], status
 
 
-def test_guide_covers_what_a_client_needs_first():
+def test_guide_has_its_sections_and_names_only_existing_calls():
     guide = DOCUMENT["info"]["description"]
     assert re.findall(r"^## (.+)$", guide, re.MULTILINE) == [
         "First steps", "Conventions", "Failures", "Limits", "Big numbers", "Time limits",

@@ -95,7 +95,7 @@ def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, 
     return sorted(found, key=lambda row: row[2], reverse=True)
 
 
-async def test_the_shell_sequence_runs_as_printed(server, sample, tmp_path) -> None:
+async def test_documented_shell_commands_run(server, sample, tmp_path) -> None:
     script = tmp_path / "sequence.sh"
     script.write_text(block("bash"))
     status, rows, *log, closed = (await output_of_second_run(script, server)).splitlines()
@@ -111,7 +111,7 @@ async def test_the_shell_sequence_runs_as_printed(server, sample, tmp_path) -> N
     assert [(country, int(orders), Decimal(sales)) for country, orders, sales in lines] == expected
 
 
-async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: ServerProcess, tmp_path: Path) -> None:
+async def test_documented_file_commands_run_twice(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "files.sh"
     script.write_text(login() + block("shell", "Files"))
     content = "country,sales\nPortugal,12.50\n"
@@ -128,7 +128,7 @@ async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: Ser
 
 
 @pytest.mark.importer(52)
-async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path: Path) -> None:
+async def test_documented_commands_import_a_file(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "tables.sh"
     script.write_text(login() + block("shell", "From a file to a table"))
     (tmp_path / "sales.csv").write_text("country,orders,sales\nPortugal,3,12.50\nChile,5,99.25\n")
@@ -146,13 +146,13 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
 
 
 @pytest.mark.platform(66)
-async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path: Path) -> None:
+async def test_documented_commands_add_a_data_source(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "sources.sh"
     script.write_text(login() + block("shell", "Data sources"))
     assert (await output_of_second_run(script, server)).splitlines() == ["True", "[[42]]", "duckdb", "0", "0", "0"]
 
 
-async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> None:
+async def test_documented_python_script_runs(server, sample, tmp_path) -> None:
     script = tmp_path / "ask.py"
     script.write_text(block("python"))
     lines = (await printed([sys.executable, str(script)], server, tmp_path)).splitlines()

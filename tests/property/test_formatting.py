@@ -32,7 +32,7 @@ def _letters(text: str) -> str:
 
 @pytest.mark.item(56)
 @given(script=scripts, dialect=st.sampled_from(DIALECTS))
-def test_only_blanks_and_case_change(script: str, dialect: str | None) -> None:
+def test_formatting_changes_only_blanks_and_case(script: str, dialect: str | None) -> None:
     done = format_statements(script, dialect)
     assert _letters(done) == _letters(script)
     assert len(Script(done, dialect or "")) == len(Script(script, dialect or ""))

@@ -178,7 +178,7 @@ def test_settings_named_in_backticks_exist(document: Path) -> None:
 
 
 @every_document
-def test_shown_settings_files_are_valid(document: Path, tmp_path: Path) -> None:
+def test_documented_settings_files_are_valid(document: Path, tmp_path: Path) -> None:
     for number, block in enumerate(fenced(document, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(block)

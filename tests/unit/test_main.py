@@ -84,7 +84,7 @@ def test_log_names_the_address_the_page_and_the_docs():
         assert line["docs"].startswith("README.md")
 
 
-def test_disabled_page_is_not_named():
+def test_disabled_docs_page_is_not_logged():
     with socket.socket() as listener, capture_logs() as lines:
         listener.bind(("127.0.0.1", 0))
         _log_address(DesktopSettings(docs_enabled=False), listener)

@@ -46,6 +46,6 @@ def test_stub_declares_only_existing_names(stub: Path):
     assert missing(importlib.import_module(module), tree.body) == []
 
 
-def test_missing_name_is_found():
+def test_missing_stub_names_are_reported():
     tree = ast.parse("class ListType:\n    def value_type(self): ...\n    def other(self): ...\ndef nothing(): ...")
     assert missing(importlib.import_module("pyarrow"), tree.body) == ["ListType.other", "nothing"]

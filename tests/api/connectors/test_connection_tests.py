@@ -111,7 +111,7 @@ async def test_port_without_a_server_refuses_the_connection(admin: ConnectorAdmi
 
 
 @pytest.mark.platform(73)
-async def test_a_refused_login_is_told_as_such(admin: ConnectorAdmin, users_url: str) -> None:
+async def test_refused_login_is_reported_as_refused(admin: ConnectorAdmin, users_url: str) -> None:
     wrong = users_url.replace("planted-secret", "mistyped-secret")
     body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=wrong)
     assert last(body) == ("login", False, "auth")
@@ -119,7 +119,7 @@ async def test_a_refused_login_is_told_as_such(admin: ConnectorAdmin, users_url:
 
 
 @pytest.mark.platform(73)
-async def test_unknown_database_is_reported_in_the_engines_words(admin: ConnectorAdmin, users_url: str) -> None:
+async def test_unknown_database_is_reported_with_the_engine_message(admin: ConnectorAdmin, users_url: str) -> None:
     body = await outcome_of(admin.caller, "postgresql", "sqlalchemy", url=f"{users_url}_not")
     assert last(body) == ("login", False, "engine")
     assert "does not exist" in body["warnings"]

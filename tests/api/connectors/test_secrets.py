@@ -155,7 +155,7 @@ async def test_stored_secret_is_never_sent_to_another_destination(
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_single_settings_say_where_a_secret_goes_too(admin: ConnectorAdmin) -> None:
+async def test_changing_a_destination_setting_requires_the_secret_again(admin: ConnectorAdmin) -> None:
     values = {"server_host": "one", "username": "svc", "password": "x", "auth_mechanism": "LDAP"}
     made = await admin.create("Single", "hive", "hiveserver2", **values)
     masked = {**values, "password": _MASK}

@@ -182,7 +182,7 @@ class TestColumns:
         await imported(ana, "duckdb", table, columns=columns, file_path=path)
         assert await rows(ana, "duckdb", table, "first, second, third") == [[10, 20, 30]]
 
-    async def test_names_are_data(self, ana: Caller, connector: str, table: str):
+    async def test_unusual_names_are_accepted(self, ana: Caller, connector: str, table: str):
         names = ['say "hi"', "two words", "naïve ☃", "sel`ect", "a'b", "semi;colon--"]
         content = b"a,b,c,d,e,f\n1,2,3,4,5,6\n"
         odd = f'{table} "of" b;x'
@@ -437,7 +437,7 @@ class TestExistingTable:
         await failed(ana, connector, f"{table}_v", if_exists="replace")
         assert await rows(ana, connector, f"{table}_v") == [[5]]
 
-    async def test_a_failing_append_leaves_the_old_rows(self, ana: Caller, connector: str, table: str):
+    async def test_failed_append_keeps_existing_rows(self, ana: Caller, connector: str, table: str):
         await imported(ana, connector, table)
         path = await uploaded(ana, b"id,other\n9,9\n")
         operation = await started(ana, connector, table, if_exists="append", file_path=path)

@@ -64,7 +64,7 @@ class TestCaller:
         assert (await upload(root)).status_code == 201
 
     @pytest.mark.importer(60)
-    async def test_disabled_importer_denies_everybody(self, small_importer: ImporterOpener):
+    async def test_disabled_importer_refuses_all_users(self, small_importer: ImporterOpener):
         async with small_importer(is_enabled=False) as api:
             for caller in (await api.user("ana"), await api.user("root", admin=True)):
                 for call in CALLS:

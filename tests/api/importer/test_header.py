@@ -20,7 +20,9 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 @pytest.mark.parametrize(
     ("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)]
 )
-async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
+async def test_documented_case_gives_the_expected_result(
+    ana: Caller, bob: Caller, number: int, text: str, answer: bool
+):
     caller = (ana, bob)[number % 2]  # a user may keep at most 50 files
     reference = await uploaded(caller, text.encode())
     guessed = (await guess(caller, reference)).json()
@@ -50,7 +52,7 @@ async def test_specified_separator_is_used(ana: Caller):
 
 
 @pytest.mark.importer(20, 21)
-async def test_header_detection_in_workbooks(ana: Caller, tmp_path: Path):
+async def test_header_of_a_worksheet_is_detected_by_cell_types(ana: Caller, tmp_path: Path):
     numbers = ["<c><v>1</v></c>", "<c><v>2</v></c>"]
     text = '<c t="inlineStr"><is><t>2019</t></is></c>'
     sheets = {"text": column_xml([text, *numbers]), "number": column_xml(["<c><v>2019</v></c>", *numbers])}
@@ -100,7 +102,7 @@ async def test_header_reports_missing_and_invalid_parameters(ana: Caller, query:
 
 
 @pytest.mark.importer(31)
-async def test_a_blank_file_is_empty(ana: Caller):
+async def test_blank_file_is_reported_as_empty(ana: Caller):
     assert refusal(await header(ana, await uploaded(ana, b"\n \n"))) == (400, "file_empty")
 
 
@@ -115,7 +117,9 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in DETECTION_CASES]
     )
-    async def test_the_case_of_the_table_comes_out(self, ana: Caller, text, kind, field, quote, record, confidence):
+    async def test_documented_case_gives_the_expected_result(
+        self, ana: Caller, text, kind, field, quote, record, confidence
+    ):
         answer = await guess(ana, await uploaded(ana, text.encode()))
         assert answer.status_code == 200, answer.text
         assert answer.json() == {
@@ -313,7 +317,7 @@ async def test_dialect_is_required(ana: Caller, query: dict[str, str]):
     assert seen == (400, {"error": "sql_dialect is required.", "code": "missing_parameter"})
 
 
-async def test_connectors_dialect_is_the_default(ana: Caller):
+async def test_dialect_of_the_connector_is_the_default(ana: Caller):
     names = (await ana.get("importer/sql_type_mapping", connector="duckdb")).json()
     assert {"HUGEINT", "INTEGER", "VARCHAR"} & set(names) == {"INTEGER", "VARCHAR"}
     assert (await ana.get("importer/sql_type_mapping", connector="duckdb", sql_dialect="impala")).json() == _IMPALA

@@ -84,7 +84,7 @@ class TestAnswer:
         assert (names(body), types(body), body["preview_data"]) == (["a", "b"], [kind, kind], [])
 
     @pytest.mark.importer(31, 47)
-    async def test_a_blank_file_is_empty(self, ana: Caller):
+    async def test_blank_file_is_reported_as_empty(self, ana: Caller):
         reference = await uploaded(ana, b"\n  \n")
         for _ in range(2):
             assert refusal(await preview(ana, reference)) == (400, "file_empty")

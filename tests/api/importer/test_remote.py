@@ -89,7 +89,7 @@ class TestFiles:
         assert body.json()["preview_data"] == [["1", "1.50"], ["2", "2"]]
         assert folder.all()["sales.csv"] == CSV
 
-    async def test_names_are_data(self, world: World, eva: Caller):
+    async def test_unusual_names_are_accepted(self, world: World, eva: Caller):
         folder = world.folder(Scheme.FILE)
         folder.put_at("a b%20é'\"+#.csv", CSV)
         assert (await preview(eva, folder.at("a b%20é'\"+#.csv"), **REMOTE)).status_code == 200
@@ -182,7 +182,7 @@ def left(world: World) -> list[str]:
 class TestRefusals:
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
-    async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
+    async def test_missing_path_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
         folder = world.folder(scheme)
         folder.put(x=CSV)
         for name in ("nothing", "x/y"):
@@ -192,7 +192,7 @@ class TestRefusals:
 
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
-    async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
+    async def test_directory_is_not_a_file(self, world: World, eva: Caller, scheme: Scheme):
         folder = world.folder(scheme)
         folder.put(d=None)
         for path in (folder.path, folder.at("d/")):

@@ -121,7 +121,7 @@ class TestArrival:
         assert await read_back(api, ana, body["file_path"]) == CONTENT
 
     @pytest.mark.importer(3)
-    async def test_a_file_of_many_pieces_arrives_whole(self, api: Api, ana: Caller):
+    async def test_file_of_many_chunks_is_stored_completely(self, api: Api, ana: Caller):
         content = bytes(range(256)) * (12 * 1024)
         assert await read_back(api, ana, await uploaded(ana, content)) == content
 

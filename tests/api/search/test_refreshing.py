@@ -149,7 +149,7 @@ async def test_unlisted_databases_are_requested_individually(api: Api, ana: Call
     assert await found(ana, "", sources=SQL) == []
 
 
-async def test_failing_catalog_does_not_keep_databases_dropped_elsewhere(api: Api, ana: Caller) -> None:
+async def test_failing_catalog_does_not_keep_dropped_databases(api: Api, ana: Caller) -> None:
     """Dropped databases are removed even if many databases of the failing catalog are requested before them."""
     stock(api.shelf)
     down = [f"down{number}" for number in range(20)]

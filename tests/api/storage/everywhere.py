@@ -113,7 +113,7 @@ class EverywhereContract(PreviewsEverywhere):
 
     @pytest.mark.storage(17)
     @pytest.mark.security("S3")
-    async def test_strange_names_survive_every_call(self, folder):
+    async def test_unusual_names_are_accepted_by_every_call(self, folder):
         for name in self.strange_names:
             assert (await folder.put(name, name.encode())).status_code == 200, name
         assert sorted(await folder.names()) == sorted(self.strange_names)
@@ -388,7 +388,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert body["summary"]["length"] == 4
 
     @pytest.mark.storage(83, 84, 85, 86, 87, 88, 92)
-    async def test_uploads(self, folder):
+    async def test_file_of_every_form_field_is_uploaded(self, folder):
         user = folder.world.user
         for part in ("local_file", "hdfs_file", "file"):
             made = await user.send(
@@ -413,7 +413,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert sorted(await folder.names()) == ["before", "file", "hdfs_file", "local_file"]
 
     @pytest.mark.storage(89, 90, 91)
-    async def test_chunked_uploads(self, folder):
+    async def test_upload_in_chunks_is_stored_completely(self, folder):
         size, part = 12 * 1024 * 1024 + 5, 5 * 1024 * 1024
         content = hashlib.sha256(b"seed").digest() * (size // 32 + 1)
         content = content[:size]

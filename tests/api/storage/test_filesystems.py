@@ -283,7 +283,7 @@ async def test_all_store_aliases_address_the_same_path(lake: Lake) -> None:
 
 
 @pytest.mark.storage(17)
-async def test_unusual_name_survives_every_call(lake: Lake) -> None:
+async def test_unusual_name_is_accepted_by_every_call(lake: Lake) -> None:
     ana, directory = await lake.api.user("ana"), "abfs://lake/odd"
     assert (await ana.post("storage/mkdir", path=directory)).status_code == 201
     assert (await ana.post("storage/touch", path=directory, name=ODD_NAME)).status_code == 201

@@ -340,7 +340,7 @@ async def test_bulk_calls_accept_one_to_a_thousand_items(eva: Caller, world: Wor
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
+async def test_links_are_never_followed(eva: Caller, world: World, call: str) -> None:
     folder = world.folder(Scheme.FILE)
     folder.put(a=b"a", b=b"b")
     folder.link("link")

@@ -101,7 +101,7 @@ def three(folder: StoreFolder) -> None:
 
 @pytest.mark.storage(70)
 @pytest.mark.parametrize("call", ["move", "copy", "rename"])
-async def test_unwaited_call_returns_its_body_later(eva, world, gate, call):
+async def test_call_without_waiting_returns_its_body_later(eva, world, gate, call):
     gate.reached.clear()
     gate.open.clear()
     folder = world.folder(Scheme.S3A)
@@ -322,7 +322,7 @@ async def test_identical_call_takes_over_after_the_lease_expires(tmp_path: Path,
 
 
 @pytest.mark.storage(65)
-async def test_identical_call_waits_until_the_dead_process_last_file_can_be_removed(
+async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_be_removed(
     eva: Caller, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     """A recent file with a reserved name may be an upload in progress; a file that is not written to becomes old."""

@@ -95,7 +95,7 @@ class TestShapes:
         shown = (await ana.get(f"storage/view={path}", **query)).json()["view"]
         assert (shown["length"], shown["end"], len(shown["contents"])) == (2**20, 2**20, 2**20)
 
-    async def test_behind_the_end_there_is_nothing(self, ana, files, folder):
+    async def test_window_past_the_end_is_empty(self, ana, files, folder):
         path = put(files, f"{folder}/a", b"0123456789")
         for offset in (10, 11, 10**12, 2**63 - 1):
             body = await display(ana, path, offset=offset)

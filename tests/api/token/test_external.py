@@ -527,7 +527,7 @@ async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
     return await waiting
 
 
-async def test_group_deleted_during_a_login_is_left_out(opener: Opener) -> None:
+async def test_group_deleted_during_a_login_is_omitted(opener: Opener) -> None:
     async with opener() as api:
         for group in ("going", "staying"):
             await AccountRepository(api.database).ensure_group(group, ())

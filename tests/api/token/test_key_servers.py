@@ -286,7 +286,7 @@ async def test_every_check_can_fail(external: Api, issuer: Issuer) -> None:
 
 
 @pytest.mark.platform(56)
-async def test_every_end_of_an_own_token_is_explained(external: Api) -> None:
+async def test_every_reason_why_an_own_token_ended_is_explained(external: Api) -> None:
     pair, other = await log_in(external), await log_in(external)
     access = pair["access"]
     assert await failing(external, access) is None

@@ -431,7 +431,7 @@ async def refused(api: Api, token: str, **headers: str) -> list[str]:
 
 
 @pytest.mark.platform(21, 47)
-async def test_failing_challenge_is_left_out_of_the_401(opener: Opener) -> None:
+async def test_failing_challenge_is_omitted_from_the_401(opener: Opener) -> None:
     async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         token = (await log_in(api))["access"]
@@ -448,7 +448,7 @@ async def test_failing_challenge_is_left_out_of_the_401(opener: Opener) -> None:
 
 @pytest.mark.usefixtures("closed_gate")
 @pytest.mark.platform(21, 47)
-async def test_hanging_challenges_are_left_out_and_block_neither_each_other_nor_calls(opener, monkeypatch):
+async def test_hanging_challenges_are_omitted_and_do_not_delay_calls(opener, monkeypatch):
     # The limit is long enough for challenges that do not hang, even on a busy machine.
     monkeypatch.setattr("queryserver.identity.build._CHALLENGE_LIMIT_S", 4.0)
     names = named(BlockingAuthenticator, AsyncBlockingAuthenticator, SecondBlockingAuthenticator)

@@ -41,7 +41,7 @@ async def test_malformed_headers_get_a_distinct_response(tokens: Api, subtests: 
 
 
 @pytest.mark.platform(21)
-async def test_bad_bearers_get_their_specified_bodies(tokens: Api) -> None:
+async def test_invalid_bearer_tokens_get_the_specified_bodies(tokens: Api) -> None:
     pair = await log_in(tokens)
     for token in (tampered(pair["access"]), "x", "a.b.c", "é"):
         response = await call(tokens, ("Authorization", f"Bearer {token}"))

@@ -153,7 +153,7 @@ async def test_auto_migrate_upgrades_before_serving(tmp_path: Path, unmigrated_d
     assert (await read_schema(unmigrated_dsn)).version == "9999"
 
 
-async def test_user_lifecycle(command: Command) -> None:
+async def test_user_can_be_created_changed_and_deleted(command: Command) -> None:
     made = await command("create-user", "Ana", "--password-stdin", "--email", "a@b.example", stdin=f"{PASSWORD}\n")
     assert (made.code, made.out) == (0, "User ana created.\n")
     assert (await command("create-user", "ANA", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 1

@@ -30,7 +30,7 @@ async def done(command: Command, arguments: str, out: str = "") -> None:
     assert (ended.code, ended.out) == (0, out), (arguments, ended.err)
 
 
-async def test_link_lifecycle(command: Command) -> None:
+async def test_link_can_be_created_listed_and_deleted(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(command, "link-user ANA --issuer ldap", "ana of ldap is now linked to the user ANA.\n")
     await done(
@@ -67,7 +67,7 @@ async def test_link_lifecycle(command: Command) -> None:
     await done(command, "list-links ana --no-header", f"ana\tjwt:{ISSUER}\tauth0|7\tadministrator\n")
 
 
-async def test_link_failures(command: Command) -> None:
+async def test_failed_link_commands_report_the_cause(command: Command) -> None:
     for name in ("ana", "bob"):
         assert (await command("create-user", name, "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     assert (await command("link-user", "ana", "--issuer", "ldap", "--subject", "taken")).code == 0
@@ -97,7 +97,7 @@ async def test_wrong_usage_exits_with_2(command: Command, subtests: pytest.Subte
 
 
 @pytest.mark.platform(54)
-async def test_group_lifecycle(command: Command) -> None:
+async def test_group_can_be_created_changed_and_deleted(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(command, "create-group analysts")
     await done(command, "grant analysts connector:7")
@@ -111,7 +111,7 @@ async def test_group_lifecycle(command: Command) -> None:
     await done(command, "delete-group analysts")
 
 
-async def test_group_command_failures(command: Command, subtests: pytest.Subtests) -> None:
+async def test_failed_group_commands_report_the_cause(command: Command, subtests: pytest.Subtests) -> None:
     for arguments, code, message in [
         ("delete-group default", 1, "Group default is the default group of new users and cannot be deleted."),
         ("add-to-group nobody default", 1, "User nobody does not exist."),

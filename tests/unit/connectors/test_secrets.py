@@ -82,7 +82,7 @@ def test_stored_secret_is_never_sent_to_another_server_or_user(changed: str) -> 
 @pytest.mark.parametrize(
     "change", [{"server_host": "other"}, {"server_port": 10001}, {"username": "root"}, {"url": "https://other"}]
 )
-def test_single_settings_say_where_a_secret_goes_too(change: dict[str, str | int]) -> None:
+def test_changing_a_destination_setting_requires_the_secret_again(change: dict[str, str | int]) -> None:
     stored = {
         "server_host": "h",
         "server_port": 10000,

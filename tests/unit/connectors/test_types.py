@@ -60,7 +60,7 @@ _FURTHER: dict[int, dict[str, Any]] = {
 """Settings that follow those of the table: the optional settings of section 5.11, with their defaults."""
 
 
-def test_no_flag_promises_an_optimizer() -> None:
+def test_no_connector_type_has_an_optimizer_flag() -> None:
     assert not [one for one in TYPES if one.flags.get("has_optimizer_risks") or one.flags.get("has_optimizer_values")]
 
 
@@ -128,7 +128,7 @@ def test_unlisted_pair_has_the_flags_of_its_dialect_or_plain_sql() -> None:
     assert flags_of("pyspark", "livy") == {}
 
 
-def test_category_names() -> None:
+def test_categories_have_their_names() -> None:
     assert [one.label for one in Category] == ["Editor", "Browsers", "Catalogs", "Optimizers", "Schedulers", "Plugins"]
 
 

@@ -109,23 +109,23 @@ class TestAdapters:
             raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
         assert position_of(caught.value.location, "SELECT é\nFORM t") == position
 
-    def test_mysql(self):
+    def test_mysql_error_has_its_position(self):
         with pytest.raises(EngineError) as caught, mysql_errors(started=True):
             raise ProgrammingError(1064, "You have an error in your SQL syntax; … near 'FORM t' at line 1")
         assert position_of(caught.value.location, "SELECT 1 FORM t") == Position(1, 10)
 
-    def test_trino(self):
+    def test_trino_error_has_its_position(self):
         location = {"lineNumber": 2, "columnNumber": 3}
         error = engine_error({"errorName": "SYNTAX_ERROR", "message": "line 2:3: …", "errorLocation": location})
         assert position_of(error.location, "SELECT\n  FORM") == Position(2, 3)
         for odd in (None, {}, {"lineNumber": 0, "columnNumber": 1}, {"lineNumber": "1", "columnNumber": 1}, []):
             assert engine_error({"errorName": "X", "message": "m", "errorLocation": odd}).location is None
 
-    def test_hiveserver2(self):
+    def test_hiveserver2_error_has_its_position(self):
         error = domain_error("FAILED: ParseException line 1:7 extraneous input", Purpose.FOLLOW)
         assert position_of(error.location, "SELECT FORM") == Position(1, 8)
 
-    def test_phoenix(self):
+    def test_phoenix_error_has_its_position(self):
         trace = "java.sql.SQLException: ERROR 604 (42P00): Syntax error. Mismatched input. … at line 1, column 8."
         with pytest.raises(EngineError) as caught, avatica_errors(Phase.SENT):
             raise ServerError("", (trace,))

@@ -61,7 +61,7 @@ class TestStoreOrder:
         assert (last.total, last.total_is_exact, last.next_number, last.previous_number) == (100_001, True, 0, 3333)
 
     @pytest.mark.storage(33)
-    async def test_first_page_lists_only_what_page_and_count_need(self) -> None:
+    async def test_first_page_lists_only_the_entries_needed_for_page_and_count(self) -> None:
         directory = LongDirectory(10_000_000)
         page = await page_of(directory, PageRequest(size=10))
         assert (numbers(page), directory.calls) == (list(range(10)), 100)
@@ -107,7 +107,7 @@ class TestStoreOrder:
         await page_of(directory, PageRequest(2, 1500, filter="0"), listings)
         assert directory.cursors == [None, None, None]
 
-    async def test_forgotten_cursor_restarts_the_listing(self) -> None:
+    async def test_listing_restarts_if_the_store_rejects_the_cursor(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageRequest(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageError("The token is not valid.")

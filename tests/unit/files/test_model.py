@@ -238,7 +238,7 @@ def test_unchecked_path_is_rejected(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800"])
-def test_invalid_names(name: str) -> None:
+def test_invalid_name_is_rejected(name: str) -> None:
     assert not is_name(name)
 
 

@@ -56,7 +56,7 @@ def test_null_and_the_text_null_differ_in_raw_form():
     ],
     ids=str,
 )
-def test_null_of_every_type(kind: pa.DataType):
+def test_null_of_every_type_is_none(kind: pa.DataType):
     nulls = (
         pa.ExtensionArray.from_storage(kind, pa.nulls(3, kind.storage_type))
         if isinstance(kind, pa.BaseExtensionType)
@@ -163,11 +163,11 @@ def test_declared_type_overrides_integers():
         ),
     ],
 )
-def test_temporal_values_as_text(array: pa.Array, expected: list[str]):
+def test_temporal_values_are_written_as_text(array: pa.Array, expected: list[str]):
     assert raw(array) == expected
 
 
-def test_infinite_dates_and_timestamps():
+def test_infinite_dates_and_timestamps_are_written_as_infinity():
     days = pa.array([2**31 - 1, -(2**31) + 1, None], pa.int32())
     assert raw(days.view(pa.date32())) == ["infinity", "-infinity", None]
     ticks = pa.array([2**63 - 1, -(2**63) + 1, 0, None])
@@ -177,7 +177,7 @@ def test_infinite_dates_and_timestamps():
 
 @pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
 @pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
-def test_years_beyond_arrow_limits(day: date, eras: int):
+def test_years_beyond_arrow_limits_are_written_as_text(day: date, eras: int):
     """The calendar repeats every 400 years, which are 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097
     expected = f"{day.year + 400 * eras:04d}{day:-%m-%d}"
@@ -311,7 +311,7 @@ def test_hue_form(array: pa.Array, expected: list[object]):
 
 
 @pytest.mark.item(29)
-def test_hue_form_of_a_complex_column_given_as_json_text():
+def test_complex_column_given_as_json_text_has_the_hue_form():
     assert hue(pa.array(['{"a": [1, 2]}']), ResultType.MAP) == ["{&quot;a&quot;:[1,2]}"]
 
 
@@ -351,7 +351,7 @@ def test_batches_of_a_page_may_differ_in_arrow_types():
 
 
 @pytest.mark.item(30)
-def test_page_without_rows():
+def test_page_without_rows_is_an_empty_array():
     for batches in ([], [table(0)]):
         page = render_page(batches, columns=COLUMNS, escape=False, max_bytes=1000)
         assert (page.json, page.rows) == (b"[]", 0)

@@ -75,7 +75,7 @@ def seen(text: str, *, is_whole: bool = True) -> DetectedFormat:
 
 @pytest.mark.importer(12)
 @pytest.mark.parametrize(("text", "file_type", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
-def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, confidence):
+def test_documented_case_gives_the_expected_result(text, file_type, field, quote, record, confidence):
     found = seen(text)
     assert (found.type, found.delimiters.field, found.delimiters.quote) == (file_type, field, quote)
     assert (found.record_separator, found.encoding, found.confidence) == (record, "utf-8", confidence)

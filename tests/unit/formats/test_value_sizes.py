@@ -43,7 +43,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_value_sizes(name: str) -> None:
+def test_values_have_their_sizes(name: str) -> None:
     array, sizes = CASES[name]
     assert value_sizes(array).to_pylist() == sizes
     assert value_sizes(array.slice(1)).to_pylist() == sizes[1:]

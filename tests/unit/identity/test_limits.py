@@ -79,7 +79,7 @@ def test_call_above_the_limit_gets_a_retry_time(clock: Clock):
     assert allowed(limits, 9) == 3
 
 
-def test_no_limit_counts_nothing(clock: Clock):
+def test_limit_of_zero_disables_counting(clock: Clock):
     limits = RequestLimits(MemoryCounts(), limit=0, clock=clock)
     assert allowed(limits, 1000) == 1000
     limits.count_address("10.0.0.1")

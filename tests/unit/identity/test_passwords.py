@@ -53,7 +53,7 @@ async def test_strength_of_the_longest_password_is_estimated_quickly(passwords: 
     assert (await passwords.strength("aB3$" * 256, name="ana")).score >= 0
 
 
-async def test_missing_hash_does_the_work_and_never_matches(passwords: Passwords) -> None:
+async def test_missing_hash_never_matches(passwords: Passwords) -> None:
     assert not await passwords.verify(None, "nobody's password")
 
 

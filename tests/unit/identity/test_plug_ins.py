@@ -41,7 +41,7 @@ async def test_calls_beyond_the_queue_limit_are_rejected_immediately(gate: threa
     threads.close()
 
 
-async def test_canceled_waiters_release_their_places(gate: threading.Event) -> None:
+async def test_canceled_waiters_release_their_slots(gate: threading.Event) -> None:
     threads = pool(limit_s=60, max_waiting=THREADS)
     for _ in range(2):
         calls = [asyncio.wait_for(threads.call(gate.wait), 0.5) for _ in range(2 * THREADS + 1)]
@@ -55,7 +55,7 @@ async def test_canceled_waiters_release_their_places(gate: threading.Event) -> N
     threads.close()
 
 
-async def test_abandoned_call_keeps_its_place_until_its_thread_finishes(gate: threading.Event) -> None:
+async def test_abandoned_call_keeps_its_slot_until_its_thread_finishes(gate: threading.Event) -> None:
     threads = LimitedThreads(threads=2, limit_s=60)
     inside = threading.Semaphore(0)
 

@@ -189,7 +189,7 @@ class TestKinds:
 
     @pytest.mark.importer(31)
     @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
-    async def test_a_blank_file_is_empty(self, previews: Previews, content):
+    async def test_blank_file_is_reported_as_empty(self, previews: Previews, content):
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=False)
         with raises_code("file_empty"):
@@ -288,7 +288,7 @@ class TestKeeping:
         assert [file.readings for file in files] == [2, *[1] * 9]
 
     @pytest.mark.importer(47)
-    async def test_a_failure_is_not_kept(self, previews: Previews):
+    async def test_failure_is_not_cached(self, previews: Previews):
         file = MemoryFile(ZIP, fixed_identity="x")
         excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="two")
         with raises_code("sheet_not_found"):

@@ -183,7 +183,7 @@ class Crowd:
             await self.go.wait()
 
 
-async def test_one_user_leaves_slots_for_others() -> None:
+async def test_one_user_cannot_occupy_all_slots() -> None:
     crowd = Crowd(ConnectorSlots(per_connector=4, per_user=2))
     tasks = [asyncio.create_task(crowd.run(user)) for user in (1, 1, 1, 1, 2)]
     await settle()

@@ -47,7 +47,7 @@ def bound(statement: str, values: object, dialect: str = "duckdb", *, before: in
     ("", "SELECT '?", "SELECT '?"),
     ("", "?" + "x" * 10_000 + "'" + "?" * 10_000 + "' ?", "{}" + "x" * 10_000 + "'" + "?" * 10_000 + "' {}"),
 ])  # fmt: skip
-def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str, expected: str):
+def test_question_marks_in_quotes_and_comments_are_not_markers(dialect: str, statement: str, expected: str):
     assert marks(statement, dialect) == expected
 
 

@@ -46,7 +46,9 @@ def places(script: str, dialect: str) -> list[tuple[int, int, int, int]]:
         ("postgresql", "SELECT $$a;b$$; SELECT 2", [("SELECT $$a;b$$", 0, 0, 0, 15), ("SELECT 2", 0, 15, 0, 24)]),
     ],
 )
-def test_documented_positions(dialect: str, script: str, expected: list[tuple[str, int, int, int, int]]):
+def test_statements_have_their_documented_positions(
+    dialect: str, script: str, expected: list[tuple[str, int, int, int, int]]
+):
     found = [(s.text, s.start.row, s.start.column, s.end.row, s.end.column) for s in Script(script, dialect)]
     assert found == expected
 
@@ -61,7 +63,7 @@ def test_documented_positions(dialect: str, script: str, expected: list[tuple[st
         ("SELECT 20", "0f4c461928ba24a902a53ff68bcea606b8340da59a780742b14b6a2d"),
     ],
 )
-def test_documented_hashes(text: str, expected: str):
+def test_statement_has_its_documented_hash(text: str, expected: str):
     assert statement_hash(text) == expected
 
 
@@ -166,7 +168,7 @@ def test_blanks_and_comments_are_not_a_statement(script: str, dialect: str):
         ("hplsql", " DECLARE a INT; SET a = 1;\n", ["DECLARE a INT; SET a = 1;"]),
     ],
 )
-def test_quotes_and_comments_by_dialect(dialect: str, script: str, expected: list[str]):
+def test_quotes_and_comments_follow_the_dialect(dialect: str, script: str, expected: list[str]):
     assert texts(script, dialect) == expected
 
 
@@ -286,7 +288,7 @@ FIRST, SECOND = (statement_hash(statement.text) for statement in TWO)
         (TWO, PreviousStatement(-5, has_more_statements=True, statement_hash=FIRST), 1),
     ],
 )
-def test_next_statement_in_both_forms(script: Script, previous: PreviousStatement | None, expected: int):
+def test_next_statement_is_the_same_in_both_forms(script: Script, previous: PreviousStatement | None, expected: int):
     assert next_statement(script, previous, full_form=False) == expected
     assert next_statement(script, previous, full_form=True) == expected
 
@@ -339,7 +341,7 @@ def test_first_keyword_determines_whether_rows_are_expected(dialect: str, text: 
         ("# not a comment here", ""),
     ],
 )
-def test_first_word(sql: str, keyword: str) -> None:
+def test_first_word_is_the_first_keyword(sql: str, keyword: str) -> None:
     assert first_word(sql) == keyword
 
 
@@ -402,7 +404,7 @@ async def test_splitting_ten_megabytes_does_not_block_other_threads(dialect: str
 
 
 @pytest.mark.security("T23")
-def test_positions_of_ten_thousand_statements():
+def test_ten_thousand_statements_have_correct_positions():
     statements = Script("SELECT 1; SELECT\r\n2;\n" * 5000, "hive")
     assert len(statements) == 10_000
     assert (statements[-1].start.row, statements[-1].end.row) == (9998, 9999)

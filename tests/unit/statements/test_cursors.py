@@ -87,7 +87,7 @@ async def test_one_of_two_equal_moves_by_two_servers_succeeds(database, moves):
     await elsewhere.aclose()
 
 
-async def test_wrong_expectation_moves_nothing_and_no_expectation_always_moves(database, moves):
+async def test_cursor_moves_only_from_the_expected_row(database, moves):
     [one, other, gone] = [*await statements(database, 2), uuid4()]
     done = await asyncio.gather(
         moves.move(one, expected=5, to=6), moves.move(other, expected=None, to=9), moves.move(gone, expected=None, to=1)

@@ -60,7 +60,7 @@ async def test_engine_and_connector_determine_the_external_data_of_a_session(
                 await session.files.make_directory("file:///d")
 
 
-async def test_session_has_no_files_and_results_without_stores_and_results():
+async def test_session_without_external_data_has_no_files_or_results():
     session = NO_EXTERNAL_DATA.for_session(ALL_CAPABILITIES, read_only=False)
     assert (session.files, session.results) == (None, None)
     async with session.acting(ANA):

@@ -253,7 +253,7 @@ def test_default_limits_allow_all_sessions_of_a_user_on_one_connector() -> None:
         assert shares.count(EVE, max_open=defaults.max_sessions_per_user) == defaults.max_sessions_per_user == 50
 
 
-def test_one_user_gets_half_and_leaves_the_rest_to_others() -> None:
+def test_first_user_gets_half_of_the_sessions_and_later_users_share_the_rest() -> None:
     with ExitStack() as stack:
         shares = openings(stack, 16)
         assert shares.count(EVE) == 8

@@ -91,7 +91,7 @@ async def test_script_statement_is_resumed_by_the_next_server_and_the_rest_does_
 
 
 @BOTH_KINDS
-async def test_rows_resume_after_the_stored_ones(pages_once: bool) -> None:
+async def test_rows_resume_after_the_last_stored_row(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     engine.go_on.clear()
     fleet = Fleet(engine=engine)

@@ -82,7 +82,7 @@ async def test_segments_are_contiguous() -> None:
 
 
 @pytest.mark.item(34)
-async def test_byte_limit_keeps_what_fits_and_is_reported() -> None:
+async def test_byte_limit_keeps_the_rows_that_fit_and_is_reported() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown, size_bytes=2_000_000)
     while filling.truncated_reason is None:
@@ -350,7 +350,7 @@ def test_storable_text_replaces_only_invalid_characters() -> None:
     assert storable_text("a\x00\udc00b") == "a\ufffd\ufffdb"
 
 
-def test_engine_lines_are_counted_as_the_engine_counts_them() -> None:
+def test_line_numbers_match_the_engine() -> None:
     log = StatementLog(1000)
     log.add_engine(["first\nsecond", ""])
     assert log.engine_lines == 2

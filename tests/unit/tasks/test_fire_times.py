@@ -51,7 +51,7 @@ def test_repeated_local_time_fires_once():
     assert next_cron_time("30 2 * * *", BERLIN, utc("2026-10-25T01:10")) == utc("2026-10-26T01:30")
 
 
-def test_clock_changes_of_half_an_hour_or_a_day():
+def test_clock_changes_of_half_an_hour_or_a_day_are_respected():
     # On Lord Howe Island, the clock moves from 02:00 to 02:30 on 2026-10-04 (at 15:30 UTC of the previous day).
     howe = fires("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00", "2026-10-04T23:00")
     assert howe == ["10-03 15:30", "10-04 15:15"]

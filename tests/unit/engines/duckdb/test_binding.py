@@ -162,7 +162,7 @@ REACHING = {
 
 
 @pytest.mark.security("T7")
-async def test_bound_value_reaches_nothing_that_its_literal_does_not(
+async def test_bound_value_has_no_more_access_than_its_literal(
     session: EngineSession, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     root = tmp_path / "databases"

@@ -137,7 +137,7 @@ def test_bytes_are_fetched_on_demand_when_buffer_is_full(reads: ReadBuffers) -> 
     assert reads.held_bytes == 0
 
 
-def test_forgotten_file_holds_no_bytes_while_still_open(store: Store, reads: ReadBuffers) -> None:
+def test_closed_file_buffers_no_bytes_while_a_reader_is_open(store: Store, reads: ReadBuffers) -> None:
     opened = store.content.open()
     for at in range(0, 8 * MIB, PIECE_BYTES):
         assert opened.read(at, PIECE_BYTES) == FILE[at : at + PIECE_BYTES]

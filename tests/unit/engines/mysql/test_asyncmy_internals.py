@@ -37,7 +37,7 @@ def test_driver_signatures_match_our_calls(called, signature: str):
     assert str(inspect.signature(called)) == signature
 
 
-async def test_connection_has_attributes_we_read():
+async def test_connection_has_the_attributes_that_the_server_reads():
     connection = RawConnection()
     assert [connection._proto, connection._result, connection._transport] == [None, None, None]
     assert connection._next_seq_id == 0
@@ -49,7 +49,7 @@ async def test_connection_has_attributes_we_read():
     connection.resume()
 
 
-async def test_result_has_attributes_we_read():
+async def test_result_has_the_attributes_that_the_server_reads():
     result = MySQLResult(Connection())
     assert (result.field_count, result.warning_count, result.unbuffered_active) == (0, 0, False)
     assert result.fields is None

@@ -147,7 +147,7 @@ def test_server_error_number_decides_login_error(number: int, expected: type[Eng
     assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
 
 
-def test_a_connection_lost_before_the_statement_is_a_lost_session() -> None:
+def test_connection_lost_before_a_statement_raises_session_lost() -> None:
     assert type(told(driver.InterfaceError(0, "Not connected"), started=False)) is SessionLost
 
 

@@ -172,7 +172,7 @@ def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool)
         ("foo\nfoo,1\nfo,2\n", False),
     ],
 )
-def test_each_heuristic_rule(text: str, answer: bool) -> None:
+def test_heuristic_rule_detects_the_header(text: str, answer: bool) -> None:
     assert has_header(records(text)) is answer
 
 

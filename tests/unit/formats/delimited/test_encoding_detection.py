@@ -93,7 +93,7 @@ def test_field_files_are_decoded_correctly(name: str, text: str) -> None:
         ("cp932", "商品,価格\nケーキ,12\n"),
     ],
 )
-def test_few_names_are_sufficient(codec: str, text: str) -> None:
+def test_few_words_are_sufficient_to_detect_the_encoding(codec: str, text: str) -> None:
     assert text_of(text.encode(codec)) == text
 
 

@@ -208,7 +208,7 @@ def test_window_is_correct_at_any_distance_from_a_plain_character():
 
 
 @pytest.mark.parametrize("offset", [5, 6, 100])
-def test_behind_the_end_there_is_nothing(offset: int):
+def test_window_past_the_end_is_empty(offset: int):
     for encoding in ENCODINGS:
         assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)
 

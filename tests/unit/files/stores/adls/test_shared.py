@@ -41,12 +41,12 @@ def test_times_and_etags_are_parsed():
 
 
 @pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
-def test_valid_container_names(name):
+def test_valid_container_name_is_accepted(name):
     assert is_container_name(name)
 
 
 @pytest.mark.parametrize("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
-def test_invalid_container_names(name):
+def test_invalid_container_name_is_rejected(name):
     assert not is_container_name(name)
 
 

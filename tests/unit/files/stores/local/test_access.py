@@ -207,7 +207,7 @@ async def test_trash_is_private_to_its_user(alice, bob, root):
         await bob.stat("user/alice/.Trash/Current/shared/file")
 
 
-async def test_store_traits(file_system):
+async def test_local_store_has_its_traits(file_system):
     assert file_system.scheme is Scheme.FILE
     traits = file_system.traits
     assert (traits.deletes_to_trash, traits.changes_modes_of_trees, traits.acts_as_user) == (True, True, False)

@@ -181,7 +181,7 @@ KILLED = """
 
 
 @pytest.mark.storage(35, 86)
-async def test_crash_leftovers_are_hidden_and_swept_once_old(private, own):
+async def test_files_orphaned_by_a_crash_are_hidden_and_swept_once_old(private, own):
     died = await run_program(KILLED, own)
     assert died.returncode == -9
     (leftover,) = [path for path in everything(own) if path not in {"a", "a/b"}]

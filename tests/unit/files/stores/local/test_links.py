@@ -69,7 +69,7 @@ async def test_link_is_listed_as_a_link(alice, link):
 
 @pytest.mark.security("S5")
 @pytest.mark.storage(97)
-async def test_nothing_goes_through_a_link(alice, admin, link, shared, outside):
+async def test_links_are_never_followed(alice, admin, link, shared, outside):
     before = everything(shared)
     for storage in (alice, admin):
         for call in (

@@ -45,7 +45,7 @@ def test_world_writable_directory_is_rejected(tmp_path: Path):
     ]
 
 
-def test_a_file_is_no_directory(tmp_path: Path):
+def test_file_is_not_a_directory(tmp_path: Path):
     (tmp_path / "f").touch()
     for place in (tmp_path / "f", tmp_path / "f" / "g"):
         with pytest.raises(ConfigurationError) as told:
