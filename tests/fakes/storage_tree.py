@@ -108,7 +108,7 @@ class MemoryTree:
             return
         if overwrite and entry.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
-        raise PathExists(f"{path} exists.")
+        raise PathExists(f"{path} already already exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
         """Store a file at `path`, with the attributes of `model` if it is given."""
@@ -158,7 +158,7 @@ class MemoryTree:
         if (taken := self.entries.get(target)) is not None and not (
             overwrite and entry.kind is taken.kind is EntryKind.FILE
         ):
-            raise PathExists(f"{target} exists.")
+            raise PathExists(f"{target} already already exists.")
         for path in [source, *self.inner(source)]:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
 

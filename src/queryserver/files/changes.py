@@ -82,7 +82,7 @@ async def check_new_parents(location: Location) -> None:
 def _path_of_new_entry(path: StoragePath, *, is_directory: bool) -> StoragePath:
     """Return the path with its last name checked and stripped. Raises InvalidName, or PathExists for the root."""
     if path.is_root:
-        raise errors.PathExists(f"{path} exists.")
+        raise errors.PathExists(f"{path} already exists.")
     return path.parent.child(checked_new_name(path.name, is_directory=is_directory))
 
 

@@ -361,7 +361,7 @@ class Moves:
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
         elif not (destination.request.overwrite and existing.is_file and entry.is_file):
-            raise errors.PathExists(f"{target.path} exists.")
+            raise errors.PathExists(f"{target.path} already exists.")
         if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
         if entry.kind is EntryKind.LINK and destination.request.kind is TransferKind.COPY:

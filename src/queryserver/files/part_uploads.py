@@ -58,7 +58,7 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
     """
     parts = max(part_request.parts, 1)
     if part_request.index >= parts:
-        raise errors.InvalidParameter("qqpartindex must be below qqtotalparts.")
+        raise errors.InvalidParameter("qqpartindex must be less than qqtotalparts.")
     if parts > MAX_PARTS:
         raise errors.InvalidParameter(f"An upload can have at most {MAX_PARTS} parts.")
     part_bytes = part_request.total_bytes
@@ -119,7 +119,7 @@ class UploadJoiner:
         """Return the caller's upload. Raises UploadNotFound (also for other users' uploads), storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
-            raise errors.UploadNotFound("There is no such upload.")
+            raise errors.UploadNotFound("The upload does not exist.")
         self._stores.location(caller, upload.terms.target)
         return upload
 
@@ -485,7 +485,7 @@ class PartUploading:
         upload = await self._records.open(new, keep=KEEP_FOR, max_open=MAX_OPEN_UPLOADS)
         if upload is None:
             raise errors.TooManyRequests(
-                f"{MAX_OPEN_UPLOADS} of your uploads are open.", retry_after=timedelta(seconds=30)
+                f"You already have {MAX_OPEN_UPLOADS} open uploads.", retry_after=timedelta(seconds=30)
             )
         if upload.id == new.id:
             await self._orphans.begin(new.id, caller, terms.target)

@@ -357,7 +357,7 @@ class CallerFiles:
         self._access.rules.admit()
         path = requested.path
         if path.is_root:
-            raise errors.PathExists(f"{requested.text} exists.")
+            raise errors.PathExists(f"{requested.text} already exists.")
         _require_new_name(path, is_directory=False)
         return await self._access.rules.target(self._caller, path.parent, path.name, overwrite=overwrite)
 

@@ -63,7 +63,7 @@ async def _move_to_trash(location: Location) -> StoragePath:
             target = parent.child(_unique_name(path.name))
             continue
         return target
-    raise errors.PathExists(f"{target} exists.")
+    raise errors.PathExists(f"{target} already exists.")
 
 
 async def _create_in_trash(trash: TrashDirectory, directory_path: StoragePath) -> StoragePath:

@@ -60,7 +60,7 @@ class UploadRules:
         location = parent.at(directory.child(name))
         existing = await location.find()
         if existing is not None and not (overwrite and existing.is_file):
-            raise PathExists(f"{location.path} exists.")
+            raise PathExists(f"{location.path} already exists.")
         return location
 
 

@@ -365,7 +365,7 @@ class TableCreations:
             )
         limit = name_limit(connector.dialect)
         if not limit.allows(request.table):
-            raise errors.InvalidParameter(f"table must have 1 to {limit} in {connector.dialect}.")
+            raise errors.InvalidParameter(f"table must be a name of 1 to {limit} in {connector.dialect}.")
         request.reading.require_separator()
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
@@ -377,7 +377,7 @@ class TableCreations:
             recorded = await self.submissions.replay(user, connector, new_import)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, target):
-                raise errors.table_exists(f"The table {target_name} exists already.")
+                raise errors.table_exists(f"The table {target_name} already exists.")
             recorded = await self.submissions.submit(user, connector, new_import)
         return CreatedImport(recorded, target_name)
 

@@ -555,4 +555,4 @@ def _import_errors() -> Generator[None]:
     except _INVALID_FILE_ERRORS as error:
         raise errors.InvalidParameter(f"file_path: {error.message}") from None
     except errors.PermissionDenied:
-        raise errors.import_file_denied("You may not read this file.") from None
+        raise errors.import_file_denied("You do not have permission to read this file.") from None

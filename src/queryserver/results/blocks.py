@@ -76,7 +76,7 @@ class BlockIndex:
         # A block at position 0 is the entire stream, including the head and the end marker.
         table = _read_table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, END_OF_STREAM)))
         if table.num_rows != block.rows:
-            raise StorageError("Stored rows are damaged.")
+            raise StorageError("The stored rows are damaged.")
         return table
 
 
@@ -173,4 +173,4 @@ def _arrow_errors() -> Generator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, struct.error) as error:
-        raise StorageError("Stored rows are damaged.") from error
+        raise StorageError("The stored rows are damaged.") from error

@@ -109,7 +109,7 @@ class DiskCache:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except (OSError, InsufficientStorage) as error:
-            log.debug("result cache not usable", reason=type(error).__name__)
+            log.debug("result cache access failed", reason=type(error).__name__)
             return otherwise
 
     def _read(self, key: tuple[UUID, str], start: int, end: int | None) -> bytes | None:

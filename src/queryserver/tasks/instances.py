@@ -185,7 +185,7 @@ def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
         to_do = "Check its log and the memory of its host. This warning is shown for a day."
         yield Finding.warning(INSTANCES, what, to_do)
     if more := newest_first[_MAX_LISTED_DEAD:]:
-        to_do = "Find out what ends them, for example the OOM killer or a timeout of the service manager."
+        to_do = "Find out why they stopped. Possible causes are the OOM killer and a timeout of the service manager."
         yield Finding.warning(INSTANCES, f"{len(more)} more processes stopped unexpectedly within a day.", to_do)
 
 

@@ -299,7 +299,7 @@ class ScheduleRuns:
         except (asyncpg.InterfaceError, OSError):  # the connection failed, not the row
             raise
         except Exception:  # a row written by a newer version must not prevent other schedules from firing
-            log.exception("schedule not read", schedule=row["id"])
+            log.exception("schedule could not be read", schedule=row["id"])
             return None
 
     async def _claim(

@@ -175,10 +175,10 @@ class CompoundFile:
         file.seek(0)
         self.content = file.read()
         if len(self.content) < _HEADER.size:
-            raise FileCorrupt("The workbook is damaged at its beginning.")
+            raise FileCorrupt("The header of the workbook is damaged.")
         magic, shift, directory, self._small_table, more, *table = _HEADER.unpack_from(self.content)
         if shift not in (9, 12) or magic != MAGIC:
-            raise FileCorrupt("The workbook is damaged at its beginning.")
+            raise FileCorrupt("The header of the workbook is damaged.")
         self._sector_bytes = 1 << shift
         self._numbers = struct.Struct(f"<{self._sector_bytes // 4}L")
         self._next: list[int] = []

@@ -37,7 +37,7 @@ async def _write_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[byte
     """
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
-        raise errors.PathExists(f"/{path} exists.")
+        raise errors.PathExists(f"/{path} already exists.")
     if former is not None:
         raise errors.NotSupported("The Ozone gateway cannot replace files whose path contains & < > ' or \".")
     try:
@@ -114,7 +114,7 @@ class OzoneStorage(GatewayStorage):
         # Unlike on HDFS, the directory is not created under a temporary name, because on Ozone a renamed directory
         # belongs to the owner of the bucket.
         if await tree.find(inner) is not None:
-            raise errors.PathExists(f"{path} exists.")
+            raise errors.PathExists(f"{path} already exists.")
         await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:

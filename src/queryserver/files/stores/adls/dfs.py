@@ -65,7 +65,7 @@ class HierarchicalStorage(AzureStorage):
     async def _find_replaced(self, location: AzureLocation, *, overwrite: bool) -> FileStatus | None:
         old = await self._find_or_none(location)
         if old is not None and (old.is_directory or not overwrite):
-            raise errors.PathExists(f"abfs://{location.path} exists.")
+            raise errors.PathExists(f"abfs://{location.path} already exists.")
         return old
 
     async def _pages(
@@ -146,7 +146,7 @@ class HierarchicalStorage(AzureStorage):
             await self._create(location, "directory", 0o777 if permissions is None else permissions, umask)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise errors.PathExists(f"abfs://{location.path} exists.") from None
+                raise errors.PathExists(f"abfs://{location.path} already exists.") from None
             await self._require_directories_above(failure, location)
             raise
 
@@ -293,12 +293,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._require_directory(target_location.parent)
             existing = await self._find_or_none(target_location)
             if existing is not None and not (overwrite and existing.is_file and found.is_file):
-                raise errors.PathExists(f"abfs://{target} exists.")
+                raise errors.PathExists(f"abfs://{target} already exists.")
             try:
                 await self._rename(source_location, target_location, write_condition(existing))
             except AzureFailure as failure:
                 if failure.is_taken and existing is None:
-                    raise errors.PathExists(f"abfs://{target} exists.") from None
+                    raise errors.PathExists(f"abfs://{target} already exists.") from None
                 raise
 
     async def set_permissions(self, path: str, permissions: int) -> None:

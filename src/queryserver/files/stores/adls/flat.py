@@ -215,7 +215,7 @@ class AzureFlatStorage(AzureStorage):
         current = await self._blob_at(location)
         is_taken = not overwrite or current.is_directory if current else bool(await self._keys_below(location, 1))
         if is_taken:
-            raise errors.PathExists(f"abfs://{location.path} exists.")
+            raise errors.PathExists(f"abfs://{location.path} already exists.")
         return current
 
     async def _make_folders(self, location: AzureLocation) -> None:
@@ -250,7 +250,7 @@ class AzureFlatStorage(AzureStorage):
             await self._calls.put_folder(location)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise errors.PathExists(f"abfs://{location.path} exists.") from None
+                raise errors.PathExists(f"abfs://{location.path} already exists.") from None
             raise
 
     async def _is_empty(self, container: AzureLocation) -> bool:
@@ -397,7 +397,7 @@ class AzureFlatStorage(AzureStorage):
                 headers = await store(condition)
             except AzureFailure as failure:
                 if failure.code == "InvalidBlockList" and not overwrite:
-                    raise errors.PathExists(f"abfs://{location.path} exists.") from None
+                    raise errors.PathExists(f"abfs://{location.path} already exists.") from None
                 if not failure.is_taken:
                     raise
             else:

@@ -50,7 +50,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
         RenameDestinationParentPathNotFound""",
     ),
     (
-        *(errors.PathExists, "{path} exists."),
+        *(errors.PathExists, "{path} already exists."),
         "BlobAlreadyExists ContainerAlreadyExists FilesystemAlreadyExists PathAlreadyExists ResourceAlreadyExists",
     ),
     (errors.DirectoryNotEmpty, "{path} is not empty.", "DirectoryNotEmpty"),

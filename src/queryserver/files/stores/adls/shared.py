@@ -364,7 +364,7 @@ class AzureStorage(ABC):
         if is_container_name(name):
             with unless_missing():
                 await self._find(AzureLocation((name,)))
-                raise errors.PathExists(f"abfs://{name} exists.")
+                raise errors.PathExists(f"abfs://{name} already exists.")
         if not self._account.allow_container_creation:
             raise errors.PermissionDenied("Creating containers is not allowed on this server.")
         if not is_container_name(name):

@@ -118,7 +118,7 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
             for name, status in _visible_entries(tree, directory, shows):
                 entries += 1
                 if entries > _MAX_ENTRIES:
-                    raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
+                    raise too_many_entries(f"The directory contains more than {_MAX_ENTRIES} entries.")
                 kind = EntryKind.UNKNOWN if status is None else kind_of(status)
                 if kind is EntryKind.DIRECTORY:
                     waiting.append(name)

@@ -34,7 +34,7 @@ from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
     errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),
     errno.ENOTDIR: (errors.NotADirectory, "{path} is not a directory, or one of its parents is a file."),
-    errno.EEXIST: (errors.PathExists, "{path} exists."),
+    errno.EEXIST: (errors.PathExists, "{path} already exists."),
     errno.EISDIR: (errors.PathExists, "{path} is a directory."),
     errno.ENOTEMPTY: (errors.DirectoryNotEmpty, "{path} is not empty."),
     errno.ELOOP: (errors.SymlinkNotFollowed, "{path} contains a symbolic link; symbolic links are not followed."),
@@ -362,7 +362,7 @@ def require_replaceable(path: str, directory: int, name: str, *, overwrite: bool
     if overwrite:
         _require_file_or_nothing(path, directory, name)
     elif _exists(directory, name):
-        raise errors.PathExists(f"{path} exists.")
+        raise errors.PathExists(f"{path} already exists.")
 
 
 def _require_file_or_nothing(path: str, parent: int, name: str) -> None:

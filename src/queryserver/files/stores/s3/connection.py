@@ -80,7 +80,11 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
         "The store denied access to {path}.",
         "AccessDenied 403 AllAccessDisabled AccountProblem",
     ),
-    (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
+    (
+        errors.PathExists,
+        "{path} already exists.",
+        "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory",
+    ),
     # Users cannot correct these errors, so the status is 502 rather than 403.
     (
         errors.StorageError,

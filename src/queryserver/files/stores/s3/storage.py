@@ -234,7 +234,7 @@ class S3Storage:
         if above:
             raise errors.NotADirectory(f"{label(target.parent.path)} is a file.")
         if keys or (file and not overwrite):
-            raise errors.PathExists(f"{target.label} exists.")
+            raise errors.PathExists(f"{target.label} already exists.")
 
     async def _make_bucket(self, location: ObjectLocation) -> None:
         """Create a bucket. Raises PathExists, InvalidName, PermissionDenied."""
@@ -250,7 +250,7 @@ class S3Storage:
                 arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
             await self._connection.call("create_bucket", arguments, about=location.label, repeatable=False)
             return
-        raise errors.PathExists(f"{location.label or 's3a://'} exists.")
+        raise errors.PathExists(f"{location.label or 's3a://'} already exists.")
 
 
 class S3FileSystem:

@@ -348,7 +348,7 @@ async def _copy_in_one_call(
     except errors.EntryChanged:
         # The store returns the same error code for the conditions on source and target.
         if not overwrite and await objects.find(target):
-            raise errors.PathExists(f"{target.label} exists.") from None
+            raise errors.PathExists(f"{target.label} already exists.") from None
         raise
     return await objects.status(target)
 

@@ -100,7 +100,7 @@ _UNAUTHORIZED = 401
 # By exception name without its package. A non-empty text replaces the message from the store.
 _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
-    "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
+    "FileAlreadyExistsException": (errors.PathExists, "{path} already exists."),
     "AlreadyBeingCreatedException": (errors.PathExists, "{path} is being written by another client."),
     "PathIsNotEmptyDirectoryException": (errors.DirectoryNotEmpty, "{path} is not empty."),
     "ParentNotDirectoryException": (errors.NotADirectory, "A parent of {path} is a file."),

@@ -303,7 +303,7 @@ async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> mode
         raise errors.PathExists("The root already exists.")
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
-        raise errors.PathExists(f"/{path} exists.")
+        raise errors.PathExists(f"/{path} already exists.")
     return former
 
 

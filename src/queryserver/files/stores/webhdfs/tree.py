@@ -116,9 +116,9 @@ _MAX_QUERY_CHARACTERS = 12_000
 class RenameOutcome(Enum):
     """The outcome of RENAME."""
 
-    DONE_WITH_OPTION = "the store knows the option, and has done it"
-    DONE_WITHOUT_OPTION = "done, but the option was ignored"
-    REFUSED = "not done"
+    DONE_WITH_OPTION = "done with the option"
+    DONE_WITHOUT_OPTION = "done without the option"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +387,7 @@ class RenameOperation:
         if former is None:
             return await self._rename_new(tree, source, target)
         if not overwrite or not former.is_file or not (await tree.stat(source)).is_file:
-            raise errors.PathExists(f"/{target} exists.")
+            raise errors.PathExists(f"/{target} already exists.")
         return await self._replace(tree, source, target)
 
     async def publish(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
@@ -403,13 +403,13 @@ class RenameOperation:
             # Another client has created a directory of that name, and the store has moved the file into it.
             with suppress(errors.QueryServerError):
                 await run_to_completion(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
-            raise errors.PathExists(f"/{target} exists.")
+            raise errors.PathExists(f"/{target} already exists.")
         return status
 
     async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
         """Create a directory. Raises PathExists, which MKDIRS itself would not report."""
         if await tree.find(path) is not None:
-            raise errors.PathExists(f"/{path} exists.")
+            raise errors.PathExists(f"/{path} already exists.")
         made = child_path(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
         if not await tree.make_directory(made, permissions):
             raise errors.StorageError("The store did not create the directory.")
@@ -422,7 +422,7 @@ class RenameOperation:
         inside = f"{path}/{_name_of(made)}"
         if not self._knows_options and await tree.find(inside) is not None:
             await run_to_completion(tree.remove(inside, recursive=False))
-            raise errors.PathExists(f"/{path} exists.")
+            raise errors.PathExists(f"/{path} already exists.")
 
     async def _replace(self, tree: WebHdfsTree, source: str, target: str) -> None:
         if self._knows_options is not False:
@@ -489,7 +489,7 @@ async def _refusal_reason(tree: WebHdfsTree, source: str, target: str) -> errors
     if not parent_status.is_directory:
         return errors.NotADirectory(f"/{parent} is not a directory.")
     if await tree.find(target) is not None:
-        return errors.PathExists(f"/{target} exists.")
+        return errors.PathExists(f"/{target} already exists.")
     return errors.StorageError("The store did not rename the entry.")
 
 
