@@ -31,9 +31,9 @@ from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.limits import RequestCounts, RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportFiles, ImportServices, import_services, open_import_files
-from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation_pool import computation_pool
 from queryserver.platform.database import Notices, listening
+from queryserver.platform.fair_queue import ByteBudget
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import require_usable
 from queryserver.platform.prometheus import MetricsPage

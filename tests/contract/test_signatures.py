@@ -150,7 +150,7 @@ ADAPTERS = (
     Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
     Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
     Adapter(StatementResults, "queryserver.statements.open_sessions", "SessionResults"),
-    Adapter(OpenResult, "queryserver.statements.result_tables", "OpenTable"),
+    Adapter(OpenResult, "queryserver.statements.downloads", "OpenTable"),
 )
 
 # Test classes that inherit the engine contract, by file.

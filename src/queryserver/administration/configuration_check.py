@@ -1,16 +1,21 @@
-"""Checks the settings, for `queryserver config check` and for a running server (Contract platform 7.5)."""
+"""Checks the settings and this machine, for `queryserver config check`, the doctor and a running server.
+
+Contract platform 7.5.
+"""
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from queryserver.administration.broker_check import BROKER, check_broker
-from queryserver.administration.machine_check import file_limit_findings
+from queryserver.administration.doctor import Finding
 from queryserver.connectors.engine_builders import (
     EngineBuilder,
     connector_address_rules,
@@ -29,12 +34,19 @@ from queryserver.identity.model import is_import_path
 from queryserver.identity.plug_ins import open_plug_in
 from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
+from queryserver.platform.confinement import KernelSupport, detect_support
 from queryserver.platform.database import Row
+from queryserver.platform.disk_floor import DiskFloor, disk_floor
 from queryserver.platform.migrations import open_service_database
+from queryserver.platform.open_files import permitted_connections
 from queryserver.platform.settings.loader import masked_value
+from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.stores import RESULTS, build_result_files, is_remote, open_results
 from queryserver.statements.retention import MANY_DOCUMENTS
+
+_GIB = 1024**3
+_CONNECTIONS = "desktop.max_connections"
 
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
 SMTP = "desktop.smtp.host"
@@ -58,6 +70,86 @@ _DEPLOYMENT = """
 """
 
 Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]
+
+
+def directories(settings: Settings) -> Mapping[str, Path]:
+    """Return the directories that the service uses, by purpose. Excludes result stores on other machines."""
+    results = settings.desktop.task_server.result_file_storage
+    found = {"the data directory": settings.desktop.data_dir, "uploads": settings.uploads_dir}
+    if results is None or isinstance(results, LocalResults):
+        found["results"] = settings.results_dir if results is None else Path(results.location)
+    if settings.filebrowser.local_root is not None:
+        found["the local root"] = settings.filebrowser.local_root
+    return found
+
+
+async def examine_disks(settings: Settings) -> Sequence[Finding]:
+    """Compare the free space of each directory with the configured floor. A hanging mount blocks only a thread."""
+    floor = disk_floor(settings)
+    rooms = (asyncio.to_thread(_disk, name, directory, floor) for name, directory in directories(settings).items())
+    return await asyncio.gather(*rooms)
+
+
+def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
+    area = "disk"
+    # The directory may not exist yet. Its nearest existing parent is on the same disk.
+    measured = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
+    try:
+        room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
+    except OSError as error:
+        what = f"{directory} ({name}) cannot be read: {error.strerror or type(error).__name__}."
+        return Finding.error(area, what, "Check the mount and its permissions.")
+    text = f"{free / _GIB:.1f} GiB are free for {name} in {directory}"
+    floor_text = f"the floor of desktop.min_free_percent and desktop.min_free_bytes is {(free - room) / _GIB:.1f} GiB"
+    if not floor.is_off and room <= 0:
+        to_do = (
+            "Free up space: `queryserver cleanup`, `queryserver close_queries 0`, empty trashes. Or lower the floor."
+        )
+        return Finding.error(area, f"{text}; {floor_text}: uploads, imports and large results are rejected.", to_do)
+    if not floor.is_off and room < free - room:
+        return Finding.warning(
+            area, f"{text}; {floor_text}.", "Free up space, or enlarge the disk, before the floor is reached."
+        )
+    return Finding.ok(area, f"{text}.")
+
+
+def file_limit_findings(settings: Settings) -> Iterator[SettingsFinding]:
+    """Warn if the limit on open files is too low for `desktop.max_connections`."""
+    permitted = permitted_connections(hard=True)
+    if permitted < settings.desktop.max_connections:
+        text = f"exceeds the {permitted} connections that the hard limit on open files permits on this machine."
+        yield SettingsFinding.warning(_CONNECTIONS, text)
+
+
+async def examine_limits(settings: Settings) -> Sequence[Finding]:
+    area = "limits"
+    found = [Finding.of_settings(area, one) for one in file_limit_findings(settings)]
+    permitted = permitted_connections(hard=True)
+    well = f"The limit on open files permits {_CONNECTIONS} = {settings.desktop.max_connections}."
+    to_do = f"Increase the hard limit (ulimit -Hn, LimitNOFILE in systemd), or decrease {_CONNECTIONS} to {permitted}."
+    return [Finding(area, one.state, one.what, to_do) for one in found] or [Finding.ok(area, well)]
+
+
+async def examine_confinement() -> Sequence[Finding]:
+    """Report how far the kernel can confine the processes that run DuckDB and read users' files."""
+    return [_confinement(await asyncio.to_thread(detect_support))]
+
+
+def _confinement(support: KernelSupport) -> Finding:
+    area = "confinement"
+    missing = [
+        *([] if support.landlock_abi else ["without Landlock they can open any file that the service can open"]),
+        *(
+            []
+            if support.seccomp
+            else ["without seccomp they can start programs, open connections and signal other processes"]
+        ),
+    ]
+    if not missing:
+        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that run user code."
+        return Finding.ok(area, what)
+    what = f"Processes that run user code have memory and time limits, but {', and '.join(missing)}."
+    return Finding.warning(area, what, "See docs/operations/security.md for supported kernels and container settings.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,13 @@ from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InsufficientScope, admin_required
 from queryserver.files.access import FileSystems, StorageAudit, Stores
-from queryserver.files.changes import Attributes, Creations
 from queryserver.files.directory_pages import Listings
 from queryserver.files.downloads import FileDownloads
 from queryserver.files.excerpts import Excerpts
 from queryserver.files.moves import Moves
 from queryserver.files.operations import LongOperations
 from queryserver.files.part_uploads import PartUploading
-from queryserver.files.trash import Deletions, Trash
+from queryserver.files.trash import Attributes, Creations, Deletions, Trash
 from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.limits import Streams

@@ -32,7 +32,7 @@ from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, Stat
 from queryserver.formats.arrow import CellForm, Column, ResultType
 from queryserver.formats.cells import RenderedRows, render_page, rendering_memory
 from queryserver.identity.model import User
-from queryserver.platform.byte_budget import ByteBudget
+from queryserver.platform.fair_queue import ByteBudget
 from queryserver.statements.model import RecordedStatement
 from queryserver.statements.submission import Submission, Submissions
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from queryserver.cli import cleanup, connectors, doctor, schedules, server, statements, tokens, users
+from queryserver.cli import cleanup, connectors, doctor, schedules, server, statements, users
 from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -30,7 +30,7 @@ for module in (server, doctor, users, cleanup):
 app.add_typer(server.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(users.authentication_app, name="auth")
-app.add_typer(tokens.app, name="token")
+app.add_typer(users.tokens_app, name="token")
 app.add_typer(statements.app, name="statements")
 app.add_typer(schedules.app, name="schedules")
 

@@ -141,12 +141,12 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
     """Examine all areas: first the schema and the keys, which other areas need, then the rest concurrently."""
+    from queryserver.administration import configuration_check  # noqa: PLC0415 as above
     from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
-    from queryserver.administration import machine_check  # noqa: PLC0415 as above
     from queryserver.identity.model import User  # noqa: PLC0415 as above
 
     user = User(id=0, username=operator(), is_admin=True)
-    limits = await machine_check.examine_limits(settings)
+    limits = await configuration_check.examine_limits(settings)
     async with _database(settings, dsn) as (database, unreachable_finding):
         checks = [_settings(settings, limits)]
         if database is not None:
@@ -214,7 +214,7 @@ async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
 
 
 def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
-    from queryserver.administration import broker_check, deployment_check, machine_check  # noqa: PLC0415 slow to import
+    from queryserver.administration import broker_check, configuration_check, deployment_check  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
 
     if settings.desktop.task_server.enabled:
@@ -225,8 +225,8 @@ def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck
         yield AreaCheck(deployment_check.MAIL, partial(deployment_check.examine_mail, settings))
     if settings.desktop.auth.jwt.key_server_url:
         yield AreaCheck(deployment_check.KEY_SERVERS, partial(deployment_check.examine_key_servers, settings))
-    yield AreaCheck("disk", partial(machine_check.examine_disks, settings))
-    yield AreaCheck("confinement", machine_check.examine_confinement)
+    yield AreaCheck("disk", partial(configuration_check.examine_disks, settings))
+    yield AreaCheck("confinement", configuration_check.examine_confinement)
 
 
 @app.command("is_worker_alive")

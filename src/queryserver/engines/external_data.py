@@ -3,13 +3,30 @@
 The server passes their implementations to a session in its options (`engines/protocol.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Protocol
 
 from queryserver.formats.arrow import Column
+
+STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "hdfs": "hdfs",
+        "s3a": "s3a",
+        "s3": "s3a",
+        "s3n": "s3a",
+        "abfs": "abfs",
+        "abfss": "abfs",
+        "adls": "abfs",
+        "adl": "abfs",
+        "ofs": "ofs",
+        "file": "file",
+    }
+)
+"""The canonical scheme of each accepted scheme (lower case), for all stores, whether configured or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from queryserver.files.access import FileSystems, StorageAudit, Stores
-from queryserver.files.changes import Attributes, Creations
 from queryserver.files.directory_pages import ListingLimits, Listings
 from queryserver.files.downloads import FileDownloads
 from queryserver.files.excerpts import Excerpts
@@ -25,7 +24,7 @@ from queryserver.files.part_uploads import PartUploading
 from queryserver.files.protocol import FileSystem
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.statement_files import StatementFileAccess
-from queryserver.files.trash import Deletions, Trash
+from queryserver.files.trash import Attributes, Creations, Deletions, Trash
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites
 from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.limits import Streams

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from queryserver import errors
-from queryserver.platform.store_schemes import STORE_SCHEMES
+from queryserver.engines.external_data import STORE_SCHEMES
 
 
 class Scheme(StrEnum):

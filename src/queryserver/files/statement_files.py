@@ -10,16 +10,16 @@ from types import MappingProxyType
 from queryserver import errors
 from queryserver.engines.external_data import FileSink, StoredFile
 from queryserver.files.access import OBJECT_STORES, AuditDetails, Caller, Location, StorageAudit, Stores
-from queryserver.files.changes import check_new_parents
 from queryserver.files.downloads import entity_tag
 from queryserver.files.globs import MAX_FOUND, GlobSearch, Pattern, is_pattern
 from queryserver.files.model import EntryKind, FileStatus, PathSpelling, StoragePath, checked_new_name
 from queryserver.files.protocol import PIECE_BYTES, CheckedWrites
+from queryserver.files.trash import check_new_parents
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import Scope, User
-from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.caches import LruCache
+from queryserver.platform.fair_queue import ByteBudget
 
 MAX_READ_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes per read call."""

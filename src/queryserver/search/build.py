@@ -15,13 +15,12 @@ from queryserver.platform.http_client import HttpClient
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
-from queryserver.search.documents import DocumentSource
 from queryserver.search.index import IndexSource, IndexViews
 from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexFeed, IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 from queryserver.search.search import MetadataSearch
-from queryserver.search.storage_source import StorageSource
+from queryserver.search.sources import DocumentSource, StorageSource
 from queryserver.statements.build import SharedResources
 
 

@@ -15,9 +15,9 @@ from queryserver.connectors.registry import Connectors
 from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
-from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
+from queryserver.platform.fair_queue import ByteBudget
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
@@ -28,7 +28,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatter import ScriptFormatter
 from queryserver.sql.statements import StatementChooser
-from queryserver.statements.downloads import Downloads
+from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EndListener, StatementEnd
@@ -36,14 +36,19 @@ from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import CursorMoves, ResultReader
-from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
-from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.running_statements import (
+    Broker,
+    Intake,
+    RunnerInstance,
+    RunnerLimits,
+    StateChangePoller,
+    StateSignals,
+)
 from queryserver.statements.session_options import ParameterSealer, SessionChooser, SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
-from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
 

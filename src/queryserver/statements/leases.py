@@ -19,7 +19,7 @@ from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, NamedQuery, Row
 from queryserver.platform.sealer import Sealer
 from queryserver.results.segments import Segment
-from queryserver.statements import lease_queries as queries
+from queryserver.statements import rows as queries
 from queryserver.statements import script_repository
 from queryserver.statements.model import (
     Assignment,

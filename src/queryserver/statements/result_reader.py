@@ -22,14 +22,14 @@ from queryserver.formats.arrow import CellForm, Column, decode
 from queryserver.formats.cells import RenderedRows, join_pages, render_page, rendering_memory
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
-from queryserver.platform.byte_budget import ByteBudget, Reservation
 from queryserver.platform.database import Database
+from queryserver.platform.fair_queue import ByteBudget, Reservation
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.signals import StateSignals
+from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess
 

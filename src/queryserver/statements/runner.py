@@ -32,7 +32,6 @@ from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
 from queryserver.statements.execution import Execution
-from queryserver.statements.lease_queries import ENDED
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Lease, NewStatement, new_assignment
 from queryserver.statements.open_sessions import (
@@ -42,6 +41,7 @@ from queryserver.statements.open_sessions import (
     OpenSessions,
     SessionOpener,
 )
+from queryserver.statements.rows import ENDED
 from queryserver.statements.running_statements import (
     Broker,
     DataLeases,
@@ -49,11 +49,11 @@ from queryserver.statements.running_statements import (
     RunnerInstance,
     RunnerLimits,
     RunningStatements,
+    StateSignals,
     unless_database_unavailable,
 )
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
-from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 

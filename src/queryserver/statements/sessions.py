@@ -25,9 +25,9 @@ from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.model import new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import CLOSE_SESSION, Runner
+from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.session_options import SessionCredentials, filter_settings
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
-from queryserver.statements.signals import StateSignals
 
 _OPEN = "open_session"
 _ANSWER_S = 2.0

@@ -15,7 +15,7 @@ from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
-from queryserver.statements.signals import StateSignals, Watch
+from queryserver.statements.running_statements import StateSignals, Watch
 from queryserver.statements.states import StatementState
 
 _MAX_SHOWN_ID_CHARACTERS = 64

@@ -10,9 +10,9 @@ from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, browse, described, found, stock
 
 from queryserver.identity.model import User
-from queryserver.search.documents import DocumentSource
 from queryserver.search.model import Search, position_of
 from queryserver.search.query_language import folded, parse_query
+from queryserver.search.sources import DocumentSource
 
 SQL = '["sql"]'
 

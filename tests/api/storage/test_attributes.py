@@ -12,7 +12,7 @@ from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
 from queryserver.errors.base import PermissionDenied
-from queryserver.files import changes as attributes
+from queryserver.files import trash as attributes
 from queryserver.files.model import ContentSummary, Scheme, StorageUser
 from queryserver.files.protocol import StorageTraits
 from queryserver.identity.repository import AccountRepository

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.administration import machine_check
+from queryserver.administration import configuration_check
 from queryserver.administration.doctor import State
 from queryserver.platform.confinement import KernelSupport, detect_support
 
@@ -17,8 +17,8 @@ from queryserver.platform.confinement import KernelSupport, detect_support
     ],
 )
 async def test_confinement_finding_reflects_kernel_support(monkeypatch, support, state, said, not_said):
-    monkeypatch.setattr(machine_check, "detect_support", lambda: support)
-    (finding,) = await machine_check.examine_confinement()
+    monkeypatch.setattr(configuration_check, "detect_support", lambda: support)
+    (finding,) = await configuration_check.examine_confinement()
     assert finding.state is state
     assert bool(finding.to_do) is (state is State.WARNING)
     assert all(one in finding.what for one in said)
@@ -26,6 +26,6 @@ async def test_confinement_finding_reflects_kernel_support(monkeypatch, support,
 
 
 async def test_confinement_is_examined_on_this_kernel():
-    (finding,) = await machine_check.examine_confinement()
+    (finding,) = await configuration_check.examine_confinement()
     support = detect_support()
     assert finding.state is (State.OK if support.landlock_abi and support.seccomp else State.WARNING)

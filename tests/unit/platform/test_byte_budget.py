@@ -7,7 +7,7 @@ import pytest
 from tests.timing import settle
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.platform.byte_budget import ByteBudget, Reservation
+from queryserver.platform.fair_queue import ByteBudget, Reservation
 
 ANA, BOB, EVE = 1, 2, 3
 

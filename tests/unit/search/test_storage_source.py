@@ -18,7 +18,7 @@ from queryserver.platform.settings.sections import SearchSettings
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
 from queryserver.search.search import limit_s
-from queryserver.search.storage_source import StorageSource
+from queryserver.search.sources import StorageSource
 
 pytestmark = pytest.mark.platform(96)
 

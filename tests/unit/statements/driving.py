@@ -20,9 +20,8 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.execution import AttachedOperation, Execution
 from queryserver.statements.model import Assignment
 from queryserver.statements.runner import Runner, RunnerHooks
-from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits, StateSignals
 from queryserver.statements.session_options import SessionCredentials
-from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
 ANA = User(1, "ana")

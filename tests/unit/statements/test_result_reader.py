@@ -19,11 +19,11 @@ from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.formats.arrow import Column, ResultType
 from queryserver.identity.model import User
-from queryserver.platform.byte_budget import ByteBudget
+from queryserver.platform.fair_queue import ByteBudget
 from queryserver.results.segments import Segment
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
-from queryserver.statements.signals import StateSignals
+from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.states import StatementState
 
 OPERATION = uuid4()

@@ -22,7 +22,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Lease, Outcome
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
-from queryserver.statements.signals import StateChangePoller, StateSignals
+from queryserver.statements.running_statements import StateChangePoller, StateSignals
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader
 

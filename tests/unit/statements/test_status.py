@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.statements.signals import StateSignals
+from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader
 

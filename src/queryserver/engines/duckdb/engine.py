@@ -10,11 +10,11 @@ from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.limits import DuckdbLimits, DuckdbResources
+from queryserver.engines.external_data import STORE_SCHEMES
 from queryserver.engines.process.connections import ProcessConnections
 from queryserver.engines.process.pool import EngineProcesses
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.identity.model import User
-from queryserver.platform.store_schemes import STORE_SCHEMES
 from queryserver.sql.literals import DUCKDB
 
 # Directory for extensions and secrets. It does not exist, so DuckDB finds and shows none.
