@@ -146,7 +146,7 @@ class TestSweeping:
                 touch_every=timedelta(milliseconds=20),
             )
             async with orphans.recorded_write(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
-                await turn_clock(api, 30)
+                await turn_clock(api, 2)  # less than the age at which the application itself removes records
                 async for _ in attempts(30):
                     if await api.database.value(touched):
                         break
