@@ -99,6 +99,6 @@ class TestDocumentedEngine(EngineContract):
 
 
 def test_options_are_validated(example: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="path: must be given") as caught:
+    with pytest.raises(ConfigurationError, match="path: must be set") as caught:
         built(example, tmp_path, pth="facts.sqlite")
     assert "pth: is not an option" in caught.value.message
