@@ -527,7 +527,7 @@ class TestNames:
             assert "operationId" in answer.json()["message"]
 
     @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
-    async def test_full_forms_handle_names_the_operation(self, ana: Caller, call: str):
+    async def test_handle_of_the_full_form_names_the_operation(self, ana: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         snippet = {"result": {"handle": {"guid": body["handle"]["guid"], "secret": "ignored"}}}
         answer = await ana.post_json(f"editor/{call}", snippet=snippet)

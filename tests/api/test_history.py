@@ -271,7 +271,7 @@ async def test_running_statement_is_kept_regardless_of_age(ana: Caller):
     await ana.on(operation, "cancel_statement")
 
 
-async def test_idempotency_key_is_forgotten_after_a_day(ana: Caller):
+async def test_idempotency_key_expires_after_a_day(ana: Caller):
     key = {"Idempotency-Key": "k"}
     first = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 1"}, headers=key)
     await ana.api.database.execute(

@@ -89,7 +89,7 @@ async def test_same_key_with_a_different_request_is_refused_and_runs_nothing(ana
 
 
 @pytest.mark.item(45)
-async def test_users_keys_are_independent(ana: Caller, bob: Caller):
+async def test_idempotency_keys_of_users_are_independent(ana: Caller, bob: Caller):
     hers, his = await submit(ana, "k", statement="rows 1"), await submit(bob, "k", statement="rows 2", wait="30")
     assert his.json()["status"] == 0
     assert ids(hers)["history_uuid"] != ids(his)["history_uuid"]

@@ -31,14 +31,14 @@ async def refusal(ana: Caller, dialect: object, statement: str, parameters: obje
 
 
 @every_dialect
-async def test_list_fills_question_marks(ana: Caller, dialect: Dialect):
+async def test_list_of_values_fills_question_marks(ana: Caller, dialect: Dialect):
     statement = "SELECT ? AS a, 'a?' AS b, ? AS c -- ?"
     assert await rows(ana, dialect, statement, [7, "O'Brien"]) == [[7, "a?", "O'Brien"]]
     assert await rows(ana, dialect, "SELECT 1 AS a WHERE 'x??' = ? /* ?? */", ["x??"]) == [[1]]
 
 
 @every_dialect
-async def test_object_fills_names(ana: Caller, dialect: Dialect):
+async def test_object_fills_named_placeholders(ana: Caller, dialect: Dialect):
     statement = "SELECT :b AS b, ':b' AS text, :a AS a, :b AS again"
     assert await rows(ana, dialect, statement, {"a": None, "b": 2.5}) == [[2.5, ":b", None, 2.5]]
 

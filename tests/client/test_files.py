@@ -159,7 +159,7 @@ class Once(io.RawIOBase):
         return self._left.readinto(buffer)
 
 
-async def test_objects_with_read_are_uploaded(db: Connection, server: Server, folder: str):
+async def test_file_objects_are_uploaded(db: Connection, server: Server, folder: str):
     half = io.BytesIO(CONTENT)
     half.seek(len(CONTENT) // 2)
     await db.files.upload(half, f"{folder}/half", part_bytes=PART)

@@ -38,7 +38,7 @@ async def test_user_logs_in_and_token_ends_with_block(server: Server, username: 
     assert answer.status_code == 401
 
 
-async def test_token_revoked_in_between_is_replaced(server: Server, username: str):
+async def test_token_revoked_between_calls_is_replaced(server: Server, username: str):
     watched = TokenRecorder()
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         await db.transport.call("GET", "editor/get_history")

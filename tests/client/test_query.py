@@ -67,7 +67,7 @@ async def test_result_that_never_reaches_caller_is_deleted(server: Server):
         assert [entry.state async for entry in refusing.history.search()] == ["closed"]
 
 
-async def test_values_are_exact(db: Connection):
+async def test_values_are_returned_without_loss(db: Connection):
     result = await db.query(
         "duckdb",
         "SELECT 9223372036854775807, 12.50::DECIMAL(10,2), 170141183460469231731687303715884105727::HUGEINT, "

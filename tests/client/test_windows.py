@@ -72,7 +72,7 @@ async def test_generated_or_small_file_is_read_once(server: Server, line: Proxy,
     assert line.connections - before == 1
 
 
-async def test_reader_that_stops_leaves_no_window(db: Connection):
+async def test_stopped_reader_leaves_no_open_request(db: Connection):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     batches = found.batches()
     assert (await anext(batches)).num_rows
@@ -86,7 +86,7 @@ async def test_reader_that_stops_leaves_no_window(db: Connection):
     assert (await found.arrow()).num_rows == ROWS
 
 
-async def test_result_that_disappears_meanwhile_is_an_error(server: Server, db: Connection):
+async def test_result_deleted_during_the_read_is_an_error(server: Server, db: Connection):
     found = await db.query("duckdb", MIXED.format(4 * ROWS), limit=4 * ROWS)
     with pytest.raises(QueryserverError):
         await _closed_meanwhile(found)

@@ -113,7 +113,7 @@ class LoadingContract(LoadingBasis):
             assert not await loader.exists(load.target)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_names_that_the_engine_cannot_hold_are_refused(
+    async def test_names_unsupported_by_the_engine_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         """Names that are too long are never truncated, since two of them could become the same name."""

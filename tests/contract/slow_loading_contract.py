@@ -19,9 +19,7 @@ class SlowLoadingContract(LoadingBasis):
     test_large_texts_are_loaded = LoadingContract.test_large_texts_are_loaded
     test_unusual_names_are_accepted = LoadingContract.test_unusual_names_are_accepted
     test_unusual_table_names_are_accepted = LoadingContract.test_unusual_table_names_are_accepted
-    test_names_that_the_engine_cannot_hold_are_refused = (
-        LoadingContract.test_names_that_the_engine_cannot_hold_are_refused
-    )
+    test_names_unsupported_by_the_engine_are_refused = LoadingContract.test_names_unsupported_by_the_engine_are_refused
     test_loading_zero_batches_creates_an_empty_table = LoadingContract.test_loading_zero_batches_creates_an_empty_table
     test_existing_table_is_refused_and_unchanged = LoadingContract.test_existing_table_is_refused_and_unchanged
     test_view_counts_as_an_existing_table = LoadingContract.test_view_counts_as_an_existing_table

@@ -202,7 +202,7 @@ async def test_expired_session_starts_no_statement(peers: Peers) -> None:
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
-async def test_forgotten_statement_is_expired(peers: Peers) -> None:
+async def test_statement_expired_on_the_server_has_an_unknown_outcome(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         server.faults["GetOperationStatus"] = Fault.EXPIRE

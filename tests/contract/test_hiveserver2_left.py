@@ -130,7 +130,7 @@ async def test_session_of_outdated_server_is_closed(peers: Peers) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("moments", range(12))
-async def test_caller_leaving_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
+async def test_caller_canceled_at_any_moment_leaves_no_session(transport: str, moments: int) -> None:
     """Each moment is one event loop iteration, so the cancels occur before, during and after the session opens."""
     async with scripted(transport, limits=TO_THE_END) as (server, engine):
 

@@ -55,7 +55,7 @@ async def test_value_looked_up_before_change_is_not_cached_after_it(answers: Met
     assert (await answers.find(key, max_age=AGE)).value == b"new"
 
 
-async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None:
+async def test_change_after_the_reported_end_invalidates_again(answers: MetadataCacheRecords) -> None:
     """If a statement finishes on the engine only after it was reported as finished, that counts as a second change."""
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)

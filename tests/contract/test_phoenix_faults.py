@@ -84,7 +84,7 @@ class TestQueryServer:
         yield engine
         await engine.close()
 
-    async def test_connection_forgotten_between_statements_is_a_lost_session(self, engine: Engine, peer: Peer) -> None:
+    async def test_connection_expired_between_statements_raises_session_lost(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             await run(session, "ROWS 1")
             peer.connections.clear()
@@ -105,9 +105,7 @@ class TestQueryServer:
             async with asyncio.timeout(10):
                 await until(is_lost)
 
-    async def test_connection_forgotten_during_statement_leaves_outcome_unknown(
-        self, engine: Engine, peer: Peer
-    ) -> None:
+    async def test_connection_expired_during_statement_leaves_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             peer.connections.clear()
@@ -115,7 +113,7 @@ class TestQueryServer:
             assert isinstance(error, OutcomeUnknown)
             assert error.message.startswith("Results have expired")
 
-    async def test_results_forgotten_during_fetch_leave_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
+    async def test_results_expired_during_fetch_leave_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "ROWS 100000") as handle:
             await ended(session, handle)
             peer.connections.clear()

@@ -166,7 +166,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         await self.drop(engine, place)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_simultaneous_tables_of_one_name_do_not_mix_columns(self, engine: Engine, target: TableName):
+    async def test_concurrent_tables_of_one_name_do_not_mix_columns(self, engine: Engine, target: TableName):
         async def load_one(name: str, place: TableName) -> TableLoad | EngineError:
             load = self.load_of(place, self.column("n", INT64), self.column(name, STRING))
             async with self.loading(engine) as loader:

@@ -175,7 +175,7 @@ async def test_uploads_may_be_larger_than_other_bodies(proxy: Proxy, place: Inst
         assert (refused.status_code, refused.json()["code"]) == (413, "payload_too_large")
 
 
-async def test_one_client_stays_at_one_server_and_clients_are_spread(
+async def test_each_client_stays_at_one_server_and_clients_are_distributed(
     proxy: Proxy, pair: list[Server], place: Installation
 ) -> None:
     answers = []

@@ -447,7 +447,7 @@ async def test_cancel_on_another_server_reaches_worker_and_engine(
         await at_best(stop, below_s=3)
 
 
-async def test_session_lives_in_the_server_that_opened_it(place: Installation, pair: tuple[Node, Node]) -> None:
+async def test_session_belongs_to_the_server_that_opened_it(place: Installation, pair: tuple[Node, Node]) -> None:
     # No worker is running, so one of the servers opens the session.
     created = await pair[0].post_ok("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]

@@ -130,7 +130,7 @@ async def test_duckdb_session_is_opened_by_the_process_that_holds_the_file(pair:
 
 
 @pytest.mark.item(57)
-async def test_session_statements_run_where_the_session_lives(pair: tuple[Node, Node]) -> None:
+async def test_session_statements_run_on_the_server_of_the_session(pair: tuple[Node, Node]) -> None:
     first, second = pair
     created = await first.post_ok("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]

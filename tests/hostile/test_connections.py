@@ -393,7 +393,7 @@ class TestNumbers:
 
 
 class TestSlowReaders:
-    async def test_client_that_reads_nothing_is_disconnected(self):
+    async def test_client_that_does_not_read_is_disconnected(self):
         async with served(response_stall_s=SHORT_S) as server, server.connection() as (_, writer):
             # A stream reader would read ahead; this client must not read at all.
             writer.transport.pause_reading()
@@ -532,7 +532,7 @@ class TestTls:
                 writer.write(REQUEST)
                 assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_client_that_reads_nothing_is_disconnected(self, certificate, trusting):
+    async def test_client_that_does_not_read_is_disconnected(self, certificate, trusting):
         async with served(certificate=certificate, response_stall_s=SHORT_S) as server:
             with await asyncio.to_thread(asking, server.port, trusting):
                 await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)

@@ -485,7 +485,7 @@ async def place(
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["terminated", "killed"])
-async def test_no_process_outlives_its_server(place: Installation, *, is_killed: bool) -> None:
+async def test_no_process_remains_after_its_server_has_ended(place: Installation, *, is_killed: bool) -> None:
     async with place.server() as node:
         slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
         operations = [await node.submit(dialect, slow) for dialect in ("duckdb", "memory")]

@@ -89,7 +89,7 @@ async def leave(api: Api, caller: Caller, group: str) -> None:
 
 class TestNamesOfOtherIssuers:
     @pytest.mark.parametrize("subject", ["\uff41dmin", "ADMIN", " admin ", "Admin", "admin"])
-    async def test_no_spelling_of_a_subject_is_the_local_administrator(
+    async def test_subject_in_any_spelling_is_not_the_local_administrator(
         self, external: Api, issuer: Issuer, subject: str
     ) -> None:
         token = issuer.token(sub=subject)
@@ -103,7 +103,9 @@ class TestNamesOfOtherIssuers:
         assert [one.username for one in await accounts(external).all()] == ["admin"]
 
     @pytest.mark.parametrize("name", ["ADMIN", "Admin", "admin"])
-    async def test_no_spelling_from_an_authenticator_is_the_local_administrator(self, external: Api, name: str) -> None:
+    async def test_name_from_an_authenticator_in_any_spelling_is_not_the_local_administrator(
+        self, external: Api, name: str
+    ) -> None:
         assert (await named(external, name)).json() == _NOT_FOUND
         assert [one.username for one in await accounts(external).all()] == ["admin"]
 

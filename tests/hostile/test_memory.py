@@ -159,7 +159,7 @@ class TestPostgresql:
             await session.close(handle)
             assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
-    async def test_failure_after_a_cut_chunk_is_the_servers_own(
+    async def test_error_after_a_split_chunk_is_the_error_of_the_server(
         self, session: EngineSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(message_guard, "CHUNK_BYTES", 1 * MIB)

@@ -145,7 +145,7 @@ async def test_service_listener_is_blocked_by_link_local_addresses() -> None:
     assert await rules.resolve("fe80::1:2:3:4%lo", 8888) == ["fe80::1:2:3:4%lo"]
 
 
-async def test_driver_that_connects_by_itself_cannot_reach_the_listener_either() -> None:
+async def test_driver_with_its_own_connections_cannot_reach_the_listener() -> None:
     install_guard()
     async with listening("0.0.0.0") as (port, peers):
         rules = AddressRules(own=frozenset({("0.0.0.0", port)}))

@@ -119,7 +119,7 @@ def test_unspecified_fields_are_marked_as_extensions(name: str):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_shape_has_a_description_and_source(name: str):
+def test_every_schema_has_a_description_and_source(name: str):
     assert SCHEMAS[name]["description"]
     assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract ", "ADR "))
 

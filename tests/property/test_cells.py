@@ -92,7 +92,7 @@ def test_slice_values_match_arrow(data: st.DataObject):
     cuts=st.lists(st.integers(0, 12), max_size=3),
     max_bytes=st.integers(1, 150),
 )
-def test_page_is_the_longest_that_fits(texts: list[str | None], cuts: list[int], max_bytes: int):
+def test_page_holds_as_many_rows_as_fit(texts: list[str | None], cuts: list[int], max_bytes: int):
     table = pa.table({"c": pa.array(texts, pa.string())})
     edges = [0, *sorted(cuts), len(texts)]
     batches = [table.slice(start, max(0, end - start)) for start, end in pairwise(edges)]

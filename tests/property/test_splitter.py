@@ -46,7 +46,7 @@ def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int,
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 @example(script="E'a'--\n'\\';';b", dialect="postgresql")
 @example(script="5--3;--\n;1", dialect="mysql")
-def test_splitter_equals_reference(script: str, dialect: str):
+def test_splitter_matches_reference(script: str, dialect: str):
     assert [placed(statement) for statement in Script(script, dialect)] == Reference(script, dialect).statements()
 
 
@@ -57,7 +57,7 @@ _FILLINGS = ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"]
 @pytest.mark.item(47)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.slow
-def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
+def test_long_tokens_match_reference(dialect: str, subtests: pytest.Subtests):
     """These tokens are so long that a chunk of the scanner's pattern ends inside them."""
     for opening, filling in product(_OPENINGS, _FILLINGS):
         with subtests.test(opening=opening, filling=filling):
@@ -70,7 +70,7 @@ def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
 
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
-def test_texts_are_in_script_order_and_only_empty_parts_are_lost(script: str, dialect: str):
+def test_texts_are_in_script_order_and_only_empty_parts_are_dropped(script: str, dialect: str):
     # Each text is searched from the current position, because the same text may occur in an earlier comment.
     rows = [0, *(line_end.end() for line_end in re.finditer(r"\r\n|\r|\n", script))]
     offset, lost = 0, []

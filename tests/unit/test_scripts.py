@@ -70,7 +70,7 @@ def test_nothing_is_printed_if_everything_is_installed():
     assert printed("Requirement already satisfied: idna==3.20 in ./lib (3.20)\n", io.StringIO()) == ""
 
 
-def test_installed_packages_are_not_expected(tmp_path: Path):
+def test_only_missing_packages_are_counted(tmp_path: Path):
     lock = tmp_path / "a.lock"
     lock.write_text(
         f"pytest=={pytest.__version__} \\\n    --hash=sha256:00\nno-such-thing==1.0 ; x == 'y' \\\npytest==0\n"

@@ -158,7 +158,7 @@ async def test_dialect_resolves_to_its_first_listed_interpreter(open_with: Opene
 
 
 @pytest.mark.platform(83)
-async def test_service_and_caller_flags_match_in_both_places(open_with: Opener) -> None:
+async def test_service_and_caller_flags_are_equal_in_svc_config_and_hue_config(open_with: Opener) -> None:
     toml = "[desktop]\nenable_sharing = true\n[editor]\nsample_views = false\n"
     async with open_with(toml) as api:
         callers = [await api.user(), await api.user(admin=True), await api.user(groups=("bosses",))]

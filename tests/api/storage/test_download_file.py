@@ -147,7 +147,7 @@ class TestHeaders:
             answer = await fetch(ana, path, method)
             assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "0", b"")
 
-    async def test_strong_store_tags_become_the_etag(self, odd):
+    async def test_strong_etag_of_the_store_is_returned(self, odd):
         store, ana = odd
         store.odd["a"] = Oddity(10, tag="0x8DC-3")
         store.odd["b"] = Oddity(10, tag='no"tag\r\n')

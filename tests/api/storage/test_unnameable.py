@@ -171,7 +171,7 @@ class FlatKeysContract:
         assert await keys.all() == {"file": b"d", "e/x": b"d/x"}
 
     @pytest.mark.storage(99)
-    async def test_stores_without_such_names_refuse_the_whole_tree(self, keys: Keys) -> None:
+    async def test_tree_with_unusable_names_is_refused_as_a_whole(self, keys: Keys) -> None:
         await keys.fill("d/plain", *self.odd)
         before = await keys.all()
         for call in ("copy", "move"):

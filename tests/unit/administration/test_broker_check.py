@@ -45,7 +45,7 @@ async def test_healthy_broker_reports_version_and_queue_length() -> None:
         assert "2 jobs are queued" in finding.what
 
 
-async def test_evicting_broker_is_an_error_in_both_reports() -> None:
+async def test_broker_with_an_eviction_policy_is_an_error_in_both_reports() -> None:
     async with guarded_valkey(maxmemory="20mb", maxmemory_policy="allkeys-lru") as url:
         [problem] = await check_broker(settings_with(url))
         assert str(problem).startswith("error desktop.task_server.broker_url: has the eviction policy allkeys-lru")

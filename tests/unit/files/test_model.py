@@ -151,7 +151,7 @@ def test_backslash_is_not_a_separator() -> None:
 
 
 @pytest.mark.security("S4")
-def test_local_root_cannot_be_left() -> None:
+def test_paths_cannot_leave_the_local_root() -> None:
     assert ALL.read("file:////etc") == StoragePath(Scheme.FILE, "etc")
     with pytest.raises(InvalidPath):
         ALL.read("file:///../x")
@@ -216,7 +216,7 @@ class TestStoragePath:
     @pytest.mark.parametrize(("inner", "outer", "is_inside"),
         [("a/b", "a", True), ("a/b/c", "a", True), ("a", "", True), ("a", "a", False), ("", "", False),
         ("ab", "a", False), ("a/bc", "a/b", False), ("a", "a/b", False)])  # fmt: skip
-    def test_is_inside_compares_whole_names(self, inner: str, outer: str, is_inside: bool) -> None:
+    def test_path_inside_another_is_determined_by_whole_names(self, inner: str, outer: str, is_inside: bool) -> None:
         assert StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.HDFS, outer)) is is_inside
         assert not StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.S3A, outer))
 

@@ -245,7 +245,7 @@ async def test_links_are_rejected_and_omitted_from_listings():
 
 
 @pytest.mark.item(101)
-async def test_reads_use_the_version_first_seen_by_the_statement():
+async def test_reads_use_the_version_that_the_statement_read_first():
     file_system = lake("a.csv")
     files = GivenFiles(file_system).session()
     async with files.acting(ANA):

@@ -49,7 +49,7 @@ async def test_reservation_is_limited_to_the_user_share() -> None:
     assert budget.used_bytes == 50
 
 
-async def test_growing_never_waits_and_never_overtakes_waiting_calls() -> None:
+async def test_growing_reservation_fails_instead_of_waiting_or_overtaking() -> None:
     budget = ByteBudget(100)
     held, other = await budget.reserve(ANA, 30), await budget.reserve(BOB, 50)
     assert held.grow(50)

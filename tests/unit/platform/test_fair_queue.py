@@ -125,7 +125,7 @@ class TestFairSemaphore:
         assert slots.is_unused
         assert (slots._free, slots._lines, slots._last_turns) == (3, {}, {})
 
-    async def test_users_with_only_canceled_calls_are_forgotten(self):
+    async def test_users_with_only_canceled_calls_are_removed(self):
         slots = FairSemaphore(1)
         await slots.acquire(EVE)
         for user_id in range(10, 210):

@@ -93,7 +93,7 @@ def _items(text: str) -> list[SqlType]:
     return parts
 
 
-def test_paths_lead_to_parts() -> None:
+def test_nested_types_are_found_by_path() -> None:
     found = parse_type('array(row(Key varchar, "item" map(varchar, bigint), a int, A int))')
     assert found.at(()) is found
     assert found.at(("item", "key")) == SqlType("varchar", "varchar")

@@ -51,7 +51,7 @@ class Setting:
         self.forgotten.append(session_id)
 
 
-async def test_statements_take_turns_in_request_order() -> None:
+async def test_statements_run_in_request_order() -> None:
     setting = Setting()
     held = await setting.open()
     order: list[int] = []

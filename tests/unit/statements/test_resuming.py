@@ -135,7 +135,7 @@ async def test_log_lines_appear_once() -> None:
     assert [line for line in entry.lines if "Another server" in line]
 
 
-async def test_statement_forgotten_by_the_engine_has_an_unknown_outcome() -> None:
+async def test_statement_unknown_to_the_engine_has_an_unknown_outcome() -> None:
     run = Run(engine=ResumableFakeEngine())
     left = Resumption(EngineCheckpoint("fake-9"), rows=1000, segments=1)
     entry = await run.to_end("rows 5000", sent=True, resumption=left)

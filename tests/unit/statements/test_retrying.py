@@ -36,7 +36,7 @@ async def test_read_only_statement_runs_once_more() -> None:
         {"import_plan": {"kind": "file"}},
     ],
 )
-async def test_session_reader_or_former_retry_prevents_the_retry(more: dict[str, object]) -> None:
+async def test_statement_with_session_reader_or_former_retry_is_not_retried(more: dict[str, object]) -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True, **more)
     async with fleet.runner().running():
@@ -46,7 +46,7 @@ async def test_session_reader_or_former_retry_prevents_the_retry(more: dict[str,
 
 
 @pytest.mark.item(92)
-async def test_rows_stored_meanwhile_prevent_the_retry_in_the_database() -> None:
+async def test_rows_stored_since_the_check_prevent_the_retry() -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
     fleet.leases.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))

@@ -111,7 +111,7 @@ async def test_batch_of_another_schema_starts_a_segment() -> None:
     assert [one.rows for one in shown.segments] == [2, 1]
 
 
-async def test_rows_wait_at_most_a_second() -> None:
+async def test_rows_are_stored_within_a_second() -> None:
     shown = Shown()
     filling = spool(MemoryResults(), shown)
     await filling.add(batch(10))
@@ -213,7 +213,7 @@ async def test_items_keep_their_order() -> None:
     assert [item async for item in with_pauses(Source(5).items(), pause_s=1)] == [0, 1, 2, 3, 4]
 
 
-async def test_pause_yields_none_and_loses_nothing() -> None:
+async def test_pause_yields_none_without_losing_items() -> None:
     seen = [item async for item in with_pauses(Source(2, 0.25).items(), pause_s=0.1)]
     assert [item for item in seen if item is not None] == [0, 1]
     assert seen.count(None) >= 1

@@ -581,7 +581,7 @@ def test_two_permitted_sessions_read_the_same_file_concurrently(shared: Setting)
     assert len(shared.files[BOB].proofs) == 4  # if the statement runs alone, each read checks its own permissions
 
 
-def test_late_listing_requires_that_no_other_statement_runs(shared: Setting) -> None:
+def test_sniffed_file_is_refused_while_another_session_runs_a_statement(shared: Setting) -> None:
     """DuckDB may list the path of sniff_csv in any of its threads."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     for _ in range(20):

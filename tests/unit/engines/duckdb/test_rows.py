@@ -29,7 +29,7 @@ def stores(statement: str, *values: object) -> bool:
     "INSERT INTO t VALUES (?, ?) ON CONFLICT (a) DO UPDATE SET b = excluded.b",
     "UPDATE t SET a = ? WHERE (b = ? OR b IN (1, 2)) AND (NOT (a > 3))",
     "DELETE FROM t WHERE a = ? AND b <> ?"])  # fmt: skip
-def test_values_only_stored_or_compared_reach_no_function(statement: str) -> None:
+def test_stored_or_compared_values_are_not_function_arguments(statement: str) -> None:
     assert stores(statement, 1, "x")
     assert stores(statement, {"type": "decimal", "value": "1.5"}, {"type": "date", "value": "2024-01-31"})
 

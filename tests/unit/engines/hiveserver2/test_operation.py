@@ -199,7 +199,7 @@ async def test_session_setting_decides_whether_rows_are_kept(variant, cells, kep
         assert server.seen == ["ExecuteStatement", "FetchResults", "CloseOperation"]
 
 
-async def test_impala_keeps_rows_without_reading_a_setting() -> None:
+async def test_impala_retains_rows_without_a_settings_query() -> None:
     server = SettingServer(None)
     assert await retains_rows(server, SESSION, IMPALA)  # type: ignore[arg-type]
     assert server.seen == []

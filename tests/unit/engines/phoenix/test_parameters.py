@@ -22,7 +22,7 @@ from queryserver.sql.parameters import read_parameters
         ([{"type": "timestamp", "value": "2024-01-31 10:20:30.1234"}], "its time is finer than milliseconds"),
     ],
 )
-def test_value_that_phoenix_cannot_hold_is_refused_with_reason(value: object, reason: str):
+def test_value_unsupported_by_phoenix_is_refused_with_reason(value: object, reason: str):
     with pytest.raises(
         InvalidParameter, match=f"parameters: 2 has a value that this connector cannot represent: .*{reason}"
     ):

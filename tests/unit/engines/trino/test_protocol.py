@@ -241,7 +241,7 @@ async def test_statement_with_lost_response_is_not_resubmitted(subtests: pytest.
 
 
 @pytest.mark.parametrize("status", [404, 410])
-async def test_statement_forgotten_by_coordinator_has_expired(status: int) -> None:
+async def test_statement_unknown_to_the_coordinator_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
     assert str(lost).startswith("Results have expired")

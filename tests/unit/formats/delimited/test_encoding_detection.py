@@ -101,7 +101,7 @@ def test_few_words_are_sufficient_to_detect_the_encoding(codec: str, text: str) 
 @pytest.mark.parametrize(
     "text", ["10 °C,b\n5 £,2\n", "it’s,b\n“x”,2\n", "garçon,b\n10 °C,2\nÅngström,3\n", "Elève à,b\ncafé,2\n"]
 )
-def test_reading_that_mixes_scripts_within_words_is_rejected(text: str) -> None:
+def test_encoding_that_mixes_scripts_within_words_is_rejected(text: str) -> None:
     sample = text.encode("cp1252")
     assert text_of(sample) == text or detected(sample).confidence < CERTAIN_CONFIDENCE
     assert detected(sample).name not in {"big5", "big5-hkscs", "windows-1255", "shift_jis"}

@@ -150,7 +150,7 @@ async def test_existence_of_another_home_is_not_revealed(alice, bob):
 
 @pytest.mark.security("S9")
 @pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
-async def test_names_resembling_the_home_parent_are_closed(name, alice, admin):
+async def test_names_resembling_the_home_parent_are_inaccessible(name, alice, admin):
     """On a file system that folds case, such a name refers to the same directory."""
     await put(admin, f"{name}/bob/file")
     for path in (f"{name}/bob", f"{name}/alice", f"{name}/bob/file"):
