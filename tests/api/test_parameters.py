@@ -9,8 +9,7 @@ from tests.api.conftest import SECRET_KEY
 from tests.api.dialects import DUCKDB, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 
-from queryserver.identity.keys import AesSealer, Keyring, SecretKey
-from queryserver.platform.sealer import reseal
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey, reseal
 
 SECRET = "s3cret-value-17"
 

@@ -12,7 +12,7 @@ from tests.examples import examples
 
 from queryserver.api.v1.metadata import highlighted
 from queryserver.platform.threads import Stop
-from queryserver.search.matches import FIELD, View, ViewMatches, build, contains, fold, is_whole, positions
+from queryserver.search.index import FIELD, View, ViewMatches, build, contains, fold, is_whole, positions
 from queryserver.search.model import RECORD, UNIT, FacetName, ObjectRow, Search
 from queryserver.search.query_language import Query, Term, folded, parse_query
 

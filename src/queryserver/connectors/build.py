@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
-from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
+from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring, reseal
 from queryserver.platform.database import Database, FactRepository
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.sealer import reseal
 from queryserver.platform.settings.tree import Settings
 
 

@@ -10,8 +10,8 @@ import structlog
 from queryserver import errors
 from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
+from queryserver.identity.keys import Sealer
 from queryserver.platform.database import Connection, Database, Row, notify
-from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.tree import Settings
 
 CHANGED = "connectors"

@@ -15,7 +15,7 @@ from queryserver.identity.callers import CallerRepository, Callers, CallerSource
 from queryserver.identity.explainer import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ExternalBearers
-from queryserver.identity.keys import AesSealer, Keyring, open_keyring
+from queryserver.identity.keys import AesSealer, Keyring, Sealer, open_keyring
 from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
@@ -31,7 +31,6 @@ from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
 

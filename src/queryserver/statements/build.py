@@ -18,7 +18,6 @@ from queryserver.identity.limits import Streams
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.fair_queue import ByteBudget
-from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
 from queryserver.platform.roles import Role
@@ -31,10 +30,9 @@ from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.repository import StatementRecords
+from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
@@ -53,33 +51,6 @@ from queryserver.statements.status import StatementAccess, StatementControl, Sta
 from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
 
 log = structlog.get_logger(__name__)
-
-
-def statement_ends(settings: Settings) -> EndListener:
-    """Return a listener that records each statement's end as an audit event.
-
-    It also writes a log line if audit events go to their own file.
-    """
-    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
-
-    def record(end: StatementEnd) -> None:
-        facts: dict[str, str | int] = {
-            "operation_id": str(end.id),
-            "engine": end.dialect,
-            "state": end.state.value,
-            "rows": end.rows,
-            "bytes": end.size_bytes,  # size of the stored rows
-            "queued_ms": end.queued_ms,
-            "elapsed_ms": end.elapsed_ms,
-        }
-        if end.canceled_by:
-            facts["canceled_by"] = end.canceled_by
-        operation = "import.end" if end.is_import else "statement.end"
-        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
-        if has_file:
-            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
-
-    return record
 
 
 @dataclass(frozen=True, slots=True)

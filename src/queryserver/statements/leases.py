@@ -15,9 +15,9 @@ import structlog
 
 from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.arrow import Column
+from queryserver.identity.keys import Sealer
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, NamedQuery, Row
-from queryserver.platform.sealer import Sealer
 from queryserver.results.segments import Segment
 from queryserver.statements import rows as queries
 from queryserver.statements import script_repository

@@ -13,8 +13,11 @@ import structlog
 
 from queryserver import errors
 from queryserver.platform.database import CoalescingReader, Connection, Database
+from queryserver.platform.logs import AUDIT
+from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import Segment
 from queryserver.statements import model, script_repository
+from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.rows import (
     END_COLUMNS,
     HISTORY_FIELDS,
@@ -141,6 +144,33 @@ where user_id = $1 and in_history
     and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
 """
 _ACTIVE = "and state in ('waiting', 'running')"
+
+
+def statement_ends(settings: Settings) -> EndListener:
+    """Return a listener that records each statement's end as an audit event.
+
+    It also writes a log line if audit events go to their own file.
+    """
+    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
+
+    def record(end: StatementEnd) -> None:
+        facts: dict[str, str | int] = {
+            "operation_id": str(end.id),
+            "engine": end.dialect,
+            "state": end.state.value,
+            "rows": end.rows,
+            "bytes": end.size_bytes,  # size of the stored rows
+            "queued_ms": end.queued_ms,
+            "elapsed_ms": end.elapsed_ms,
+        }
+        if end.canceled_by:
+            facts["canceled_by"] = end.canceled_by
+        operation = "import.end" if end.is_import else "statement.end"
+        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
+        if has_file:
+            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
+
+    return record
 
 
 class StatementRecords:

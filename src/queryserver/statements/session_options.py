@@ -22,8 +22,8 @@ from queryserver.connectors.secrets import masked
 from queryserver.engines.protocol import Credentials, SessionOptions
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
+from queryserver.identity.keys import Sealer
 from queryserver.identity.model import ExternalToken, SealedToken, User
-from queryserver.platform.sealer import Sealer
 from queryserver.sql.markers import ScriptMarkers, StatementParameters
 from queryserver.sql.parameters import MAX_BYTES, MAX_ROWS_BYTES, MAX_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.statements import Choice, controls_transaction

@@ -23,7 +23,7 @@ from queryserver.api.responses import json_response, model_from
 from queryserver.api.routes import editor_group, failures, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.api.v1.editor.shapes import cell_form, column_meta, handle_body
+from queryserver.api.v1.editor.status import cell_form, column_meta, handle_body
 from queryserver.catalog.browser import (
     NOT_SAMPLED,
     CatalogBrowser,

@@ -22,7 +22,7 @@ from queryserver.api.dependencies import (
 from queryserver.api.routes import FILE, contents, editor_group, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import editor as requests
-from queryserver.api.v1.editor.shapes import (
+from queryserver.api.v1.editor.status import (
     cell_form,
     column_meta,
     failure_body,

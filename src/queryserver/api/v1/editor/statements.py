@@ -33,8 +33,17 @@ from queryserver.api.responses import epoch_milliseconds, json_response, utc_tex
 from queryserver.api.routes import editor_group, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import editor as requests
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form, page_response, requested_operation_id
+from queryserver.api.v1.editor.status import (
+    cell_form,
+    error_position,
+    failure_body,
+    failure_details,
+    handle_body,
+    page_response,
+    query_status,
+    requested_operation_id,
+    time_fields,
+)
 from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Credentials
@@ -183,14 +192,14 @@ def _execute_body(record: StatementRecord) -> wire.ExecuteResponse | wire.Statem
     parent, handle, status = record.parent_uuid or None, record.handle, record.status
     warning = remaining_statements_warning(handle.statement_index, handle.statements_count)
     if status.outcome is not None:
-        body = shapes.failure_body(status, shapes.failure_details(status))
+        body = failure_body(status, failure_details(status))
         return body.model_copy(update={"history_parent_uuid": parent, "warning": warning})
     return wire.ExecuteResponse(
         status=0,
         history_id=status.history_id,
         history_uuid=str(status.id),
-        handle=shapes.handle_body(handle, status),
-        query_status=shapes.query_status(status),
+        handle=handle_body(handle, status),
+        query_status=query_status(status),
         history_parent_uuid=parent,
         warning=warning,
     )
@@ -286,7 +295,7 @@ async def cancel_statement(
     operation_id = await requested_operation_id(access, user, request)
     status = await control.cancel(user, operation_id)
     return json_response(
-        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
+        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=query_status(status))
     )
 
 
@@ -348,7 +357,7 @@ async def _explain_response(http: Request, explaining: Coroutine[Any, Any, State
             code=refusal.code,
             message=refusal.message,
             statement=explained.statement,
-            **shapes.error_position(refusal.position),
+            **error_position(refusal.position),
         )
     )
 
@@ -406,8 +415,8 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             database=entry.database or "",
             rows=entry.rows,
             parameters=entry.parameter_count,
-            **shapes.time_fields(entry),
-            **shapes.error_position(entry.error_position),
+            **time_fields(entry),
+            **error_position(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )
