@@ -96,9 +96,7 @@ async def test_certificate_of_unknown_authority_is_refused(secured_hive_server: 
         async with secured(secured_hive_server, ssl_ca=authorities) as engine:
             error = await refusal(engine)
             assert isinstance(error, EngineUnavailable)
-            assert error.message.startswith(
-                "No connection to the engine could be made: its certificate was not accepted"
-            )
+            assert error.message.startswith("Could not connect to the engine: certificate verification failed")
             assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
@@ -106,7 +104,7 @@ async def test_certificate_for_another_host_is_refused(secured_hive_server: Secu
     async with secured(secured_hive_server, server_host="127.0.0.1") as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
-        assert "its certificate was not accepted (IP address mismatch" in error.message
+        assert "certificate verification failed (IP address mismatch" in error.message
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 

@@ -111,7 +111,7 @@ async def test_certificate_of_unknown_authority_is_refused(secured_trino_server:
         async with built("trino", **settings_of(secured_trino_server, ssl_ca=authorities)) as engine:
             error = await refusal(engine)
             assert isinstance(error, EngineUnavailable)
-            assert error.message.startswith("No connection to Trino could be made: its certificate was not accepted (")
+            assert error.message.startswith("Could not connect to Trino: certificate verification failed (")
             assert "issuer certificate" in error.message
             assert_tells_nothing(error, PASSWORDS[SERVICE])
 
@@ -121,7 +121,7 @@ async def test_certificate_for_another_host_is_refused(secured_trino_server: Sec
     async with built("trino", **settings_of(secured_trino_server, url=elsewhere)) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
-        assert "its certificate was not accepted (IP address mismatch" in error.message
+        assert "certificate verification failed (IP address mismatch" in error.message
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
@@ -136,7 +136,7 @@ async def test_server_without_tls_is_reported(secured_trino_server: SecuredAddre
     async with built("trino", **settings_of(secured_trino_server, url=url)) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
-        assert error.message == "No connection to Trino could be made: it offers no TLS."
+        assert error.message == "Could not connect to Trino: the server does not support TLS."
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 

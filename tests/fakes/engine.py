@@ -178,7 +178,7 @@ class FakeSession:
         if self._operation is not None:
             await self.close(self._operation.handle)
         if self.is_lost:
-            raise SessionLost("Invalid session Id: the session is gone.")
+            raise SessionLost("Invalid session Id: the session no longer exists.")
         script = parse(statement, self._variables)
         self._engine.executions.append(statement)
         handle = OperationHandle(f"fake-{len(self._engine.executions)}")
@@ -252,7 +252,7 @@ class FakeSession:
 
     def _known(self, handle: OperationHandle) -> _Operation:
         if self._operation is None or self._operation.handle != handle:
-            raise OutcomeUnknown("Results have expired: the engine does not know this statement.")
+            raise OutcomeUnknown("Results have expired: the statement no longer exists on the engine.")
         return self._operation
 
     def _check_reading(self, operation: _Operation) -> None:

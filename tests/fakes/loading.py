@@ -159,7 +159,7 @@ class FakeLoader:
     async def _check(self) -> None:
         await self._engine.ping()
         if not await self._session.is_alive():
-            raise SessionLost("Invalid session Id: the session is gone.")
+            raise SessionLost("Invalid session Id: the session no longer exists.")
 
     def _refuse(self, load: TableLoad) -> None:
         if self._engine.read_only:

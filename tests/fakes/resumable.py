@@ -44,7 +44,7 @@ class ResumableFakeEngine(FakeEngine):
         name, _, page = token.partition("/")
         session = self.left.pop(name, None)
         if session is None:
-            raise OutcomeUnknown("Results have expired: the engine does not know this statement.")
+            raise OutcomeUnknown("Results have expired: the statement no longer exists on the engine.")
         session.go_to(int(page) if self.pages_once else rows_read // BATCH_ROWS)
         try:
             yield session, session.handle

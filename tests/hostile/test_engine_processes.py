@@ -352,7 +352,7 @@ async def test_third_crash_gets_429_for_its_user_only(api: Api) -> None:
     assert int(answer.headers["Retry-After"]) > 0
     body = await ana.run("duckdb", "SELECT 1")
     assert body["code"] == "too_many_requests"
-    assert "Try again in " in body["message"]
+    assert "Retry in " in body["message"]
     assert (await ben.post("editor/autocomplete/", snippet=snippet)).status_code == 200
     assert (await ben.run("duckdb", "SELECT 1"))["status"] == 0
     assert (await ana.run("sqlite", "SELECT 1"))["status"] == 0

@@ -264,7 +264,7 @@ class ThreadedOperation:
             return OperationStatus(state, progress=self._connection.progress() if self._has_begun else None)
         if (answer := self._answer) is None:
             self.call.result()  # raises an error that is not an EngineError, which is a defect
-            message = "a statement ended without an answer"
+            message = "the statement finished without a result"
             raise AssertionError(message)
         return OperationStatus(
             OperationState.FINISHED, has_result_set=answer.columns is not None, modified_rows=answer.modified_rows
@@ -339,8 +339,8 @@ class ThreadedOperation:
 class ThreadedSession(OperationSession[ThreadedOperation]):
     """Implements `EngineSession` on one connection, which `end` closes."""
 
-    gone = "Invalid session Id: the session is gone."
-    unknown = "Results have expired: the engine does not know this statement."
+    gone = "Invalid session Id: the session no longer exists."
+    unknown = "Results have expired: the statement no longer exists on the engine."
 
     def __init__(self, connection: DriverConnection, threads: DriverThreads, *, user_id: int) -> None:
         super().__init__()
@@ -422,7 +422,7 @@ class ThreadedSessions:
             async with asyncio.timeout(within_s):
                 connection = await self.threads.control(connect, undo=lambda late: late.close())
         except TimeoutError:
-            raise EngineUnavailable("No connection could be made in time.") from None
+            raise EngineUnavailable("The connection attempt timed out.") from None
         opened = use(connection)
         self._open.add(opened)
         try:

@@ -87,7 +87,7 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
             async for batch in session.batches(handle):
                 size += batch.nbytes
                 if size > MAX_BYTES:
-                    raise errors.StatementRejected("The engine's answer about its metadata is too large.")
+                    raise errors.StatementRejected("The engine's metadata response is too large.")
                 for start in range(0, batch.num_rows, _SLICE_ROWS):
                     part = batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows)))
                     rows += zip(*(column.to_pylist() for column in part.columns), strict=True)

@@ -230,19 +230,19 @@ def client_tls(server_name: str, *, validate: bool = True, check_name: bool = Tr
     try:
         context.load_verify_locations(cadata=ca)
     except ssl.SSLError as error:
-        message = "is not PEM text of certificates"
+        message = "must contain certificates in PEM format"
         raise ValueError(message) from error
     return context
 
 
 _MAX_CAUSES = 10
-NO_TLS = "it offers no TLS"
+NO_TLS = "the server does not support TLS"
 
 
 def connection_failure_message(server: str, error: BaseException, *, reason: str = "") -> str:
     """Return the message for a failed connection. It includes `reason`, or else the underlying TLS failure, if any."""
     reason = reason or _tls_reason(error)
-    return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
+    return f"Could not connect to {server}{': ' if reason else ''}{reason}."
 
 
 def _tls_reason(error: BaseException) -> str:
@@ -253,9 +253,9 @@ def _tls_reason(error: BaseException) -> str:
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate was not accepted ({cause.verify_message.rstrip('.')})"
+            return f"certificate verification failed ({cause.verify_message.rstrip('.')})"
         if isinstance(cause, ssl.SSLError):
-            return NO_TLS if cause.reason in _NOT_TLS_REASONS else "TLS could not be agreed on"
+            return NO_TLS if cause.reason in _NOT_TLS_REASONS else "the TLS handshake failed"
         cause = cause and (cause.__cause__ or cause.__context__)
     return ""
 
@@ -272,10 +272,10 @@ def database_file(root: Path | None, path: str) -> Path:
         raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
     parts = PurePosixPath(path).parts
     if path.startswith("~"):
-        raise InvalidPath("The path of a database must be relative to local_database_dir: there is no home directory.")
+        raise InvalidPath("The database path must be relative to local_database_dir and must not start with ~.")
     is_odd = "\\" in path or ":" in path or any(ord(character) < ord(" ") for character in path)
     if not parts or path != "/".join(parts) or path.startswith("/") or ".." in parts or is_odd:
-        raise InvalidPath("The path of a database must be relative to local_database_dir, without .. or links.")
+        raise InvalidPath("The database path must be relative to local_database_dir, without .. or special characters.")
     return root.resolve().joinpath(*parts)
 
 
@@ -286,7 +286,7 @@ def require_folder(root: Path | None, path: str) -> None:
     """
     if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
         name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
-        raise InvalidPath(f"The folder {name} of the database does not exist: create it first.")
+        raise InvalidPath(f"The database folder {name} does not exist. Create it first.")
 
 
 def refuse_links(root: Path, file: Path) -> None:
@@ -298,4 +298,4 @@ def refuse_links(root: Path, file: Path) -> None:
     for name in file.relative_to(step).parts:
         step = step / name
         if step.is_symlink():
-            raise EngineUnavailable("The database file is behind a link.")
+            raise EngineUnavailable("The database path contains a symbolic link.")

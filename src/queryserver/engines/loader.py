@@ -61,18 +61,20 @@ def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, .
 
 def not_plain_table_error(table: TableName) -> StatementRejected:
     """Return the error for a target that cannot be replaced because it is not a plain table."""
-    return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
+    return StatementRejected(f'"{table.name}" cannot be replaced, because it is not a plain table.')
 
 
 def require_writable(*, read_only: bool) -> None:
     """Raise StatementDenied if the connector is read-only."""
     if read_only:
-        raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
+        raise StatementDenied("This connector is read-only: tables cannot be created or dropped.")
 
 
 def session_database_error(database: str) -> StatementRejected:
     """Return the error for a target database whose tables are dropped when their session ends."""
-    return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
+    return StatementRejected(
+        f'Tables in "{database}" are dropped when their session ends, so the imported table would be lost.'
+    )
 
 
 def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: Callable[[str], int]) -> None:
@@ -82,7 +84,7 @@ def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: C
     for name in names:
         if size(name) > max_size:
             shown = name[:_SHOWN_CHARACTERS]
-            length = f"{size(name)} {unit}; the engine knows at most {max_size}"
+            length = f"{size(name)} {unit}; the engine allows at most {max_size}"
             raise StatementRejected(f'The name "{shown}..." has {length}.')
 
 
@@ -438,7 +440,9 @@ class StatementLoader(ABC):
             async with asyncio.timeout(_SWAP_S):
                 for table, name in ((load.target, old), (load.staging, load.target)):
                     if not await self.rename(table, name):
-                        raise StatementRejected("Tables cannot be renamed there, so none can be replaced.")
+                        raise StatementRejected(
+                            "Tables in this database cannot be renamed and therefore cannot be replaced."
+                        )
         except (EngineError, TimeoutError) as error:
             if not await self._is_swapped(load, old):
                 if isinstance(error, TimeoutError):
@@ -459,9 +463,11 @@ class StatementLoader(ABC):
                 if not await self.exists(load.staging):
                     return True
         except (EngineError, TimeoutError):
-            message = f'The table was not replaced, and "{load.target.name}" may now be called "{old.name}".'
+            message = f'The table was not replaced, and "{load.target.name}" may now be named "{old.name}".'
             raise OutcomeUnknown(message) from None
-        raise OutcomeUnknown(f'Another table "{load.target.name}" was made meanwhile; the old one is now "{old.name}".')
+        raise OutcomeUnknown(
+            f'Another table "{load.target.name}" was created meanwhile; the old one is now named "{old.name}".'
+        )
 
     async def _publish(self, load: TableLoad, staging: Staging, ledger: LoadLedger) -> None:
         renaming = asyncio.create_task(self.rename(load.staging, load.target), name="rename")

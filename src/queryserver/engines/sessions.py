@@ -129,7 +129,7 @@ class StreamedOperation:
         if not self._start.done():
             return protocol.OperationStatus(protocol.OperationState.RUNNING)
         if self._start.cancelled():
-            unknown = errors.OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+            unknown = errors.OutcomeUnknown("The engine did not cancel the statement in time; it may still be running.")
             return protocol.OperationStatus(protocol.OperationState.FAILED, error=unknown)
         self._start.result()
         if self._canceled:
@@ -264,8 +264,8 @@ UseT = TypeVar("UseT")
 class OperationSession(ABC, Generic[OperationT]):
     """Base class for EngineSessions that track only their latest statement. Closing an earlier handle does nothing."""
 
-    gone = "The session is gone; the statement was not started."
-    unknown = "The engine no longer knows this statement."
+    gone = "The session no longer exists; the statement was not started."
+    unknown = "The statement no longer exists on the engine."
 
     def __init__(self) -> None:
         self._operation: OperationT | None = None
@@ -398,7 +398,7 @@ class DatabaseAddress:
         if credentials is not None:
             return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
-            raise errors.CredentialsRequired(f"{self.product} needs a user and a password.")
+            raise errors.CredentialsRequired(f"{self.product} requires a username and password.")
         return DatabaseLogin(self.user, self.password or "")
 
 
@@ -507,7 +507,7 @@ async def run(
     async with submitted(session, handle):
         status = await final_status(session, handle)
         if status.state is not protocol.OperationState.FINISHED:
-            raise errors.EngineUnavailable("The statement was stopped at the engine.")
+            raise errors.EngineUnavailable("The statement was canceled on the engine.")
         if not status.has_result_set:
             return Answer()
         columns, batches = await session.columns(handle), list[pa.RecordBatch]()
@@ -534,7 +534,7 @@ async def ended(session: protocol.EngineSession, handle: protocol.OperationHandl
     """Wait for FINISHED. Raises the statement's error, or StatementRejected if it was canceled on the engine."""
     status = await final_status(session, handle)
     if status.state is protocol.OperationState.CANCELED:
-        raise errors.StatementRejected("The statement was canceled at the engine.")
+        raise errors.StatementRejected("The statement was canceled on the engine.")
     return status
 
 

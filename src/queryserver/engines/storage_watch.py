@@ -20,20 +20,20 @@ _CHECK_EVERY_S = 0.1
 
 
 def below_floor() -> EngineError:
-    return disk_below_floor("The disk of the server is almost full. Try again later, or drop what is not needed.")
+    return disk_below_floor("The server's disk is almost full. Drop unneeded objects, or retry later.")
 
 
 def above_quota(quota_bytes: int) -> EngineError:
     return disk_below_floor(
-        f"The database has reached its quota of {quota_bytes} bytes: drop or delete what is not needed."
+        f"The database has reached its quota of {quota_bytes} bytes. Drop or delete data that is not needed."
     )
 
 
 def sample_is_full() -> EngineError:
     """Return the error for a statement canceled by the server, not by a user (`platform/embedded/sample_server.py`)."""
     error = disk_below_floor(
-        "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
-        " Drop what is not needed."
+        "The server canceled the statement because its disk is almost full or the sample database reached its quota."
+        " Drop unneeded objects."
     )
     return error.with_sqlstate("53100")
 

@@ -477,5 +477,5 @@ async def test_service_database_lookup_ends_with_the_services(small_api, monkeyp
         waiting = asyncio.create_task(own.require_other(elsewhere, on_own_server=False))
         await hangs.wait()
     assert "own-database" not in {task.get_name() for task in asyncio.all_tasks()}
-    with pytest.raises(EngineUnavailable, match="did not answer"):
+    with pytest.raises(EngineUnavailable, match="did not respond"):
         await waiting

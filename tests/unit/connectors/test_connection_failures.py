@@ -32,7 +32,7 @@ def because(error: EngineError, cause: BaseException) -> EngineError:
         (because(EngineUnavailable("x"), ssl.SSLError("handshake")), "tls"),
         (because(EngineUnavailable("x"), because(EngineUnavailable("y"), ConnectionRefusedError())), "refused"),
         (because(EngineUnavailable("x"), TimeoutError()), "timeout"),
-        (EngineUnavailable("its certificate was not accepted"), "tls"),
+        (EngineUnavailable("certificate verification failed"), "tls"),
         (EngineUnavailable("The server is full."), "other"),
         (ValueError("a defect"), "other"),
     ],
@@ -61,7 +61,7 @@ def test_other_addresses_are_hidden(text: str) -> None:
 
 
 def test_configured_address_may_be_shown() -> None:
-    text = "No connection to db.example.org:3306 could be made at 12:30:45."
+    text = "Could not connect to db.example.org:3306 at 12:30:45."
     assert sanitized_message(EngineUnavailable(text), _SETTINGS, _PLACES) == text
 
 

@@ -178,21 +178,21 @@ def _failed(reason: str) -> ssl.SSLError:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (_refused("certificate has expired"), ": its certificate was not accepted (certificate has expired)."),
-        (_refused("not valid for 'db'."), ": its certificate was not accepted (not valid for 'db')."),
-        (_failed("WRONG_VERSION_NUMBER"), ": it offers no TLS."),
-        (_failed("NO_SHARED_CIPHER"), ": TLS could not be agreed on."),
+        (_refused("certificate has expired"), ": certificate verification failed (certificate has expired)."),
+        (_refused("not valid for 'db'."), ": certificate verification failed (not valid for 'db')."),
+        (_failed("WRONG_VERSION_NUMBER"), ": the server does not support TLS."),
+        (_failed("NO_SHARED_CIPHER"), ": the TLS handshake failed."),
         (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
     ],
 )
 def test_connection_error_reason_excludes_driver_messages(error: OSError, told: str) -> None:
-    assert connection_failure_message("Shop", error) == f"No connection to Shop could be made{told}"
+    assert connection_failure_message("Shop", error) == f"Could not connect to Shop{told}"
     outer = RuntimeError("a driver's own")
     outer.__cause__ = error
-    assert connection_failure_message("Shop", outer) == f"No connection to Shop could be made{told}"
+    assert connection_failure_message("Shop", outer) == f"Could not connect to Shop{told}"
 
 
 def test_circular_error_context_terminates() -> None:
     first, second = OSError("first"), OSError("second")
     first.__context__, second.__context__ = second, first
-    assert connection_failure_message("Shop", first) == "No connection to Shop could be made."
+    assert connection_failure_message("Shop", first) == "Could not connect to Shop."

@@ -282,7 +282,7 @@ async def test_lost_rename_reply_leaves_one_complete_table():
 
 async def test_old_table_that_cannot_be_renamed_back_is_kept_and_reported():
     loader = MemoryLoader((2, StatementRejected("no"), False), (3, EngineUnavailable("gone"), False))
-    with pytest.raises(OutcomeUnknown, match='may now be called "qs_import_1_old"'):
+    with pytest.raises(OutcomeUnknown, match='may now be named "qs_import_1_old"'):
         await loader.load(LOAD, stream(), ledger := MemoryLedger())
     assert (loader.tables, ledger.open) == ({OLD: "old"}, set())
 
@@ -297,7 +297,7 @@ async def test_table_created_by_another_load_between_renames_is_kept():
         return is_renamed
 
     loader.rename = overtaken  # type: ignore[method-assign]
-    with pytest.raises(OutcomeUnknown, match='the old one is now "qs_import_1_old"'):
+    with pytest.raises(OutcomeUnknown, match='the old one is now named "qs_import_1_old"'):
         await loader.load(LOAD, stream(), ledger := MemoryLedger())
     assert (loader.tables, ledger.open) == ({TARGET: "of another", OLD: "old"}, set())
 

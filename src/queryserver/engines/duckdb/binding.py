@@ -193,7 +193,7 @@ def bind_markers(
         or statements[0].named_parameters != names
         or outside != seen
     ):
-        raise errors.StatementRejected("Parser Error: a place of the parameters cannot be found with certainty.")
+        raise errors.StatementRejected("Parser Error: the position of a parameter is ambiguous.")
     return ParameterizedStatement(text, statements[0], values)
 
 

@@ -90,7 +90,7 @@ class DuckdbCatalog(queries.SessionCatalog):
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         declared = table.column(column)
         if declared is None or table.kind.is_view:
-            return protocol.ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="Views have no statistics.")
         kind = parse_type(declared.type)
         is_bounded = kind.base in _TYPES_WITH_EXACT_BOUNDS and kind.item is None
         bounds = ", ".join(
@@ -110,7 +110,7 @@ class DuckdbCatalog(queries.SessionCatalog):
                 return protocol.ColumnStatistics(
                     min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length
                 )
-        return protocol.ColumnStatistics(message="There are no statistics of this column.")
+        return protocol.ColumnStatistics(message="This column has no statistics.")
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         return await self._functions(await self._scope(database))
@@ -193,7 +193,7 @@ def _nested_values_query(source: str, table: protocol.TableDescription, column: 
     for segment in nested:
         step = _path_step(kind, segment) if kind is not None else None
         if kind is None or step is None:
-            raise errors.NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
+            raise errors.NotSupported(f"DuckDB cannot read {'.'.join([column, *nested])} of this column.")
         query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
     return f"(SELECT v AS {queries.identifier(nested[-1])} FROM ({query}))"
 

@@ -396,7 +396,7 @@ class DuckdbConnection:
         if not statements:
             return None
         if len(statements) > 1:
-            raise errors.StatementRejected("Parser Error: one statement at a time.")
+            raise errors.StatementRejected("Parser Error: only one statement is allowed at a time.")
         statement, lines_before = self._without_comments_before(statements[0], text)
         refuse_outside_access(self.native, statement, tokens, copies_files=copies_files)
         if self._results is not None:

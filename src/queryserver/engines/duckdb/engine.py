@@ -65,7 +65,7 @@ class DuckdbEngine:
         limits: DuckdbLimits | None = None,
     ) -> None:
         if path == MEMORY and read_only:
-            raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
+            raise errors.ConfigurationError(["read_only: must be false for an in-memory database"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
         resources, limits = resources or DuckdbResources(), limits or DuckdbLimits()

@@ -24,7 +24,7 @@ _WORD = re.compile(r"\w+")
 _NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
 
 _WHY_CLOSED = (
-    ("Could not set lock", "The database file is held by another process."),
+    ("Could not set lock", "The database file is locked by another process."),
     ("not a valid DuckDB database", "The file is not a DuckDB database."),
     ("does not exist", "The database file does not exist."),
     ("No such file", "The database file does not exist."),

@@ -183,10 +183,10 @@ class FileClaims:
             if len(self._running) == 1:
                 return next(iter(self._running))
             if not self._running:
-                raise errors.PermissionDenied("This session reaches no files of stores.")
+                raise errors.PermissionDenied("This session cannot access storage files.")
         raise StatementRejected(
-            "Not implemented Error: while other statements run on this database, sniff_csv, and glob and the functions"
-            " of Parquet metadata with a list of paths, read no files; try again."
+            "Not implemented Error: while other statements are running on this database, files cannot be read by"
+            " sniff_csv, or by glob and the Parquet metadata functions with a list of paths. Retry later."
         )
 
     def claim(self, statement: FileStatement, files: Iterable[StoredFile]) -> None:
@@ -208,11 +208,11 @@ class FileClaims:
         with self._changed:
             claimed = self._claimed.get(path)
             if claimed is None or (here is not None and here not in claimed.claimants):
-                raise errors.PermissionDenied(f"{path}: the statement has not named this file.")
+                raise errors.PermissionDenied(f"{path}: the statement does not name this file.")
             if here is None and self.is_strict and len(self._running) > 1:
                 raise errors.PermissionDenied(
-                    f"{path}: while other statements run, no files are read on this database, since a view or macro of"
-                    " it calls read_single_csv_file or a function like it; drop that."
+                    f"{path}: files cannot be read while other statements are running, because a view or macro in this"
+                    " database calls read_single_csv_file or a similar function. Drop that view or macro."
                 )
             return claimed
 
@@ -299,7 +299,7 @@ class FileClaims:
         with self._changed:
             while not other.has_ended:
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise StatementRejected(f"{path} is in use by a statement that does not end; try again.")
+                    raise StatementRejected(f"{path} is in use by another statement. Retry later.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:
         """Read with the rights of any claimant: all claimants belong to one session, or all have proved their

@@ -132,14 +132,14 @@ class CopyTarget:
         rest = rest.removeprefix("tmp_") if rest == f"tmp_{self._name}" else rest
         below = rest.removeprefix(self._name)
         if not rest.startswith(self._name) or (below and not below.startswith("/")):
-            raise errors.PermissionDenied(f"{self._target}: COPY writes the target that it names, and below it.")
+            raise errors.PermissionDenied(f"{self._target}: COPY can write only to its target and below it.")
         return self._target + below.rstrip("/")
 
     def open(self, path: str) -> "CopyTargetFile":
         """Open a new file, after committing complete files if necessary to stay within the limits."""
         with self._lock:
             if path in self._writes or path in self._committed:
-                raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
+                raise StatementRejected(f"IO Error: COPY would write {path} twice.")
             while (done := self._next_to_commit()) is not None:
                 self._commit(done)
             write = self._writes[path] = CopyTargetFile(self._files, path, self._create_parent)
@@ -181,8 +181,8 @@ class CopyTarget:
                 return
             if path not in self._committed:
                 raise StatementRejected(
-                    f"Permission Error: COPY deletes no files, such as {path}; write to a directory that is empty, or"
-                    " with OVERWRITE_OR_IGNORE or APPEND."
+                    f"Permission Error: COPY cannot delete existing files such as {path}. Write to an empty directory,"
+                    " or use OVERWRITE_OR_IGNORE or APPEND."
                 )
             self._committed.remove(path)
         self._files.remove(path)
@@ -394,7 +394,7 @@ class StoreFileSystem(_CallbackFileSystem):
         name = store_path(path)
         with self._callback():
             if mode != "rb":
-                raise errors.PermissionDenied(f"{name}: only COPY … TO with a literal path writes files.")
+                raise errors.PermissionDenied(f"{name}: files can be written only by COPY … TO with a literal path.")
             return ReadFile(self._claims.opened(name), self._callback)
 
     def size(self, path: str) -> int:
@@ -416,7 +416,9 @@ class StoreFileSystem(_CallbackFileSystem):
 
     def _refused(self, path: str, **_: Any) -> NoReturn:
         with self._callback():
-            raise errors.PermissionDenied(f"{store_path(path)}: only COPY … TO with a literal path writes files.")
+            raise errors.PermissionDenied(
+                f"{store_path(path)}: files can be written only by COPY … TO with a literal path."
+            )
 
     ls = mkdir = rm = mv = touch = _refused  # type: ignore[assignment]
 
@@ -449,7 +451,7 @@ class ReadFile:
             thread = threading.get_ident()
             if self._offsets and thread not in self._offsets:
                 # The intended offset is unknown, because another thread may have read since.
-                raise errors.StorageError(f"{self._claimed.file.path} was read without a place.")
+                raise errors.StorageError(f"{self._claimed.file.path} was read at an unknown offset.")
             at = self._offsets.get(thread, self._read_to)
             content = self._reads.read(at, size if size >= 0 else self._claimed.file.size)
             if self._offsets:
@@ -482,18 +484,18 @@ class TargetFileSystem(_CallbackFileSystem):
         copied = self._copies.get(f"{scheme}://{rest.partition('/')[0]}/")
         with self._callback():
             if copied is None:
-                raise errors.PermissionDenied("No statement has such a target.")
+                raise errors.PermissionDenied("No running statement has this COPY target.")
             yield copied, copied.path(path)
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> "WrittenFile":  # type: ignore[override]
         with self._target(path) as (copied, name):
             if mode != "wb":
-                raise errors.PermissionDenied(f"{name}: COPY … TO writes new files.")
+                raise errors.PermissionDenied(f"{name}: COPY … TO can only create new files.")
             return WrittenFile(copied.open(name), self._callback)
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
         with self._target(path) as (_copied, name):
-            raise errors.PermissionDenied(f"{name}: a target is not read.")
+            raise errors.PermissionDenied(f"{name}: a COPY target cannot be read.")
 
     def isfile(self, path: str) -> bool:
         with self._target(path) as (copied, name):
@@ -527,7 +529,7 @@ class TargetFileSystem(_CallbackFileSystem):
         """Accept renaming DuckDB's temporary file to its target, because both names denote the same file here."""
         with self._target(path1) as (copied, name):
             if copied.path(path2) != name:
-                raise errors.PermissionDenied(f"{name}: COPY renames no files.")
+                raise errors.PermissionDenied(f"{name}: COPY cannot rename files.")
 
 
 class WrittenFile:
@@ -547,7 +549,7 @@ class WrittenFile:
     def seek(self, offset: int, whence: int = 0) -> int:
         with self._callback():
             if whence or offset != self._copied.size_bytes:
-                raise errors.StorageError(f"{self._copied.path} is not written in order.")
+                raise errors.StorageError(f"{self._copied.path} must be written sequentially.")
         return offset
 
     def flush(self) -> None:

@@ -145,7 +145,7 @@ def statement_kind(statement: duckdb.Statement) -> str:
     try:
         return statement.type.name
     except ValueError:
-        raise StatementRejected("Not implemented Error: this server does not run this kind of statement.") from None
+        raise StatementRejected("Not implemented Error: this server does not support this kind of statement.") from None
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
@@ -162,7 +162,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
         if any(word.text == "=" for word in words[2:3]):
             _refuse_setting(words[1:])
         elif words[1].name not in _PERMITTED_PRAGMAS:
-            raise StatementRejected(f"Permission Error: PRAGMA {words[1].name[:60]} is switched off on this server.")
+            raise StatementRejected(f"Permission Error: PRAGMA {words[1].name[:60]} is disabled on this server.")
 
 
 def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
@@ -185,7 +185,7 @@ def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
 def _refuse_setting(words: Sequence[Token]) -> None:
     scope = words[0].name if words else ""
     if scope == "global":
-        raise StatementRejected("Permission Error: SET GLOBAL is switched off: settings belong to one session.")
+        raise StatementRejected("Permission Error: SET GLOBAL is disabled: settings apply to a single session.")
     if scope == "variable":
         return
     name = words[1].name if scope in {"session", "local"} and len(words) > 1 else scope
@@ -224,11 +224,11 @@ def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
 
 def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
     if name in _DISABLED_FUNCTIONS:
-        raise StatementRejected(f"Permission Error: the function {name} is switched off on this server.")
+        raise StatementRejected(f"Permission Error: the function {name} is disabled on this server.")
     if name == "current_setting":
         setting = _single_string(_arguments(tokens, opening))
         if setting is None or setting.lower() not in _READABLE_SETTINGS:
-            raise StatementRejected("Permission Error: this setting is not shown on this server.")
+            raise StatementRejected("Permission Error: this setting cannot be read on this server.")
     if name == "query":
         text = _single_string(_arguments(tokens, opening))
         if text is None:
@@ -275,9 +275,9 @@ def _text_kind(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
 
 
 def _hidden_error(name: str) -> StatementRejected:
-    return StatementRejected(f"Permission Error: {name[:60]} is not shown on this server.")
+    return StatementRejected(f"Permission Error: {name[:60]} cannot be read on this server.")
 
 
 def _kind_refusal(kind: str) -> StatementRejected:
     words = kind.replace("_", " ")
-    return StatementRejected(f"Permission Error: {words} is switched off: statements reach this database only.")
+    return StatementRejected(f"Permission Error: {words} is disabled: statements can access only this database.")

@@ -28,7 +28,7 @@ class DuckdbResources:
     def process_bytes(self) -> int:
         """Maximum memory of the process that opens the database. Raises ConfigurationError."""
         if (limit_bytes := parse_byte_amount(self.memory_limit)) is None:
-            raise errors.ConfigurationError(["memory_limit: must be a number and its unit, such as 512MB"])
+            raise errors.ConfigurationError(["memory_limit: must be a number with a unit, such as 512MB"])
         return 2 * limit_bytes + _PROCESS_BYTES
 
 

@@ -55,7 +55,7 @@ class ResultViews:
             if operation_id in self._tables or operation_id in self._failures:
                 continue
             if len(self._tables) >= _MAX_RESULTS:
-                self._failures[operation_id] = ResultRefused(f"A statement reads at most {_MAX_RESULTS} results.")
+                self._failures[operation_id] = ResultRefused(f"A statement can read at most {_MAX_RESULTS} results.")
                 continue
             try:
                 self._open(operation_id)
@@ -89,10 +89,10 @@ class ResultViews:
         if (failure := self._failures.get(operation_id.lower())) is not None:
             return _as_engine_error(failure)
         if _NAME.fullmatch(f"result://{operation_id}") is None:
-            return errors.result_not_found(f"There is no operation {operation_id[:100]}.")
+            return errors.result_not_found(f"Operation {operation_id[:100]} does not exist.")
         return ResultRefused(
-            f"result://{operation_id} is a table only of a statement that names it: views, macros and prepared"
-            " statements cannot. CREATE TABLE … AS SELECT … makes a copy."
+            f"result://{operation_id} can only be read by a statement that names it, not through a view, macro or"
+            " prepared statement. Use CREATE TABLE … AS SELECT … to make a copy."
         )
 
     def _open(self, operation_id: str) -> None:

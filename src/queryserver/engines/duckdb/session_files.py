@@ -82,7 +82,7 @@ class SessionFileAccess:
         if literal is None and direction == "from":
             return text, tokens
         if literal is None or literal.string is None:
-            raise StatementRejected("Permission Error: the target of COPY must be a plain literal.")
+            raise StatementRejected("Permission Error: the target of COPY must be a plain string literal.")
         scheme = literal.string.partition("://")[0].lower()
         if scheme not in self._systems.schemes or "://" not in literal.string:
             raise self._access_denied(literal.string)
@@ -91,8 +91,8 @@ class SessionFileAccess:
         if any(token.is_name and token.name == _PER_THREAD for token in tokens):
             # DuckDB 2.0.0 crashes its process when such a COPY fails.
             raise StatementRejected(
-                "Not implemented Error: COPY … (PER_THREAD_OUTPUT) is switched off on this server; FILE_SIZE_BYTES"
-                " writes several files, too."
+                "Not implemented Error: COPY … (PER_THREAD_OUTPUT) is disabled on this server. Use FILE_SIZE_BYTES to"
+                " write several files."
             )
         assert self._statement is not None  # noqa: S101 `run` has set it
         self._copied = self._systems.copy(self._statement, literal.string)
@@ -182,8 +182,8 @@ class SessionFileAccess:
                 self._at_work.release()
 
     def _access_denied(self, path: str) -> EngineError:
-        local = f"; file:///… is written {LOCAL_SCHEME}:///…" if LOCAL_SCHEME in self._systems.schemes else ""
-        error = errors.PermissionDenied(f"{path}: statements reach files of the configured stores only{local}.")
+        local = f"; use {LOCAL_SCHEME}:///… instead of file:///…" if LOCAL_SCHEME in self._systems.schemes else ""
+        error = errors.PermissionDenied(f"{path}: statements can access only files in the configured stores{local}.")
         return _rejected(error, error.message)
 
 

@@ -292,7 +292,7 @@ class PieceFile:
         except QueryServerError as error:
             raise self._failure(error) from error
         except (pa.ArrowException, struct.error) as error:
-            raise self._failure(errors.StorageError("Stored rows are damaged.")) from error
+            raise self._failure(errors.StorageError("Stored rows are corrupt.")) from error
         self._stored = stored
         return stored
 
@@ -321,7 +321,7 @@ def batch_locations(stored: _PieceSource, size_bytes: int) -> Sequence[BatchLoca
             head = stored.read(at, whole)
         kind, body_bytes = _header_of(memoryview(head)[_PREFIX.size : whole])
         if kind != _RECORD_BATCH:
-            raise errors.StorageError("A stored segment has something else than rows.")
+            raise errors.StorageError("A stored segment contains data other than rows.")
         locations.append(BatchLocation(at, whole, body_bytes))
         at += whole + body_bytes
     if at != size_bytes - _END_BYTES:
@@ -359,7 +359,7 @@ def _message_bytes(head: bytes) -> int:
         raise errors.StorageError("A stored segment is incomplete.")
     continuation, metadata_bytes = _PREFIX.unpack_from(head)
     if continuation != _CONTINUATION or metadata_bytes <= 0:
-        raise errors.StorageError("Stored rows are damaged.")
+        raise errors.StorageError("Stored rows are corrupt.")
     return _PREFIX.size + metadata_bytes
 
 

@@ -245,7 +245,7 @@ def nested_values(
     for number, segment in enumerate(nested, start=1):
         part, source, expression = values.type.part(segment), values.source, values.expression
         if part is None:
-            raise errors.NotSupported(f"Below {values.name} there is no {segment}.")
+            raise errors.NotSupported(f"{values.name} has no element {segment}.")
         view = f"x{number}"
         if values.type.fields:
             expression = f"{expression}.{backquoted(segment)}"
@@ -270,7 +270,7 @@ def nested_sample_query(values: NestedValues, kind: protocol.SampleKind, *, grou
     maps = has_map(values.type)
     if kind in {protocol.SampleKind.MAX, protocol.SampleKind.MIN}:
         if maps:
-            raise errors.NotSupported(f"The values of {values.name} have no order.")
+            raise errors.NotSupported(f"The values of {values.name} cannot be ordered.")
         return f"SELECT {kind.value}({expression}) AS {name} FROM {source}"
     if maps and not groups_maps:
         text = f"to_json({expression})"
@@ -343,7 +343,7 @@ _STATISTICS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("num_nulls", "distinct_count", "max_col_len", "num_trues", "num_falses"), whole_number),
     "avg_col_len": real_number,
 }
-NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics of this column.")
+NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics for this column.")
 
 
 class HiveFamilyCatalog(ABC):
@@ -391,7 +391,7 @@ class HiveFamilyCatalog(ABC):
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         if table.kind.is_view:
-            return protocol.ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="Views have no statistics.")
         with metadata_errors(table.database, table.name):
             return await self._column_statistics(table, column)
 
@@ -416,7 +416,7 @@ class HiveFamilyCatalog(ABC):
             return self._sample_of_values(source, described, nested, kind)
         names = self._selectable_columns(table)
         if not names:
-            raise errors.NotSupported(f"The columns of {table.name} cannot be shown as rows.")
+            raise errors.NotSupported(f"The columns of {table.name} cannot be selected.")
         keys = [column for column in table.columns if column.partition_key]
         partitions = list[Partition]()
         if keys:

@@ -264,7 +264,7 @@ class HttpTransport:
             if response.status_code in {502, 503, 504}:
                 raise httpx.ReadError(f"status {response.status_code}")
             if response.status_code != _OK:
-                raise MalformedMessage(f"http status {response.status_code}")
+                raise MalformedMessage(f"HTTP status {response.status_code}")
             body = await _body(response, expected)
         return expected.decode(redact_token(body, self._token))
 
@@ -277,7 +277,7 @@ class HttpTransport:
 async def _body(response: httpx.Response, expected: transports.ReplySpec[transports.AnswerT]) -> bytes:
     """Read the whole body. Raises ReplyTooLarge, CellTooLarge, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise MalformedMessage("the answer is compressed, which was not accepted")
+        raise MalformedMessage("unexpected compressed response")
     body, skimmer = bytearray(), None
     async for piece in response.aiter_raw():
         if skimmer is not None:
@@ -322,16 +322,16 @@ async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         await writer.drain()
         status, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
         if length > _MAX_BODY_BYTES:
-            raise MalformedMessage("no SASL message")
+            raise MalformedMessage("invalid SASL message")
         body = await reader.readexactly(length)
         if status == _COMPLETE:
             return
         if status in {_BAD, _ERROR}:
             raise LoginRefused(body.decode("utf-8", "replace"))
         if status != _SASL_OK:
-            raise MalformedMessage("no SASL message")
+            raise MalformedMessage("invalid SASL message")
         _send(writer, _SASL_OK, await step(body))
-    raise MalformedMessage("the login does not end")
+    raise MalformedMessage("too many SASL steps")
 
 
 def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:

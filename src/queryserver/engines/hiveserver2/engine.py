@@ -83,7 +83,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
     An operation handle's token is also the resume token; it contains no row position.
     """
 
-    gone = "The engine session is gone; the statement was not started."
+    gone = "The engine session no longer exists; the statement was not started."
     unknown = EXPIRED
 
     def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Hs2Variant) -> None:
@@ -133,7 +133,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         Raises StatementRejected if parameters are not supported.
         """
         if self._variant.literals is None:
-            raise errors.StatementRejected("This server takes no parameters.")
+            raise errors.StatementRejected("This engine does not support statement parameters.")
         return statement.render(self._variant.literals.write)
 
     async def _start(self, statement: str | BoundStatement) -> Hs2Operation:
@@ -154,7 +154,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
             self._lost = True
             raise
         if reply.operation_handle is None:
-            raise errors.StatementRejected("The engine accepted the statement without a handle for it.")
+            raise errors.StatementRejected("The engine accepted the statement but returned no operation handle.")
         return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant)
 
     def _token(self, operation: Hs2Operation) -> str:
@@ -186,12 +186,12 @@ async def _open_session(
     with call_errors(Purpose.OPEN):
         reply = await connection.call(messages.OPEN_SESSION, request, limit_s=address.limits.execute_s)
     if reply.session_handle is None:
-        raise errors.EngineUnavailable("The server opened a session without a handle for it.")
+        raise errors.EngineUnavailable("The engine opened a session but returned no session handle.")
     if reply.server_protocol_version < structs.TProtocolVersion.V6:
         with suppress(*CALL_FAILURES):
             request_end = structs.TCloseSessionReq(session_handle=reply.session_handle)
             await connection.call(messages.CLOSE_SESSION, request_end, limit_s=address.limits.end_s)
-        raise errors.EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
+        raise errors.EngineUnavailable("The engine's HiveServer2 protocol version is too old.")
     return reply.session_handle
 
 
@@ -205,7 +205,7 @@ def session_configuration(
     chosen = {**address.session_conf, **options.settings}
     for name in chosen:
         if not _SETTING_NAME.fullmatch(name):
-            raise errors.StatementRejected(f'"{name[:100]}" is not the name of a setting.')
+            raise errors.StatementRejected(f'"{name[:100]}" is not a valid setting name.')
     configuration = {f"{variant.setting_prefix}{name}": value for name, value in chosen.items()}
     configuration.update(variant.session_conf)
     if variant.timeout_keys is not None:
@@ -276,7 +276,7 @@ class Hs2Engine:
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
         if member not in self._address.members:
-            raise errors.OutcomeUnknown("Results have expired: the server that had them is no longer configured.")
+            raise errors.OutcomeUnknown("Results have expired: their server is no longer configured.")
         login = self._address.login(member, user, options)
         connection = await self._pool.take(login)
         wire = self._wire(login, connection)
@@ -300,7 +300,7 @@ class Hs2Engine:
         """Open a session for imports. Raises StatementDenied if the engine does not support them."""
         dialect = LOADER_DIALECTS.get(self._variant.dialect)
         if dialect is None:
-            raise errors.StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
+            raise errors.StatementDenied(f"Tables cannot be created from files in {self._variant.dialect}.")
         database = options.database or self._address.database
         async with self.session(user, options) as session:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)

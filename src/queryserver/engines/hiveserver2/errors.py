@@ -121,7 +121,7 @@ class ServerRefused(Exception):
     def __init__(self, status: TStatus) -> None:
         infos = status.info_messages or [""]
         message = clean_message(status.error_message or infos[0])
-        super().__init__(message or "The engine refused the call without a reason.")
+        super().__init__(message or "The engine rejected the call without an error message.")
         self.status = status
 
 
@@ -141,8 +141,8 @@ CALL_FAILURES = (ConnectionLost, LoginRefused, ServerRefused, ServerException, R
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 
-EXPIRED = "Results have expired: the engine no longer knows this statement."
-_NOT_STARTED = "The engine session is gone; the statement was not started."
+EXPIRED = "Results have expired: the statement no longer exists on the engine."
+_NOT_STARTED = "The engine session no longer exists; the statement was not started."
 _UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
 _NOT_ALLOWED = re.compile(r"(?i)impersonat|proxy privilege|not authorized to delegate|authenticat|unauthorized|doas")
 _NO_SESSION = re.compile(
@@ -167,7 +167,7 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except LoginRefused as error:
-        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source rejected the login.") from error
     except (*LOST_IN_TRANSIT, ConnectionLost) as error:
         raise errors.EngineUnavailable(connection_failure_message("the engine", error)) from error
 
@@ -184,7 +184,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
             raise errors.SessionLost(_NOT_STARTED) from error
         raise errors.OutcomeUnknown("The connection to the engine was lost while the statement ran.") from error
     except LoginRefused as error:
-        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source rejected the login.") from error
     except ServerRefused as error:
         raise domain_error(str(error), purpose, error.status.status_code) from error
     except ServerException as error:

@@ -139,7 +139,7 @@ _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES
 """After a larger batch, no rows are read ahead, so that each statement keeps only one such batch in memory."""
 
-_ROWS_LOST = "Results have expired: the engine does not give the rows again that it gave before."
+_ROWS_LOST = "Results have expired: the engine cannot return earlier rows again."
 
 _Fetched = tuple[pa.RecordBatch, bool]
 """A batch, and whether more batches may follow."""
@@ -309,9 +309,7 @@ class Fetcher:
         dropped = min(max(self._read_before - self._rows_since_start, 0), batch.num_rows)
         self._rows_since_start += batch.num_rows
         if not more and self._rows_since_start < self._read_before:
-            raise OutcomeUnknown(
-                "Results have expired: the engine gave fewer rows after the connection broke than before."
-            )
+            raise OutcomeUnknown("Results have expired: after a reconnect, the engine returned fewer rows than before.")
         self._read_before = max(self._read_before, self._rows_since_start)
         return batch.slice(dropped), more
 
@@ -338,7 +336,7 @@ async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool
             try:
                 reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
             except ReplyTooLarge as error:
-                return [*lines, f"{error.size} bytes of the log were left out."]
+                return [*lines, f"{error.size} bytes of the log were omitted."]
             columns = (reply.results.columns if reply.results is not None else None) or []
             values = columns[0].string_val.values if columns and columns[0].string_val else []
             for value in values:

@@ -116,13 +116,13 @@ class Hs2Loader(StatementLoader):
         names = [column.name for column in load.columns]
         if not _TABLE.fullmatch(load.target.name):
             raise StatementRejected(
-                f'"{load.target.name}" cannot be a name of a table: the engine takes letters A to Z, digits and _ only.'
+                f'"{load.target.name}" is not a valid table name: only the letters A to Z, digits and _ are allowed.'
             )
         refuse_long_names([load.target.name, *names], max_size=128, unit="characters", size=len)
         for name in names:
             if any(character in self._dialect.refused for character in name) or "${" in name:
                 raise StatementRejected(
-                    f'"{name}" cannot be a name of a column: the engine takes none with {self._dialect.refused} or ${{.'
+                    f'"{name}" is not a valid column name: it must not contain any of {self._dialect.refused} or ${{.'
                 )
 
     def qualified_name(self, table: TableName) -> str:

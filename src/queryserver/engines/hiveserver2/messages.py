@@ -81,9 +81,9 @@ def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0
     name, kind, answered = reader.header()
     if kind == _EXCEPTION:
         refused = reader.whole(TApplicationException)
-        raise ServerException(refused.message or "The server could not carry out the call.", refused.type or 0)
+        raise ServerException(refused.message or "The server could not execute the call.", refused.type or 0)
     if kind != _REPLY or name != method.name or answered != sequence:
-        raise MalformedMessage(f"an answer to {name[:40]!r} instead of {method.name!r}")
+        raise MalformedMessage(f"a response to {name[:40]!r} instead of {method.name!r}")
     reply = reader.wrapped(method.reply, field=0)
     if missing := missing_field(reply):
         raise MalformedMessage(f"{missing} is not set")
@@ -120,7 +120,7 @@ class _Reader:
             raise IncompleteMessage
         version, length = _HEADER.unpack_from(self._raw)
         if version & 0xFFFF0000 != _VERSION or length > _MAX_NAME_BYTES:
-            raise MalformedMessage("no thrift message")
+            raise MalformedMessage("invalid Thrift message")
         end = _HEADER.size + length
         if len(self._raw) < end + 4:
             raise IncompleteMessage

@@ -253,7 +253,7 @@ class Hs2Operation:
         if tasks:
             await asyncio.wait(tasks)
             if not self._status.state.is_terminal:
-                left = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+                left = OutcomeUnknown("The engine did not cancel the statement in time; it may still be running.")
                 self._status = OperationStatus(OperationState.FAILED, error=left)
         await self._fetcher.close()
 
@@ -328,14 +328,14 @@ class Hs2Operation:
         if state == structs.TOperationState.FINISHED:
             self._status = await self._finished(reply)
         elif state == structs.TOperationState.TIMEDOUT:
-            error = EngineTimeout(message or "The engine's time limit ended the statement.")
+            error = EngineTimeout(message or "The statement exceeded the engine's time limit.")
             self._status = OperationStatus(OperationState.FAILED, error=error)
         elif state == structs.TOperationState.CANCELED or self._cancel_requested:
             self._status = OperationStatus(OperationState.CANCELED)
         elif state == structs.TOperationState.CLOSED:
-            raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
+            raise OutcomeUnknown("Results have expired: the statement was closed on the engine.")
         else:
-            failure = domain_error(message or "The engine failed without a reason.", Purpose.FOLLOW)
+            failure = domain_error(message or "The statement failed without an error message.", Purpose.FOLLOW)
             self._status = OperationStatus(OperationState.FAILED, error=failure)
 
     async def _finished(self, reply: structs.TGetOperationStatusResp) -> OperationStatus:

@@ -89,7 +89,7 @@ class MessageSkipper:
     def _message(self) -> _Steps:
         _, length = _MESSAGE_HEADER.unpack((yield _MESSAGE_HEADER.size))
         if length > _MAX_NAME_BYTES:
-            raise MalformedMessage("no thrift message")
+            raise MalformedMessage("invalid Thrift message")
         yield -(length + _SEQUENCE_BYTES)
         yield from self._struct(0)
 
@@ -102,13 +102,13 @@ class MessageSkipper:
 
     def _value(self, kind: int, depth: int) -> _Steps:
         if depth > _MAX_DEPTH:
-            raise MalformedMessage("nested too deep")
+            raise MalformedMessage("nested too deeply")
         if kind in _SIZES:
             yield -_SIZES[kind]
         elif kind == TType.STRING:
             (length,) = _LENGTH.unpack((yield _LENGTH.size))
             if length < 0:
-                raise MalformedMessage("no thrift message")
+                raise MalformedMessage("invalid Thrift message")
             # A cell's path: _CELLS, the column index, the type's field, the `values` field, and the row index.
             path = self._path
             is_cell = len(path) == len(_CELLS) + 4 and tuple(path[:3]) == _CELLS and path[5] == 1
@@ -124,11 +124,11 @@ class MessageSkipper:
             key, value, count = _MAP_HEADER.unpack((yield _MAP_HEADER.size))
             yield from self._elements((key, value), count, depth)
         else:
-            raise MalformedMessage("no thrift message")
+            raise MalformedMessage("invalid Thrift message")
 
     def _elements(self, kinds: tuple[int, ...], count: int, depth: int) -> _Steps:
         if count < 0:
-            raise MalformedMessage("no thrift message")
+            raise MalformedMessage("invalid Thrift message")
         if all(kind in _SIZES for kind in kinds):
             yield -count * sum(_SIZES[kind] for kind in kinds)
             return
@@ -143,7 +143,7 @@ class ReplyTooLarge(Exception):
     """A reply of `size` bytes exceeded the limit. It was read completely, so the connection is still usable."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"an answer of {size} bytes")
+        super().__init__(f"a response of {size} bytes")
         self.size = size
 
 
@@ -209,7 +209,7 @@ class FramedTransport(StreamTransport):
         await self._writer.drain()
         (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
         if length > 2**31 - 1:  # servers write lengths as signed integers
-            raise MalformedMessage("the answer is too long")
+            raise MalformedMessage("the response is too long")
         if length <= expected.max_bytes:
             return expected.decode(await self._reader.readexactly(length))
         skimmer = MessageSkipper(expected.largest_cell)

@@ -196,12 +196,12 @@ class Hs2Address:
         """
         if self.mechanism is Mechanism.JWT:
             if not options.external_token:
-                raise CredentialsRequired("This data source needs the caller's own token.")
+                raise CredentialsRequired("This data source requires the caller's own token.")
             return Hs2Login(member, user.username, options.external_token)
         if options.credentials is not None:
             return Hs2Login(member, options.credentials.username, options.credentials.password)
         if self.wants_credentials:
-            raise CredentialsRequired("This data source needs a user and a password.")
+            raise CredentialsRequired("This data source requires a username and password.")
         return Hs2Login(member, self.username or user.username, self.password)
 
     def proxy_user(self, user: User, options: SessionOptions) -> str | None:

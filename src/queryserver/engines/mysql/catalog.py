@@ -110,7 +110,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """Return statistics from histograms, or from indexes if there is no histogram or the login may not read it."""
         if table.kind.is_view:
-            return protocol.ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="Views have no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         with queries.metadata_errors():
             with suppress(errors.StatementRejected):
@@ -125,7 +125,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             )
         if distinct is None:
             return protocol.ColumnStatistics(
-                message="There are no statistics of this column; ANALYZE TABLE makes them."
+                message="This column has no statistics. Run ANALYZE TABLE to collect them."
             )
         return protocol.ColumnStatistics(distinct_count=int(distinct))
 

@@ -112,11 +112,11 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     if number in _TIME_LIMITS:
         return errors.EngineTimeout(_server_message(error))
     if isinstance(error, RuntimeError):
-        return errors.StatementRejected("LOAD DATA LOCAL is not allowed: this service has no files for the server.")
+        return errors.StatementRejected("LOAD DATA LOCAL is not allowed.")
     if number in _CONNECTION_LOST or _is_driver_error(error):
         if started:
             return errors.OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
-        return errors.SessionLost("The MySQL session is gone; the statement was not started.")
+        return errors.SessionLost("The MySQL session no longer exists; the statement was not started.")
     text = _server_message(error)
     known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
     return known.at(find_location(text, NEAR_POSITIONS)).with_sqlstate(_sqlstate_of(error))
@@ -144,7 +144,7 @@ def _is_driver_error(error: Exception) -> bool:
 def _server_message(error: Exception) -> str:
     """Return the server's message without the client's address."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return _CLIENT_HOST.sub("'", text) or "MySQL gave no reason."
+    return _CLIENT_HOST.sub("'", text) or "MySQL returned no error message."
 
 
 _READS_AS_LITERALS = "SELECT @@character_set_client = 'utf8mb4' AND @@collation_connection = COLLATION(_utf8mb4 X'61')"
@@ -161,7 +161,9 @@ class _RefusedLogin:
         pass
 
     def authenticate(self, packet: object) -> None:  # noqa: ARG002 asyncmy calls it so
-        raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
+        raise driver.OperationalError(
+            LOGIN_REFUSED, "The server requests the password in clear text over an unencrypted connection."
+        )
 
 
 class MysqlConnection(RawConnection):
@@ -305,7 +307,7 @@ class MysqlConnection(RawConnection):
         except UnicodeDecodeError:
             # A column name cannot be decoded, and only part of the response has been read.
             self.close()
-            message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
+            message = "The response cannot be read: a column name is not UTF-8 (character_set_results)."
             raise errors.OutcomeUnknown(message) from None
 
     async def check_size(self, need: int) -> None:
@@ -447,7 +449,7 @@ class MysqlStatement(DriverStatement):
 
     async def _run_once(self) -> None:
         if self._connection.is_closed():
-            raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
+            raise errors.SessionLost("The MySQL session no longer exists; the statement was not started.")
         if self._read_only:
             # Set for each statement, because an executable comment in an earlier one may have reset the mode.
             with statement_errors(started=False):

@@ -48,8 +48,7 @@ class RowWriter:
         rows = _kernels.binary_join_element_wise("(", values, ")", "").cast(pa.binary()).to_pylist()
         if (size := max(map(len, rows), default=0)) > self.max_row_bytes - _RESERVED_BYTES:
             raise StatementRejected(
-                f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
-                f" {self.max_row_bytes} bytes."
+                f"A row of {size} bytes exceeds the server's max_allowed_packet of {self.max_row_bytes} bytes."
             )
         return rows
 
@@ -61,7 +60,7 @@ class RowWriter:
         if pa.types.is_binary(kind):
             return _kernels.fill_null(loader.hex_texts(column, prefix="X'", suffix="'"), "NULL")
         if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
-            raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
+            raise StatementRejected(f'Column "{name}": MySQL does not support NaN or infinity.')
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())
         text = loader.duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
@@ -119,18 +118,18 @@ class MysqlLoader(loader.StatementLoader):
             f" ON e.engine = t.engine WHERE {_table_condition(table)}"
         ):
             raise StatementRejected(
-                f'Table "{table.name}" is of a storage engine without transactions: rows cannot be added all or none.'
+                f'Rows cannot be added atomically: the storage engine of "{table.name}" has no transactions.'
             )
         if load.replace and await self._rows(
             "SELECT 1 FROM information_schema.key_column_usage"
             f" WHERE {_table_condition(table, 'referenced_table')} AND NOT ({_table_condition(table)})"
         ):
-            raise StatementRejected(f'Keys of other tables refer to "{table.name}", so it cannot be replaced.')
+            raise StatementRejected(f'Foreign keys of other tables refer to "{table.name}", so it cannot be replaced.')
 
     def check_names(self, load: TableLoad) -> None:
         for name in (load.target.name, *(column.name for column in load.columns)):
             if max(name) > _HIGHEST_NAME_CHARACTER:  # the server would replace such characters with `?`
-                text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
+                text = f'The name "{name[:40]}" contains a character above U+FFFF, which MySQL cannot store.'
                 raise StatementRejected(text)
 
     def qualified_name(self, table: TableName) -> str:

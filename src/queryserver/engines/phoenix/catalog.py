@@ -46,7 +46,7 @@ _TABLE_ROWS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NU
 class PhoenixCatalog(queries.SessionCatalog):
     """Implements `Catalog`. A database is a schema; `""` is the schema with an empty name, which always exists."""
 
-    nested_refusal = "Phoenix cannot read the items of an array one by one."
+    nested_refusal = "Phoenix cannot read individual array elements."
 
     def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
         super().__init__(session)
@@ -87,7 +87,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
-        return ColumnStatistics(message="Phoenix keeps no statistics of columns.")
+        return ColumnStatistics(message="Phoenix has no column statistics.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
         """Return an empty list. Phoenix does not list built-in functions, and user-defined functions have no schema."""
@@ -100,7 +100,7 @@ class PhoenixCatalog(queries.SessionCatalog):
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         if column is not None:
-            raise errors.NotSupported("Phoenix analyzes whole tables only.")
+            raise errors.NotSupported("Phoenix can only analyze whole tables.")
         return f"UPDATE STATISTICS {self._full_name(table)}"
 
     async def _schema(self, wanted: str) -> str:
@@ -186,7 +186,7 @@ class PhoenixLoader:
         loader.require_writable(read_only=self._read_only)
         _check_names(load)
         if load.replace:
-            raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
+            raise errors.StatementRejected("Phoenix cannot rename tables, so tables cannot be replaced.")
         loader.refuse_target(load, exists=await self.exists(load.target))
         return await (self._append if load.append else self._create_and_fill)(load, batches, ledger)
 
@@ -209,7 +209,7 @@ class PhoenixLoader:
             if key_column is not None:
                 count = await self._single_value(f"SELECT COUNT(*) FROM {self._quoted(load.target)}")
                 if int(str(count)) != rows:
-                    message = f'Column "{key_column}" cannot be the key: some of its values occur more than once.'
+                    message = f'Column "{key_column}" cannot be the key, because it contains duplicate values.'
                     raise errors.StatementRejected(message)
             filled.is_gone = True
         return rows
@@ -257,9 +257,7 @@ class PhoenixLoader:
             f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
         )
         if distinct != rows or shared:
-            raise errors.StatementRejected(
-                f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too."
-            )
+            raise errors.StatementRejected(f"Rows cannot be added, because of duplicate keys ({', '.join(keys)}).")
 
     @asynccontextmanager
     async def _claim_name(self, table: TableName) -> AsyncGenerator[None]:
@@ -280,8 +278,8 @@ class PhoenixLoader:
                 except errors.StatementRejected as error:
                     if re.search(r"ERROR 1200\b", error.message):
                         message = (
-                            f'Table "{table.name}" is being made by another import, or an import that was to make it'
-                            " ended badly: then try again in ten minutes."
+                            f'Another import is creating table "{table.name}", or failed while creating it. If it'
+                            " failed, retry in ten minutes."
                         )
                         raise errors.StatementRejected(message) from None
                     raise
@@ -367,12 +365,12 @@ def _check_names(load: TableLoad) -> None:
     """Raise StatementRejected for names that cannot be quoted, or that HBase would reject later."""
     if not re.fullmatch(r"[\w-]+", load.target.name):
         raise errors.StatementRejected(
-            f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
+            f'"{load.target.name}" is not a valid table name: Phoenix allows only letters, digits, _ and -.'
         )
     for column in load.columns:
         if '"' in column.name:
             raise errors.StatementRejected(
-                f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote."
+                f"'{column.name}' is not a valid column name: Phoenix cannot escape its quotation mark."
             )
 
 

@@ -58,7 +58,7 @@ class PhoenixAddress(HttpServer):
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
-            raise errors.CredentialsRequired("This data source wants your own user name and password.")
+            raise errors.CredentialsRequired("This data source requires your own username and password.")
         if self.authentication is not PhoenixAuthentication.BASIC:
             return None
         return Credentials(self.username, self.password)
@@ -70,7 +70,7 @@ async def negotiate(host: str) -> str:
     Raises CredentialsRequired if the package, the ticket or the service is missing, or on a timeout.
     """
     if find_spec("gssapi") is None:
-        raise errors.CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
+        raise errors.CredentialsRequired("Kerberos logins require the `kerberos` extra on this server.")
 
     def token() -> str:
         gssapi: Any = import_module("gssapi")
@@ -78,14 +78,14 @@ async def negotiate(host: str) -> str:
             name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
             token = gssapi.SecurityContext(name=name, usage="initiate").step()
         except gssapi.exceptions.GSSError as error:
-            raise errors.CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
+            raise errors.CredentialsRequired("No Kerberos ticket for the Query Server is available.") from error
         return b64encode(token or b"").decode()
 
     try:
         async with asyncio.timeout(10.0):
             return await asyncio.to_thread(token)
     except TimeoutError:
-        raise errors.CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
+        raise errors.CredentialsRequired("The Kerberos ticket server did not respond in time.") from None
 
 
 FRAME_CELLS = 4  # size limit of a frame, as a multiple of the largest cell; the first frame has this many rows
@@ -376,7 +376,7 @@ class PhoenixConnection:
             await self._open_at_server()
         except errors.EngineError as error:
             await self.close()
-            raise errors.SessionLost("The session could not be opened again; the statement was not started.") from error
+            raise errors.SessionLost("The session could not be reopened; the statement was not started.") from error
         self._is_stopped = False
 
     async def _call(
@@ -407,9 +407,9 @@ class PhoenixConnection:
             with protocol.avatica_errors(protocol.Phase.SENT):
                 return read(answer)
         except EventOccurred:
-            message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
+            message = "The Query Server is not responding. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
-                message = "Results have expired: the Query Server no longer knows this session."
+                message = "Results have expired: the session no longer exists on the Query Server."
             raise errors.OutcomeUnknown(message) from self._lost
 
     async def _send_heartbeats(self) -> None:
@@ -434,7 +434,7 @@ class PhoenixConnection:
                     return
                 silent_since = silent_since or sent_at
                 if clock() - silent_since >= self._timeouts.silence_s:
-                    self._lose(errors.SessionLost("The Query Server gives no sign of life."))
+                    self._lose(errors.SessionLost("The Query Server is not responding."))
 
     def _lose(self, error: errors.EngineError) -> None:
         if self._lost is None:

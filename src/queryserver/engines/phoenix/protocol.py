@@ -293,7 +293,9 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
         try:
             columns.append([null if value is None else octets(1, write(value)) for value in values.to_pylist()])
         except _UnsupportedValue as error:
-            raise errors.StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
+            raise errors.StatementRejected(
+                f'Column "{name}" contains a value that Phoenix cannot store: {error}.'
+            ) from error
     return [b"".join(row) for row in zip(*columns, strict=True)]
 
 
@@ -316,17 +318,17 @@ def _refusal_reason(one: Parameter) -> str | None:
 def _require_array(one: Parameter) -> None:
     """Raise _UnsupportedValue for values that `ARRAY[…]` cannot store, such as NULL, which would become 0."""
     if not one.elements:
-        raise _UnsupportedValue("it has no empty arrays")
+        raise _UnsupportedValue("empty arrays are not supported")
     types = {element.type for element in one.elements if element.value is not None}
     if types & {ParameterType.ARRAY, ParameterType.BINARY}:
-        raise _UnsupportedValue("arrays are of numbers, texts, dates and times")
+        raise _UnsupportedValue("arrays can contain only numbers, strings, dates and times")
     if types != {ParameterType.VARCHAR} and any(element.value is None for element in one.elements):
-        raise _UnsupportedValue("only an array of texts has a null")
+        raise _UnsupportedValue("only arrays of strings can contain NULL")
     for value in (element.value for element in one.elements):
         if isinstance(value, date) and value.year <= _GREGORIAN.year:
-            raise _UnsupportedValue("dates of arrays are later than 1582")
+            raise _UnsupportedValue("dates in arrays must be later than 1582")
         if isinstance(value, datetime) and value.microsecond % 1000:
-            raise _UnsupportedValue("its time is finer than milliseconds")
+            raise _UnsupportedValue("its time is more precise than milliseconds")
 
 
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAMP_TZ}, refusal_reason=_refusal_reason)
@@ -357,7 +359,7 @@ def typed_value(one: Parameter) -> bytes:
         case date() | time() as value:
             return _encode_date_or_time(value)
         case tuple():
-            raise TypeError("arrays are written")
+            raise TypeError("arrays are rendered as literals")
 
 
 def _encode_date_or_time(value: date | time) -> bytes:
@@ -397,19 +399,19 @@ def _whole(rep: int, value: int) -> bytes:
 
 def _long(value: int) -> bytes:
     if value > _MAX_LONG:
-        raise _UnsupportedValue(f"it is above {_MAX_LONG}")
+        raise _UnsupportedValue(f"it is greater than {_MAX_LONG}")
     return _whole(_LONG, value)
 
 
 def _double(value: float) -> bytes:
     if not math.isfinite(value):
-        raise _UnsupportedValue("it is no finite number")
+        raise _UnsupportedValue("it is not a finite number")
     return number(1, _DOUBLE) + varint(_DOUBLE_VALUE << 3 | FIXED64) + struct.pack("<d", value)
 
 
 def _clock(microseconds: int) -> bytes:
     if microseconds % 1000:
-        raise _UnsupportedValue("its time is finer than milliseconds")
+        raise _UnsupportedValue("its time is more precise than milliseconds")
     return _whole(_TIME, microseconds // 1000)
 
 
@@ -418,7 +420,7 @@ def _timestamp(value: datetime) -> bytes:
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
-        raise _UnsupportedValue("its time is finer than milliseconds, before the year 1583")
+        raise _UnsupportedValue("its time is more precise than milliseconds, and its date is before 1583")
     return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
 
 
@@ -426,10 +428,10 @@ def _text(value: str) -> bytes:
     return number(1, _STRING) + text(_STRING_VALUE, value)
 
 
-GONE = "Results have expired: the Query Server no longer knows this statement."
-_SESSION_GONE = "The Phoenix session is gone; the statement was not started."
+GONE = "Results have expired: the statement no longer exists on the Query Server."
+_SESSION_GONE = "The Phoenix session no longer exists; the statement was not started."
 _LOST = "The connection to the Query Server was lost while the statement ran."
-_UNREACHABLE = "No connection to the Query Server could be made."
+_UNREACHABLE = "Could not connect to the Query Server."
 
 _MESSAGE_CHARS = 10_000
 # Matches, for example, `org.apache.phoenix.schema.TableNotFoundException: `. Another class name may follow.
@@ -464,15 +466,15 @@ def avatica_errors(phase: Phase) -> Generator[None]:
             raise errors.OutcomeUnknown(_LOST) from error
         raise _lost_error(phase, _UNREACHABLE) from error
     except TimeoutError as error:
-        raise _lost_error(phase, "The Query Server did not answer in time.") from error
+        raise _lost_error(phase, "The Query Server did not respond in time.") from error
     except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
         raise _lost_error(phase, _LOST) from error
     except Malformed as error:
-        raise _lost_error(phase, "The Query Server's answer cannot be read.") from error
+        raise _lost_error(phase, "The Query Server returned an invalid response.") from error
     except HttpRefusal as error:
         if error.status in {401, 403}:
-            raise errors.CredentialsRequired("The Query Server refused the login.") from error
-        raise _lost_error(phase, f"The Query Server answered with HTTP {error.status}.") from error
+            raise errors.CredentialsRequired("The Query Server rejected the login.") from error
+        raise _lost_error(phase, f"The Query Server returned HTTP status {error.status}.") from error
     except StatementMissing as error:
         raise errors.OutcomeUnknown(GONE) from error
     except ServerError as error:
@@ -504,7 +506,7 @@ def server_text(text: str, traces: Sequence[str]) -> str:
             if message := _message_of(cause):
                 return message[:_MESSAGE_CHARS]
     without = _message_of(re.sub(r" -> .*", "", text, flags=re.DOTALL))
-    return without[:_MESSAGE_CHARS] or "Phoenix gave no reason."
+    return without[:_MESSAGE_CHARS] or "Phoenix returned no error message."
 
 
 def _message_of(cause: str) -> str:

@@ -182,7 +182,7 @@ class PhoenixStatement(DriverStatement):
 
     async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         if self._connection.is_lost:
-            raise SessionLost("The Phoenix session is gone; the statement was not started.")
+            raise SessionLost("The Phoenix session no longer exists; the statement was not started.")
         execution = await (self._prepared() if self._values else self._unprepared())
         try:
             raise_if_stopped()
@@ -215,7 +215,7 @@ class PhoenixStatement(DriverStatement):
             return ()
         if not self._ready and not self._is_read:
             if self._statement is None:
-                raise OutcomeUnknown("The engine no longer knows this statement.")
+                raise OutcomeUnknown("The statement no longer exists on the engine.")
             request = self._connection.fetch(self._statement, offset=self._rows_read, rows=count)
             self._store_frame(await self._unless_stopped(request))
         rows, self._ready = self._ready, ()
@@ -263,7 +263,7 @@ class PhoenixStatement(DriverStatement):
         except EventOccurred:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
                 raise Stopped from None
-            message = "Phoenix did not stop in time; the statement may or may not have taken effect."
+            message = "Phoenix did not cancel the statement in time; it may or may not have taken effect."
             raise OutcomeUnknown(message) from None
 
     def _store_frame(self, frame: protocol.AvaticaFrame) -> None:

@@ -144,7 +144,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         """Return statistics from pg_stats, which shows only columns that the role may read."""
         declared = table.column(column)
         if table.kind.is_view and "numRows" not in table.statistics:
-            return protocol.ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="Views have no statistics.")
         of_partitions = any(one.partition_key for one in table.columns)
         source = f"""pg_catalog.pg_stats
  WHERE schemaname = {literal(table.database)} AND tablename = {literal(table.name)} AND attname = {literal(column)}
@@ -154,7 +154,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             f" FROM {source}"
         )
         if declared is None or not found:
-            return protocol.ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
+            return protocol.ColumnStatistics(message="This column has no statistics. Run ANALYZE to collect them.")
         null_part, distinct, width, common, parts = found[0]
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         least, most = None, None
@@ -196,7 +196,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         parsed = parse_type(declared.type if declared is not None else "")
         if nested:
             if parsed.item is None or list(nested) != ["item"]:
-                raise errors.NotSupported("PostgreSQL reads the elements of arrays only.")
+                raise errors.NotSupported("PostgreSQL can only read elements of arrays.")
             name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
         plain = sample_query(source, name, kind)
         if (parsed.item or parsed).base in _ORDERED or await self._can_run(plain):

@@ -474,7 +474,7 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
             return errors.OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
-        return errors.SessionLost("The PostgreSQL session is gone; the statement was not started.")
+        return errors.SessionLost("The PostgreSQL session no longer exists; the statement was not started.")
     known = (
         errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
     )(server_message(error))
@@ -487,7 +487,7 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
 def server_message(error: Exception) -> str:
     """Return the server's message, followed by detail, hint and position, if any, on separate lines."""
     if not isinstance(error, asyncpg.PostgresError):
-        return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
+        return str(error).splitlines()[0] if str(error) else "The driver could not execute the statement."
     fields = error.as_dict()
     lines = [str(fields.get("message") or error.args[0])]
     lines += [f"{key.capitalize()}: {fields[key]}" for key in ("detail", "hint", "position") if fields.get(key)]

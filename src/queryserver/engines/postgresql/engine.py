@@ -47,7 +47,7 @@ _WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
 _NO_IDENTITY = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
 """Errors from servers that only implement PostgreSQL's protocol, or if the login may not call the function."""
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_NO_ANSWER = "The database of this service did not answer."
+_NO_ANSWER = "The service's own database did not respond."
 
 
 class Queries(Protocol):
@@ -102,10 +102,10 @@ class OwnDatabase:
         try:
             found = await _identity(connection)
         except _DRIVER_ERRORS as error:
-            raise EngineUnavailable("The database did not say which one it is.") from error
+            raise EngineUnavailable("The database did not identify itself.") from error
         if found is None:
             if on_own_server:
-                raise HostRefused("Connections to this database are not allowed here: it does not say which one it is.")
+                raise HostRefused("Connections to this database are not allowed here: it does not identify itself.")
             return
         if self._reading is None and (self._read_again_at is None or self._clock() >= self._read_again_at):
             self._reading = self._tasks.start(self._refresh(), "own-database")
@@ -143,7 +143,7 @@ class OwnDatabase:
                 return await self._read(tries=tries - 1)
             raise EngineUnavailable(_NO_ANSWER) from error
         if found is None:
-            raise EngineUnavailable("The database of this service does not say which one it is.")
+            raise EngineUnavailable("The service's own database does not identify itself.")
         return found
 
 

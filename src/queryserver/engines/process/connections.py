@@ -98,7 +98,7 @@ class ProcessLoader:
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
         if self._over or (self._call is not None and not self._call.done()):
-            raise SessionLost("Invalid session Id: the session is gone.")
+            raise SessionLost("Invalid session Id: the session no longer exists.")
 
         async def request() -> Frame:
             await self._connection.send(kind, packed(content))

@@ -138,8 +138,8 @@ class EngineProcess:
                 end.close()
             if not isinstance(error, OSError):
                 raise
-            log.warning("engine process not started", reason=str(error))
-            raise EngineUnavailable("No process can be started for the database.") from None
+            log.warning("engine process could not be started", reason=str(error))
+            raise EngineUnavailable("The database process could not be started.") from None
         finally:
             for end in theirs:
                 end.close()
@@ -163,7 +163,7 @@ class EngineProcess:
             await self._control.send({"kind": "configure", "parent": os.getpid(), **configuration})
             await self._expect("opened")
         except ChannelClosed:
-            raise EngineUnavailable("The process of the database has ended.") from None
+            raise EngineUnavailable("The database process has exited.") from None
         for work in (self._receive(), self._serve_calls()):
             self._keep_task(asyncio.create_task(work, name="engine-process-channel"))
 
@@ -217,7 +217,7 @@ class EngineProcess:
         except ChannelClosed:
             pass
         await self._wait_until_gone()
-        raise EngineUnavailable("The process of the database has ended; try again.")
+        raise EngineUnavailable("The database process has exited. Retry later.")
 
     def interrupt(self, session: int, request: int) -> None:
         """Interrupt a session's request if it is still running."""
@@ -324,7 +324,7 @@ class EngineProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._cause is not EndCause.CLOSED:
             cause = self._cause.name.lower() if self._cause is not None else None
-            log.warning("engine process ended", code=code, cause=cause, said=list(self._last_lines))
+            log.warning("engine process exited", code=code, cause=cause, said=list(self._last_lines))
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None  # noqa: S101 it was started with a pipe
@@ -345,12 +345,12 @@ class EngineProcess:
                 frame = await self._control.receive()
         except (ChannelClosed, TimeoutError):
             self.kill(EndCause.UNRESPONSIVE)
-            raise EngineUnavailable("No process can be started for the database.") from None
+            raise EngineUnavailable("The database process could not be started.") from None
         if (error := frame.message.get("error")) is not None:
             raise decode_error(error)
         if frame.kind != kind:
             self.kill(EndCause.UNRESPONSIVE)
-            raise EngineUnavailable("No process can be started for the database.")
+            raise EngineUnavailable("The database process could not be started.")
 
     async def _send_control(
         self, message: Mapping[str, Any], content: Content = b"", *, descriptors: Sequence[int] = ()
@@ -399,14 +399,16 @@ class EngineProcess:
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
-            return Reply({"error": encode_error(errors.PermissionDenied("The session has no such call."))})
+            return Reply({"error": encode_error(errors.PermissionDenied("The session does not support this call."))})
         try:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
             return Reply({"error": encode_error(error)})
         except Exception:  # the outermost handler of a task: the statement gets an error, the log the details
-            log.exception("call of an engine process failed", method=method)
-            return Reply({"error": encode_error(errors.StorageUnavailable("The server could not answer the call."))})
+            log.exception("engine process call failed", method=method)
+            return Reply(
+                {"error": encode_error(errors.StorageUnavailable("The storage request failed; see the server log."))}
+            )
 
     def _keep_task(self, task: asyncio.Task[None]) -> None:
         """Keep a reference to a task until it is done or the process has ended."""

@@ -95,7 +95,7 @@ class ServerCalls:
         number, reply = next(self._numbers), _Reply()
         with self._lock:
             if self._is_closed:
-                raise SessionLost("The server has gone.")
+                raise SessionLost("The connection to the server was closed.")
             self._waiting[number] = reply
         try:
             message = {"call": number, "session": session, "method": method, "arguments": dict(arguments)}
@@ -107,7 +107,7 @@ class ServerCalls:
             with self._lock:
                 self._waiting.pop(number, None)
         if not is_there or reply.frame is None:
-            raise SessionLost("The server did not answer in time.")
+            raise SessionLost("The server did not respond in time.")
         if (error := reply.frame.message.get("error")) is not None:
             raise decode_error(error)
         return reply.frame
@@ -365,7 +365,7 @@ class _BatchFeed:
                 case _:
                     self._is_over = self.is_stopped = True
             if self.is_stopped:
-                raise LoadStopped("the load has ended")
+                raise LoadStopped("the server aborted the load")
 
     def drain(self) -> None:
         """Discard the load's remaining frames. The server reads the reply only after it has sent them."""

@@ -39,8 +39,8 @@ class ProcessLosses:
         record = self._records.get(user_id)
         if record is not None and (left := record.waits_until - self._clock()) > 0:
             raise TooManyRequests(
-                "Your statements have ended the process of this database several times. Try again in"
-                f" {ceil(left)} seconds, with less work at a time.",
+                "Your statements crashed this database's process repeatedly. Retry in"
+                f" {ceil(left)} seconds with smaller statements.",
                 retry_after=timedelta(seconds=ceil(left)),
             )
 
@@ -206,7 +206,7 @@ class EngineProcesses:
                     return pooled
             await asyncio.sleep(_CHECK_INTERVAL_S)
         raise EngineUnavailable(
-            "The database file is in use with other settings; try again when those statements have ended."
+            "The database file is in use with other settings. Retry when those statements have ended."
         )
 
     async def _start_for_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
@@ -220,7 +220,7 @@ class EngineProcesses:
                 break
             if asyncio.get_running_loop().time() >= deadline:
                 raise EngineUnavailable(
-                    "Too many users have databases in memory; try again when some of their sessions are closed."
+                    "Too many users have in-memory databases open. Retry when some of their sessions have closed."
                 )
             await asyncio.sleep(_CHECK_INTERVAL_S)
         self._starting_count += 1

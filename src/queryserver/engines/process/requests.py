@@ -80,13 +80,13 @@ class FileRequests:
         """
         handler = self._handlers.get(method)
         if handler is None:
-            raise errors.InvalidParameter("There is no such call about files.")
+            raise errors.InvalidParameter("Unknown file call.")
         try:
             if method in _CLEANUP_METHODS:  # allowed even while the statement is being canceled
                 return await handler(arguments, b"")
             return await self._calls.run(handler(arguments, memoryview(content).tobytes()))
         except (KeyError, TypeError, ValueError):
-            raise errors.InvalidParameter("The call about files is not complete.") from None
+            raise errors.InvalidParameter("The file call is incomplete.") from None
 
     def interrupt(self) -> None:
         """Cancel the calls in progress."""
@@ -153,7 +153,7 @@ class FileRequests:
     def _write(self, arguments: Mapping[str, Any]) -> "_Write":
         write = self._writes.get(int(arguments["write"]))
         if write is None:
-            raise errors.InvalidParameter("There is no such write.")
+            raise errors.InvalidParameter("Unknown file write.")
         return write
 
     async def _make_directory(self, arguments: Mapping[str, Any], _: bytes) -> Reply:
@@ -258,7 +258,7 @@ class ResultRequests:
         called.
         """
         if method not in self._handlers:
-            raise errors.InvalidParameter("There is no such call.")
+            raise errors.InvalidParameter("Unknown result call.")
         if method == ResultMethod.CLOSE:  # allowed even while the statement is being canceled
             return await self._answered(method, arguments)
         return await self._calls.run(self._answered(method, arguments))
@@ -278,14 +278,14 @@ class ResultRequests:
         try:
             return await self._handlers[method](arguments)
         except (KeyError, TypeError, ValueError, IndexError):
-            raise errors.InvalidParameter("The call about a result is not complete.") from None
+            raise errors.InvalidParameter("The result call is incomplete.") from None
 
     async def _open_result(self, arguments: Mapping[str, Any]) -> Reply:
         operation_id = arguments["operation_id"]
         if not isinstance(operation_id, str):
             raise TypeError
         if len(self._open) >= _MAX_OPEN_RESULTS:
-            raise errors.ResultRefused(f"A statement reads at most {_MAX_OPEN_RESULTS} results.")
+            raise errors.ResultRefused(f"A statement can read at most {_MAX_OPEN_RESULTS} results.")
         async with AsyncExitStack() as stack:
             opened = await stack.enter_async_context(self._results.open(operation_id))
             number = next(self._numbers)
@@ -347,7 +347,7 @@ class SessionRequests:
             return await self._files.answer(method, arguments, content)
         if self._results is not None and method in _RESULT_METHODS:
             return await self._results.answer(method, arguments, content)
-        raise errors.PermissionDenied("This session reaches no files of stores and no stored results.")
+        raise errors.PermissionDenied("This session cannot access storage files or stored results.")
 
     def begin(self) -> None:
         """Discard the previous statement's warnings. Call this when a statement starts."""

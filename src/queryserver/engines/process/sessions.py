@@ -75,7 +75,7 @@ class Connection:
         try:
             await self.channel.send({"kind": kind, "request": self.request}, *contents)
         except ChannelClosed:
-            raise SessionLost("Invalid session Id: the session is gone.") from None
+            raise SessionLost("Invalid session Id: the session no longer exists.") from None
 
     async def received(self) -> Frame:
         """Receive the next frame of a reply.
@@ -93,7 +93,7 @@ class Connection:
             self.process.running.discard(self.number)
         if frame.kind == "defect":
             log.error("engine process failed", trace=str(frame.message.get("trace"))[:_TRACE_CHARACTERS])
-            raise RuntimeError("The engine process has failed on the statement.")
+            raise RuntimeError("The engine process failed while running the statement.")
         if (error := frame.message.get("error")) is not None:
             self.is_gone = frame.message.get("gone") is True
             if frame.message.get("ends") is True:
@@ -310,8 +310,8 @@ async def open_connection(
 class ProcessSession(OperationSession[ProcessOperation]):
     """Implements `EngineSession` on one connection, which `end` closes."""
 
-    gone = "Invalid session Id: the session is gone."
-    unknown = "Results have expired: the engine does not know this statement."
+    gone = "Invalid session Id: the session no longer exists."
+    unknown = "Results have expired: the statement no longer exists on the engine."
 
     def __init__(self, connection: Connection, *, takes_rows: bool) -> None:
         super().__init__()

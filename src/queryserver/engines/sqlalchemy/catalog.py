@@ -46,7 +46,7 @@ class SqlalchemyCatalog:
         return await self._inspect(partial(_table, database, table))
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:  # noqa: ARG002 there are none
-        return protocol.ColumnStatistics(message="This data source's driver tells no statistics.")
+        return protocol.ColumnStatistics(message="This data source's driver provides no statistics.")
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         if database is not None:

@@ -67,7 +67,7 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
             raise errors.CredentialsRequired(text) from error
         if _is_server_error(original):
             raise errors.StatementRejected(text) from error
-        raise errors.EngineUnavailable(f"No connection to {name} could be made.") from error
+        raise errors.EngineUnavailable(f"Could not connect to {name}.") from error
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _server_message(error: Exception) -> str:
         if _TRACE.match(line):
             break
         lines.append(line.rstrip())
-    return _CLIENT_HOST.sub("'", "\n".join(lines))[:_MAX_TEXT].strip() or "The data source gave no reason."
+    return _CLIENT_HOST.sub("'", "\n".join(lines))[:_MAX_TEXT].strip() or "The data source returned no error message."
 
 
 MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})

@@ -36,7 +36,7 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
                 return dialect, older()
             return dialect, dialect.import_dbapi()
     except HostRefused as error:
-        text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
+        text = f"The driver {url.drivername} cannot be imported on this server: it connects to a forbidden address."
         raise errors.DriverNotInstalled(text) from error
     except Exception as error:  # a third-party package may raise anything on import
         raise errors.DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
@@ -85,7 +85,7 @@ class SqlalchemyAddress:
     def login(self, options: SessionOptions) -> Credentials | None:
         """Return the login to put into the URL, or None to keep the URL's login. Raises CredentialsRequired."""
         if options.credentials is None and self.wants_credentials:
-            raise errors.CredentialsRequired("This data source needs a user and a password.")
+            raise errors.CredentialsRequired("This data source requires a username and password.")
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
@@ -100,7 +100,7 @@ class SqlalchemyAddress:
             raise errors.EngineUnavailable(error.message) from error
         if dialect.is_async:
             name = self.url.drivername
-            raise errors.EngineUnavailable(f"The driver {name} is not a blocking one; name another after the +.")
+            raise errors.EngineUnavailable(f"The driver {name} is asynchronous; name a blocking driver after the +.")
         url = self.checked_url(login, options.database, driver=dialect.driver)
         return sa.create_engine(
             url,

@@ -15,7 +15,7 @@ from queryserver.engines.catalog_queries import (
 from queryserver.engines.sqlite import REFUSED_FUNCTIONS
 
 _MAIN = "main"
-_NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."
+_NO_STATISTICS = "SQLite has statistics only for indexed columns, and only after ANALYZE."
 _ARGUMENTS = "XYZ"
 
 
@@ -102,7 +102,7 @@ class SqliteCatalog(SessionCatalog):
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         if column is not None:
-            raise errors.NotSupported("SQLite analyzes whole tables only.")
+            raise errors.NotSupported("SQLite can only analyze whole tables.")
         return f"ANALYZE {self._full_name(table)}"
 
     async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:

@@ -192,9 +192,9 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
             raise errors.cell_too_large(limit_bytes=cell_max_bytes) from error
         raise _domain_error(error) from error
     except UnicodeDecodeError as error:
-        raise errors.StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
+        raise errors.StatementRejected("A text value in the result is not valid UTF-8. Use CAST(… AS BLOB).") from error
     except ValueError as error:  # raised before the text reaches SQLite
-        raise errors.StatementRejected("A statement must not hold U+0000 or half a character.") from error
+        raise errors.StatementRejected("A statement must not contain U+0000 or an unpaired surrogate.") from error
 
 
 def _domain_error(error: apsw.Error) -> errors.EngineError:
@@ -203,7 +203,7 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     if isinstance(error, _LOST):
         return errors.SessionLost("Invalid session Id: the connection to the database is closed.")
     if isinstance(error, apsw.NoMemError):
-        return errors.StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
+        return errors.StatementRejected("out of memory: the statement exceeds this server's memory limit for SQLite")
     offset = getattr(error, "error_offset", -1)  # in bytes; -1 if unknown
     known = errors.StatementRejected(str(error).strip() or "The statement failed.").with_sqlstate(_sqlstate_of(error))
     return known.at(errors.Octet(offset) if offset >= 0 else None)
@@ -558,7 +558,7 @@ class SqliteAnswer(DriverAnswer):
             return True
         self._is_prepared = True
         if not _BLANK.fullmatch(self._statement, len(statement)):
-            raise errors.StatementRejected("One statement at a time.")
+            raise errors.StatementRejected("Only one statement is allowed at a time.")
         self._owner.require_room()
         self._described = cursor.get_description()
         self._counts_rows = self._authorizer.counts_rows and not cursor.is_explain

@@ -112,7 +112,7 @@ class SqliteWriter(TableWriter):
 def _storage_values(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
     """Convert values to one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
-        raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
+        raise errors.StatementRejected(f'Column "{column.name}": SQLite does not support NaN and would store NULL.')
     match column.type.base:
         case BaseType.BOOLEAN:
             return array.cast(pa.int8())

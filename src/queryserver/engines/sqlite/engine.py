@@ -50,7 +50,7 @@ class SqliteEngine:
         storage: StorageLimits | None = None,
     ) -> None:
         if path == MEMORY and read_only:
-            raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
+            raise errors.ConfigurationError(["read_only: must be false for an in-memory database"])
         file = None if path == MEMORY else database_file(root, path)
         self._read_only = read_only
         storage = storage or StorageLimits()

@@ -126,7 +126,7 @@ class TrinoCatalog(SessionCatalog):
                     distinct_count=None if distinct is None else round(distinct),
                     avg_col_len=None if size is None or not filled else size / filled,
                 )
-        return protocol.ColumnStatistics(message="The connector has no statistics of this column.")
+        return protocol.ColumnStatistics(message="The connector has no statistics for this column.")
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         source = "" if database is None else f" FROM {qualified(*await self._existing(database))}"

@@ -64,7 +64,7 @@ class TrinoClient:
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
             transport = self._transport
         endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
-        last = protocol.TransientFailure("No connection to Trino could be made.", reached=False)
+        last = protocol.TransientFailure("Could not connect to Trino.", reached=False)
         chosen = self._chosen.get(endpoint)
         # Try the address that responded last; if there is none, all addresses of the host.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
@@ -107,7 +107,7 @@ class TrinoClient:
                     response = await transport.handle_async_request(request)
                     return await _whole(response, request, self._address.cell_max_bytes)
         except TimeoutError:
-            raise protocol.TransientFailure("Trino did not answer in time.") from None
+            raise protocol.TransientFailure("Trino did not respond in time.") from None
 
 
 async def retry_transient(
@@ -296,5 +296,5 @@ class Coordinator:
         uri = parts.path + (f"?{parts.query}" if parts.query else "")
         own = uri[max(uri.find(_STATEMENT), 0) :]
         if not _STATEMENT_URI.fullmatch(own) or ".." in own:
-            raise protocol.TransientFailure("Trino's answer cannot be read.")
+            raise protocol.TransientFailure("Trino returned an invalid response.")
         return own

@@ -87,7 +87,7 @@ class TrinoLoader(StatementLoader):
                 refusal = error
             else:
                 return types
-        raise refusal or errors.StatementRejected("A table needs a column.")
+        raise refusal or errors.StatementRejected("A table requires at least one column.")
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
         texts = [_text_writer(column, kind) for column, kind in zip(columns, types, strict=True)]
@@ -126,7 +126,7 @@ class TrinoLoader(StatementLoader):
         default = (self._catalog, self._schema)
         catalog, schema = split_database(table.database, self._catalog) if table.database else default
         if not catalog or not schema:
-            raise errors.StatementRejected("The database must be named as catalog.schema.")
+            raise errors.StatementRejected("The database must have the form catalog.schema.")
         return catalog, schema
 
     async def _kinds(self, table: TableName) -> list[Row]:
@@ -156,7 +156,7 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
     microseconds = values.cast(pa.int64())
     whole = _kernels.divide(microseconds, 1000)
     if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, 1000), microseconds)).as_py():
-        raise errors.StatementRejected(f'Column "{column.name}" has a value that milliseconds cannot hold.')
+        raise errors.StatementRejected(f'Column "{column.name}" contains a value more precise than milliseconds.')
     return whole
 
 
@@ -260,7 +260,7 @@ class TrinoEngine:
             async with asyncio.timeout(self._address.timeouts.open_s):
                 await coordinator.finish("SELECT 1")
         except TimeoutError:
-            raise errors.EngineUnavailable("Trino did not answer in time.") from None
+            raise errors.EngineUnavailable("Trino did not respond in time.") from None
         except (errors.EngineUnavailable, errors.CredentialsRequired):
             raise
         except errors.EngineError as error:  # the statement itself is valid
@@ -285,7 +285,7 @@ class TrinoEngine:
                 else:
                     await coordinator.check()
         except TimeoutError:
-            raise errors.EngineUnavailable("Trino did not answer in time.") from None
+            raise errors.EngineUnavailable("Trino did not respond in time.") from None
         except errors.OutcomeUnknown as error:
             raise errors.EngineUnavailable(error.message) from error
 

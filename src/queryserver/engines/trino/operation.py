@@ -90,7 +90,7 @@ async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAn
     try:
         url = httpx.URL(segment[member])
     except httpx.InvalidURL as error:
-        raise OutcomeUnknown("Trino's answer cannot be read.") from error
+        raise OutcomeUnknown("Trino returned an invalid response.") from error
     entries = [(name, value) for name, values in (segment.get("headers") or {}).items() for value in values]
     return await coordinator.http.send("GET", url, httpx.Headers([("Accept-Encoding", "identity"), *entries]))
 
@@ -99,7 +99,7 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
     try:
         text = bytes(unpack_zstandard(raw, max_bytes=max_bytes))
     except ValueError as error:
-        raise OutcomeUnknown("A segment of Trino's result cannot be unpacked.") from error
+        raise OutcomeUnknown("A segment of Trino's result cannot be decompressed.") from error
     if len(text) > max_bytes:
         raise OutcomeUnknown("A segment of Trino's result is too large.")
     return text
@@ -283,7 +283,7 @@ class TrinoOperation:
                 self._declared = declare(page.columns)
                 self.columns = result_columns(page.columns, self._declared)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise OutcomeUnknown("Trino's answer cannot be read.") from error
+                raise OutcomeUnknown("Trino returned an invalid response.") from error
             self._raw_columns = page.columns
         self._changes_only = self._changes_only or page.changes_only
         self._has_begun = self._has_begun or self._has_rows_left
@@ -303,7 +303,7 @@ class TrinoOperation:
             async for rows in segment_rows(self._coordinator, self._page.spooled, self._rows_returned):
                 yield rows
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
-            raise OutcomeUnknown("Trino's answer cannot be read.") from error
+            raise OutcomeUnknown("Trino returned an invalid response.") from error
 
     async def _read(self, rows: Sequence[Sequence[Any]]) -> AsyncIterator[pa.RecordBatch]:
         loop, names = asyncio.get_running_loop(), [column.name for column in self.columns]
@@ -312,7 +312,7 @@ class TrinoOperation:
             try:
                 batch = await loop.run_in_executor(self._coordinator.executor, part)
             except TrinoValueError as error:
-                raise OutcomeUnknown("Trino's answer cannot be read.") from error
+                raise OutcomeUnknown("Trino returned an invalid response.") from error
             for piece in slice_batch(batch):
                 self._raise_failure()
                 self._rows_returned += piece.num_rows

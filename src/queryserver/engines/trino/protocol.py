@@ -39,7 +39,7 @@ class Expired(errors.OutcomeUnknown):
     """Trino no longer has the statement or its rows."""
 
     def __init__(self) -> None:
-        super().__init__("Results have expired: Trino no longer knows this statement.")
+        super().__init__("Results have expired: the query no longer exists on Trino.")
 
 
 class TrinoRejected(errors.StatementRejected):
@@ -62,7 +62,7 @@ def transport_errors() -> Generator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         raise TransientFailure(connection_failure_message("Trino", error), reached=False) from error
     except httpx.TimeoutException as error:
-        raise TransientFailure("Trino did not answer in time.") from error
+        raise TransientFailure("Trino did not respond in time.") from error
     except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
         raise TransientFailure("The connection to Trino was lost.") from error
 
@@ -72,12 +72,12 @@ def check_status(status: int, body: bytes) -> None:
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
-        raise TransientRefusal(f"Trino cannot be reached now (HTTP {status}).")
+        raise TransientRefusal(f"Trino is currently unavailable (HTTP {status}).")
     if status == 401:
-        raise errors.CredentialsRequired(_body_text(body) or "Trino refused the login.")
+        raise errors.CredentialsRequired(_body_text(body) or "Trino rejected the login.")
     if status in {404, 410}:
         raise Expired
-    raise _rejected(_body_text(body) or f"Trino refused the request (HTTP {status}).", f"HTTP_{status}")
+    raise _rejected(_body_text(body) or f"Trino rejected the request (HTTP {status}).", f"HTTP_{status}")
 
 
 def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineError:
@@ -202,7 +202,7 @@ class TrinoAddress(HttpServer):
         """Return the login for the user's session. Raises CredentialsRequired."""
         if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
-                raise errors.CredentialsRequired("This data source wants your own token.")
+                raise errors.CredentialsRequired("This data source requires your own token.")
             return TrinoLogin(user.username, token=options.external_token)
         credentials = options.credentials
         if credentials is not None and (self.username is None or self.authentication is TrinoAuthentication.BASIC):
@@ -210,9 +210,9 @@ class TrinoAddress(HttpServer):
             return TrinoLogin(credentials.username, credentials.username, password)
         if credentials is not None and credentials.username != user.username:
             # The user name would determine access, although no server would check the password.
-            raise errors.CredentialsRequired("This data source takes no login of your own.")
+            raise errors.CredentialsRequired("This data source does not accept your own login.")
         if self.username is None:
-            raise errors.CredentialsRequired("This data source wants your own user name and password.")
+            raise errors.CredentialsRequired("This data source requires your own username and password.")
         name = self.username or user.username
         runs_as = user.username if self.has_impersonation else name
         if self.authentication is TrinoAuthentication.BASIC:
@@ -395,7 +395,7 @@ def parse(body: bytes, uri: str) -> TrinoPage:
             warnings=_objects(answer.get("warnings")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise TransientFailure("Trino's answer cannot be read.") from error
+        raise TransientFailure("Trino returned an invalid response.") from error
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -120,7 +120,7 @@ def test_placeholder_that_duckdb_parses_differently_is_refused(
     native: duckdb.DuckDBPyConnection, dialect: str, statement: str
 ) -> None:
     """The placeholders were located by the rules of another dialect."""
-    with pytest.raises(StatementRejected, match="certainty"):
+    with pytest.raises(StatementRejected, match="ambiguous"):
         what_runs(native, bound(statement, 7, dialect=dialect))
 
 

@@ -590,12 +590,12 @@ def test_sniffed_file_is_refused_while_another_session_runs_a_statement(shared: 
     assert reading.next_batches()
     for _ in range(50):
         message = refusal(bob, "SELECT delimiter FROM sniff_csv('s3a://ana/0.csv')").message
-        assert message == "s3a://ana/0.csv: access is denied." or "other statements run" in message
+        assert message == "s3a://ana/0.csv: access is denied." or "other statements are running" in message
     assert not shared.files[ANA].patterns[20:]
     other = shared.claims.begin(RemoteFiles(shared.channel, BOB), lambda _: None)
     with ThreadPoolExecutor(1) as thread:
         named = thread.submit(shared.claims.listing_statement)
-        with pytest.raises(EngineError, match="other statements run"):
+        with pytest.raises(EngineError, match="other statements are running"):
             named.result()
     other.end()
     reading.close()

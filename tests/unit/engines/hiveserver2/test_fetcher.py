@@ -396,5 +396,5 @@ async def test_only_one_huge_batch_is_held_in_memory() -> None:
 async def test_overlong_log_line_is_skipped_and_later_lines_follow() -> None:
     server = RowServer([b"x" * 5_000, b"later"], most_bytes=3_000)
     server.most_rows = 1
-    assert await log_lines(server, HANDLE, first=True) == ["5000 bytes of the log were left out."]  # type: ignore[arg-type]
+    assert await log_lines(server, HANDLE, first=True) == ["5000 bytes of the log were omitted."]  # type: ignore[arg-type]
     assert await log_lines(server, HANDLE, first=False) == ["later"]  # type: ignore[arg-type]

@@ -10,16 +10,16 @@ from queryserver.sql.parameters import read_parameters
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"type": "time", "value": "10:20:30.0001"}, "its time is finer than milliseconds"),
-        ({"type": "timestamp", "value": "1500-01-01 00:00:00.0001"}, "before the year 1583"),
-        ([], "it has no empty arrays"),
-        ([None, None], "only an array of texts has a null"),
-        ([1, None], "only an array of texts has a null"),
-        ([["a"], ["b"]], "arrays are of numbers, texts, dates and times"),
-        ([{"type": "binary", "value": "AP8="}], "arrays are of numbers, texts, dates and times"),
-        ([{"type": "date", "value": "1582-10-14"}], "dates of arrays are later than 1582"),
-        ([{"type": "time", "value": "10:20:30.0001"}], "its time is finer than milliseconds"),
-        ([{"type": "timestamp", "value": "2024-01-31 10:20:30.1234"}], "its time is finer than milliseconds"),
+        ({"type": "time", "value": "10:20:30.0001"}, "its time is more precise than milliseconds"),
+        ({"type": "timestamp", "value": "1500-01-01 00:00:00.0001"}, "its date is before 1583"),
+        ([], "empty arrays are not supported"),
+        ([None, None], "only arrays of strings can contain NULL"),
+        ([1, None], "only arrays of strings can contain NULL"),
+        ([["a"], ["b"]], "arrays can contain only numbers, strings, dates and times"),
+        ([{"type": "binary", "value": "AP8="}], "arrays can contain only numbers, strings, dates and times"),
+        ([{"type": "date", "value": "1582-10-14"}], "dates in arrays must be later than 1582"),
+        ([{"type": "time", "value": "10:20:30.0001"}], "its time is more precise than milliseconds"),
+        ([{"type": "timestamp", "value": "2024-01-31 10:20:30.1234"}], "its time is more precise than milliseconds"),
     ],
 )
 def test_value_unsupported_by_phoenix_is_refused_with_reason(value: object, reason: str):

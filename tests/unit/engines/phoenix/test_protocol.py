@@ -174,7 +174,7 @@ def test_timestamps_before_gregorian_calendar_are_sent_as_milliseconds() -> None
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        (pa.uint64(), 2**63, "above 9223372036854775807"),
+        (pa.uint64(), 2**63, "greater than 9223372036854775807"),
         (pa.float64(), float("nan"), "finite"),
         (pa.float32(), float("-inf"), "finite"),
         (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
@@ -235,7 +235,7 @@ def test_failure_meaning_depends_on_statement_phase(error, opening, before, sent
         ),
         ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
         ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
-        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
+        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix returned no error message."),
     ],
 )
 def test_error_text_loses_java_class_names_and_traces(trace: str, said: str) -> None:

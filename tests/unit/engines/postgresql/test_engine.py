@@ -83,7 +83,7 @@ async def test_other_server_may_have_database_with_same_name_and_oid(own, inside
 
 async def test_unidentified_database_is_refused_only_on_service_server(own: OwnDatabase) -> None:
     await own.require_other(Server(_UNKNOWN, _UNKNOWN), on_own_server=False)
-    with pytest.raises(HostRefused, match="does not say which one"):
+    with pytest.raises(HostRefused, match="does not identify itself"):
         await own.require_other(Server(_UNKNOWN, _UNKNOWN), on_own_server=True)
 
 
@@ -95,7 +95,7 @@ async def test_unresponsive_database_is_unavailable(own: OwnDatabase, failure: E
 
 async def test_unavailable_service_database_blocks_all_connections(sample_dsn: str, tasks: Tasks) -> None:
     connection = await asyncpg.connect(sample_dsn)
-    with pytest.raises(EngineUnavailable, match="The database of this service"):
+    with pytest.raises(EngineUnavailable, match="The service's own database"):
         await OwnDatabase("postgresql://u:p@127.0.0.1:1/own", tasks).require_other(connection, on_own_server=False)
     await connection.close()
 
@@ -142,7 +142,7 @@ async def test_other_servers_are_permitted_during_service_database_outage(
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
     with pytest.raises(HostRefused, match="the service's own database"):
         await own.require_other(inside, on_own_server=False)
-    with pytest.raises(EngineUnavailable, match="did not answer"):
+    with pytest.raises(EngineUnavailable, match="did not respond"):
         await own.require_other(Server(_ELSEWHERE), on_own_server=True)
     assert outage.attempts == 1
     outage.is_over, outage.now = True, 200.0
@@ -185,5 +185,5 @@ async def test_shutdown_aborts_attempt_and_fails_its_waiters(database_dsn, monke
     await outage.begun.wait()
     async with asyncio.timeout(10):
         await tasks.aclose()
-        with pytest.raises(EngineUnavailable, match="did not answer"):
+        with pytest.raises(EngineUnavailable, match="did not respond"):
             await waiting
