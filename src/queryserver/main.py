@@ -197,7 +197,7 @@ class Supervisor(Multiprocess):
                 try:
                     self._workers[index] = self._start(worker.failures)
                 except OSError as error:  # no memory, or too many processes: as temporary as an unavailable database
-                    self._schedule_restart(worker, f"No process could be made: {error.strerror}.")
+                    self._schedule_restart(worker, f"The process could not be started: {error.strerror}.")
 
     def restart_all(self) -> None:
         """Replace the workers one by one. Each stops once its successor is serving. A signal aborts the replacement."""
@@ -259,7 +259,7 @@ class Supervisor(Multiprocess):
 
 def _reason(worker: Worker) -> str:
     refusal = worker.refusal()
-    return refusal.message if refusal else f"It ended with {worker.exitcode}."
+    return refusal.message if refusal else f"Exit code {worker.exitcode}."
 
 
 def _end_with_parent() -> None:
@@ -384,7 +384,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
     hide_pandas()
     is_embedded = embedded or settings.desktop.database.embedded
     if with_workers and not (is_embedded and settings.desktop.database.dsn is None):
-        problem = "serve --with-workers: only with --embedded; else run `queryserver worker` and `beat`."
+        problem = "serve --with-workers requires --embedded. Otherwise run `queryserver worker` and `queryserver beat`."
         raise ConfigurationError([problem])
     if with_workers:
         from queryserver.platform.embedded.companions import fleet_problems  # noqa: PLC0415 rare
@@ -398,7 +398,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
             uvloop.run(_serve_with_deadline(partial(_serve_alone, settings)))
         return
     if settings.desktop.workers > 1:
-        problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
+        problem = "desktop.workers: embedded mode has only one server process. Set desktop.database.url to run more."
         raise ConfigurationError([problem])
     if settings.desktop.database.dsn is None:
         serve_embedded = _serve_fleet if with_workers else _serve_embedded
@@ -513,7 +513,9 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
     """
     dsn = settings.desktop.database.dsn
     if dsn is None:
-        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
+        raise ConfigurationError(
+            ["desktop.database.url: a PostgreSQL database is required, unless the server runs with `serve --embedded`."]
+        )
     if auto_migrate or settings.desktop.database.auto_migrate:
         await migrate(dsn)
     await require_usable(dsn)
@@ -542,7 +544,7 @@ def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
     scheme = "https" if desktop.ssl_certificate else "http"
     url = f"{scheme}://{index}:{port}{desktop.url_prefix.rstrip('/')}/"
     page = {"api_page": f"{url}api/docs"} if desktop.docs_enabled else {}
-    log.info("queryserver listens", url=url, **page, docs="README.md and docs/ beside the source")
+    log.info("queryserver listens", url=url, **page, docs="README.md and docs/ in the source directory")
 
 
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:

@@ -80,7 +80,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         stopped.set()
 
     def stop_at_once() -> None:
-        log.error("the parent has died, and its database with it: what runs is stopped")
+        log.error("parent process exited, and with it the database; stopping")
         orphaned.set()
         clock.set(REST_S)
         stopped.set()

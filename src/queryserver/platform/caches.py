@@ -125,9 +125,9 @@ class SingleFlight:
             left_s = max(call.until - asyncio.get_running_loop().time(), 0)
             done, _ = await asyncio.wait({call.task}, timeout=left_s)
             if not done:
-                raise EngineTimeout(f"The data source did not answer within {budget.total_seconds():g} s.")
+                raise EngineTimeout(f"The data source did not respond within {budget.total_seconds():g} s.")
             if call.task.cancelled():
-                raise EngineUnavailable("The server ended this work at the data source.")
+                raise EngineUnavailable("The server aborted this request to the data source.")
             return call.task.result()
         finally:
             call.waiting -= 1

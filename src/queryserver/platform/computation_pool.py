@@ -83,7 +83,7 @@ class ComputationPool:
                     kind, answer, is_last = await worker.answer(request, content)
             except TimeoutError:
                 self._end(worker)
-                raise TooComplex("It takes more time than one call may have.") from None
+                raise TooComplex("The call takes more time than one call may use.") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._unexpected_exit(worker, task) from None
@@ -102,13 +102,13 @@ class ComputationPool:
         """Return the error for a worker that exceeded its limits, was killed by the system or crashed."""
         code = await worker.process.wait()
         if self._is_closed:
-            return ServiceUnavailable("The server stops.")
+            return ServiceUnavailable("The server is stopping.")
         if code >= 0:
             # Not killed by a signal, so it did not exceed a limit: it failed to start or has a bug.
-            log.error("worker for computations ended by itself", task=task.value, code=code)
-            return ServiceUnavailable("The process for this call has ended.")
-        log.warning("worker for computations ended", task=task.value, code=code)
-        return TooComplex("It takes more time or memory than one call may have.")
+            log.error("computation worker exited unexpectedly", task=task.value, code=code)
+            return ServiceUnavailable("The process for this call exited unexpectedly. Retry the call.")
+        log.warning("computation worker killed", task=task.value, code=code)
+        return TooComplex("The call takes more time or memory than one call may use.")
 
     async def _worker(self) -> "_Worker":
         """Return an idle or new worker. Raises ServiceUnavailable."""
@@ -121,7 +121,7 @@ class ComputationPool:
         worker = await _Worker.started(self._memory_bytes)
         if self._is_closed:
             self._end(worker)
-            raise ServiceUnavailable("The server stops.")
+            raise ServiceUnavailable("The server is stopping.")
         return worker
 
     def _end(self, worker: "_Worker") -> None:
@@ -166,8 +166,8 @@ class _Worker:
                 limit=_BUFFER_BYTES,
             )
         except OSError as error:
-            log.warning("worker for computations not started", reason=str(error))
-            raise ServiceUnavailable("No process can be started for this call.") from None
+            log.warning("computation worker could not be started", reason=str(error))
+            raise ServiceUnavailable("The process for this call could not be started.") from None
         return cls(process)
 
     async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
@@ -218,8 +218,8 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
         name, code, message, details = answer
         raise errors.recreate_error(getattr(errors, name, QueryServerError), code, message, details)
     if kind == EXCEEDED:
-        raise TooComplex("It takes more memory than one call may have.")
-    log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
+        raise TooComplex("The call takes more memory than one call may use.")
+    log.error("computation worker failed", task=task.value, failure=answer if kind == BROKEN else kind)
     raise RuntimeError(f"The task {task.value} failed.")
 
 

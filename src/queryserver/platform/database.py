@@ -334,7 +334,7 @@ class Notices:
         try:
             await self._database.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
         except DatabaseUnavailable:
-            log.warning("notice not sent", kind=kind)
+            log.warning("notification not sent", kind=kind)
 
 
 async def notify(connection: Connection, kind: str, subject: str) -> None:
@@ -388,7 +388,9 @@ def required_dsn(settings: Settings) -> str:
     """Return the service database's DSN. Raises ConfigurationError if none is configured."""
     dsn = settings.desktop.database.dsn
     if dsn is None:
-        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
+        raise ConfigurationError(
+            ["desktop.database.url: a PostgreSQL database is required, unless the server runs with `serve --embedded`."]
+        )
     return dsn
 
 

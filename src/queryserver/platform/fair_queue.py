@@ -116,7 +116,7 @@ class FairSemaphore:
         """Append a future to the user's line. Granting a slot sets its result. Raises TooManyRequests."""
         line = self._lines.get(user_id) or _Line(next(self._line_numbers))
         if self._max_waiting is not None and sum(not turn.done() for turn in line.calls) >= self._max_waiting:
-            raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
+            raise TooManyRequests("Too many of your calls are waiting for the processor.", retry_after=_RETRY_AFTER)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.calls.append(turn)
         if user_id not in self._lines:
@@ -276,7 +276,7 @@ class ByteBudget:
         except TimeoutError:
             self._abandon(waiting)
             raise TooManyRequests(
-                "The memory for answers is in use by other calls.", retry_after=_RETRY_AFTER
+                "The memory for responses is in use by other calls.", retry_after=_RETRY_AFTER
             ) from None
         except asyncio.CancelledError:
             self._abandon(waiting)

@@ -73,7 +73,7 @@ class HttpClient:
         server = HttpServer(sent.url)
         try:
             async with asyncio.timeout(sent.within_s):
-                last = EngineUnavailable(f"No connection to {server.host} could be made.")
+                last = EngineUnavailable(f"Could not connect to {server.host}.")
                 for ip in await self._rules.resolve(server.host, server.port):
                     try:
                         return await (await self._opened()).exchange(sent, server, ip)
@@ -81,7 +81,7 @@ class HttpClient:
                         last = error
                 raise last
         except TimeoutError:
-            raise EngineUnavailable(f"{server.host} did not answer in time.") from None
+            raise EngineUnavailable(f"{server.host} did not respond in time.") from None
 
     async def _opened(self) -> "_HttpTransport":
         async with self._opening:
@@ -156,4 +156,4 @@ async def _read_response(
 def _reason(server: HttpServer, error: Exception) -> str:
     """Describe a failure by its kind and the host name only, which are safe to show."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
-    return f"No answer of {server.host}: {kind}."
+    return f"No response from {server.host}: {kind}."

@@ -27,8 +27,8 @@ def raise_file_limit(max_connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(raised, soft), hard))
     if (affordable := permitted_connections()) < max_connections:
         log.warning(
-            "desktop.max_connections is above what the limit of open files permits",
+            "desktop.max_connections exceeds the limit on open files",
             max_connections=max_connections,
             permitted=affordable,
-            advice="raise the hard limit (ulimit -Hn, LimitNOFILE of systemd)",
+            advice="increase the hard limit (ulimit -Hn, LimitNOFILE in systemd)",
         )

@@ -129,7 +129,7 @@ class MetricsPage:
                         active = await self._database.fetch(_ACTIVE)
                         self._facts = active, await self._database.value(_STORED_BYTES), await self._fleet()
                 except (DatabaseUnavailable, TimeoutError):
-                    log.warning("metrics of the database are not up to date")
+                    log.warning("database metrics are stale")
         self._count_pool()
         # In a thread, because it reads files of the other workers and formats several hundred series.
         return await asyncio.get_running_loop().run_in_executor(self._threads, generate_latest, self._shown)
@@ -141,14 +141,14 @@ class MetricsPage:
         yield version
         active = GaugeMetricFamily(
             "queryserver_statements_active",
-            "Statements that wait or run, on all servers of this database.",
+            "Waiting and running statements on all servers of this database.",
             labels=["dialect", "state"],
         )
         results = GaugeMetricFamily(
-            "queryserver_results_bytes", "Stored results that can be read, of all servers of this database."
+            "queryserver_results_bytes", "Bytes of available results of all servers of this database."
         )
-        queued = GaugeMetricFamily("queryserver_tasks_queued", "Tasks that wait, of all servers of this database.")
-        workers = GaugeMetricFamily("queryserver_workers_alive", "Workers of this database that live.")
+        queued = GaugeMetricFamily("queryserver_tasks_queued", "Waiting tasks of all servers of this database.")
+        workers = GaugeMetricFamily("queryserver_workers_alive", "Live workers of this database.")
         if self._facts is not None:
             counts, results_bytes, (tasks_queued, workers_alive) = self._facts
             results.add_metric([], results_bytes)

@@ -62,9 +62,7 @@ class StopClock:
             time.sleep(_CHECK_EVERY_S)
         ours = threading.current_thread()
         busy = sorted({one.name for one in threading.enumerate() if one is not ours and not one.daemon})
-        logging.getLogger(__name__).error(
-            "The stop takes too long: the process ends now. Threads at work: %s", ", ".join(busy)
-        )
+        logging.getLogger(__name__).error("Shutdown takes too long; exiting now. Busy threads: %s", ", ".join(busy))
         writing = threading.Thread(target=stop_logging, daemon=True)
         writing.start()
         writing.join(_LOG_WITHIN_S)

@@ -101,7 +101,7 @@ def is_array(value: object) -> TypeGuard[list[Any]]:
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(members)
     if len(unique) != len(members):
-        raise InvalidJson("A JSON object has the same key twice.")
+        raise InvalidJson("A JSON object has a duplicate key.")
     return unique
 
 
@@ -113,7 +113,7 @@ def _finite(digits: str) -> float:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise InvalidJson(f"{word} is no JSON value.")
+    raise InvalidJson(f"{word} is not a JSON value.")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant)
@@ -147,7 +147,7 @@ class StepwiseParser:
     def _open_container(self, mark: str) -> list[Any] | dict[str, Any] | None:
         """Start an array or object. If it is empty, it is complete and is returned; otherwise returns None."""
         if mark not in "[{" or len(self._open) == self._max_depth:
-            raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
+            raise self._error("nested too deeply" if mark in "[{" else "missing value")
         self._count()
         container: list[Any] | dict[str, Any] = [] if mark == "[" else {}
         self._skip_blanks()
@@ -176,7 +176,7 @@ class StepwiseParser:
                     self._read_key(container)
                 return None, False
             if mark != ("]" if isinstance(container, list) else "}"):
-                raise self._error("',' or a closing bracket is missing")
+                raise self._error("missing ',' or closing bracket")
             value = self._open.pop()
         self._skip_blanks()
         if self._position < len(self._text):
@@ -186,12 +186,12 @@ class StepwiseParser:
     def _read_key(self, container: dict[str, Any]) -> None:
         token = self._token()
         if token.lastindex not in (_STRING, _QUOTE):
-            raise self._error("a key is missing")
+            raise self._error("missing key")
         key = self._string(token)
         if key in container:
-            raise InvalidJson("A JSON object has the same key twice.")
+            raise InvalidJson("A JSON object has a duplicate key.")
         if self._token()[_PUNCTUATION] != ":":
-            raise self._error("':' is missing")
+            raise self._error("missing ':'")
         self._keys.append(key)
 
     def _scalar(self, token: re.Match[str]) -> object:
@@ -212,7 +212,7 @@ class StepwiseParser:
             self._position += len(piece)
             pieces.append(json.loads(f'"{piece}"') if "\\" in piece else piece)
         if not self._text.startswith('"', self._position):
-            raise self._error("a string that does not end, a bad escape, or a character that needs one")
+            raise self._error("an unterminated string, an invalid escape, or an unescaped control character")
         self._position += 1
         return "".join(pieces)
 
@@ -222,7 +222,7 @@ class StepwiseParser:
             self._skip_blanks()
             token = _TOKEN.match(self._text, self._position)
             if token is None:
-                raise self._error("no JSON")
+                raise self._error("invalid JSON")
         self._position = token.end()
         return token
 

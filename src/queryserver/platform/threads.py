@@ -52,7 +52,7 @@ def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> Abstract
             try:
                 is_held = await renew()
             except DatabaseUnavailable:
-                log.warning("record not renewed")
+                log.warning("record could not be renewed")
 
     return background(keep(), "renewal")
 

@@ -122,7 +122,7 @@ async def test_wheel_names_must_be_keys_or_ids_of_stored_connectors(read: Reader
     await connection.execute("insert into connectors (nice_name, dialect, interface) values ('x', 'sqlite', 'sqlite')")
     await connection.close()
     assert await lines(read(toml)) == [
-        "warning notebook.interpreters_shown_on_wheel: names nope, which is no interpreter of the settings.",
+        "warning notebook.interpreters_shown_on_wheel: names nope, but there is no interpreter with this name.",
         "warning notebook.interpreters_shown_on_wheel: names 99, but there is no stored connector with this id.",
     ]
 

@@ -310,7 +310,7 @@ async def test_incomplete_key_server_configuration_prevents_startup(tmp_path: Pa
     environment = {f"QUERYSERVER__DESKTOP__AUTH__JWT__{name}": value for name, value in given.items()}
     ended = await command_in(tmp_path, **environment)("serve", "--port", "0")
     assert ended.code == 3
-    for key, text in (("key_server_url", "must be https"), ("issuer", "must be given"), ("audience", "must be given")):
+    for key, text in (("key_server_url", "must be https"), ("issuer", "is required"), ("audience", "is required")):
         assert f"error desktop.auth.jwt.{key}: {text}" in ended.err
 
 

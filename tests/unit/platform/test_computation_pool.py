@@ -120,7 +120,7 @@ async def test_computation_interrupted_by_shutdown_is_service_unavailable(monkey
         ]
         await until(lambda: computations.running)
     for one in work:
-        with pytest.raises(ServiceUnavailable, match="The server stops"):
+        with pytest.raises(ServiceUnavailable, match="The server is stopping"):
             await one
 
 

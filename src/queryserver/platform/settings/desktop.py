@@ -202,7 +202,7 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"holds a bad regular expression: {error}.") from None
+            raise ValueError(f"contains an invalid regular expression: {error}.") from None
     return patterns
 
 

@@ -28,7 +28,7 @@ from queryserver.platform.settings.sections import (
 
 def _plain(value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise ValueError("must be a text, a number or a boolean.")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
+        raise ValueError("must be a string, a number or a boolean.")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
     return value
 
 

@@ -112,7 +112,7 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
     except OSError as error:
         problems[str(file)] = f"cannot be read: {error.strerror or type(error).__name__}."
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems[str(file)] = f"is no TOML file: {error}."
+        problems[str(file)] = f"is not valid TOML: {error}."
     return {}
 
 
@@ -144,7 +144,7 @@ class _Layers:
                 hint = f"; did you mean {close[0]}?" if close else "."
                 self.problems.setdefault(full, f"is not a known key{hint}")
             elif self._spellings.setdefault((full, origin), written) != written:
-                self.problems.setdefault(full, "is given twice; its forms _file and _script count, too.")
+                self.problems.setdefault(full, "is set more than once, including its forms _file and _script.")
             else:
                 self._key(known[name], given_value, into, full, origin)
 
@@ -233,7 +233,7 @@ class _SecretSource:
         Raises ValueError with a message that does not contain the secret.
         """
         if not isinstance(self.where, str) or not self.where.strip():
-            raise ValueError(f"its {self.kind} must be given as text.")
+            raise ValueError(f"its {self.kind} must be a string.")
         if self.kind == "script":
             return _output(self.where).rstrip("\r\n")
         try:
@@ -269,9 +269,9 @@ def _output(command: str) -> str:
         )
         return done.stdout.decode()
     except subprocess.TimeoutExpired:
-        message = f"its script did not end within {_SCRIPT_S} s."
+        message = f"its script did not finish within {_SCRIPT_S} s."
     except subprocess.CalledProcessError as error:
-        message = f"its script ended with exit code {error.returncode}."
+        message = f"its script exited with code {error.returncode}."
     except (OSError, ValueError) as error:
         message = f"its script cannot be run: {_reason(error)}."
     raise ValueError(message)
@@ -308,7 +308,7 @@ def _key_path(values: Any, loc: tuple[int | str, ...]) -> list[str]:
 def _problem_text(detail: ErrorDetails) -> str:
     text = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if detail["type"] == "missing":
-        text = "must be given"
+        text = "is required"
     elif detail["type"] == "string_too_short":
         text = "must not be empty"
     elif detail["type"] == "string_pattern_mismatch":
@@ -354,8 +354,8 @@ def sample_file() -> str:
     """Return a sample settings file. All keys are commented out, so it changes nothing."""
     lines = [
         "# Settings of queryserver. Each value below is the default: uncomment a line to change it.",
-        "# The environment goes first: QUERYSERVER__DESKTOP__HTTP_PORT=9000 for http_port of [desktop].",
-        "# A secret may stand elsewhere: <key>_file names a file, <key>_script a command that prints it.",
+        "# The environment takes precedence: QUERYSERVER__DESKTOP__HTTP_PORT=9000 sets http_port of [desktop].",
+        "# A secret may be stored separately: <key>_file names a file, <key>_script a command that prints it.",
     ]
     for name, section in tables(Settings, "NAME"):
         texts = descriptions(section)

@@ -200,7 +200,7 @@ def _network(name: Any) -> Network:
     try:
         return ip_network(str(name), strict=False)
     except ValueError:
-        raise ValueError(f"holds {str(name)[:60]!r}, which is no address range such as 10.0.0.0/8.") from None
+        raise ValueError(f"contains {str(name)[:60]!r}, which is not an address range such as 10.0.0.0/8.") from None
 
 
 Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
@@ -252,7 +252,7 @@ class DatabaseSettings(Section):
         if text and scheme not in SCHEMES:
             raise ValueError(
                 f"must be a PostgreSQL address (postgresql://…), not {scheme[:20]}: "
-                "the service needs a database that takes concurrent writes."
+                "the service needs a database with concurrent writes."
             )
         return url
 
@@ -374,7 +374,7 @@ def _result_storage(value: Any) -> Any:
     given = _object(value)
     unknown = given.keys() - {"backend", "properties"}
     if unknown:
-        raise ValueError(f"has no key {min(unknown)}; it has backend and properties.")
+        raise ValueError(f"has the unknown key {min(unknown)}; valid are backend and properties.")
     name = given.get("backend")
     kind = next((one for one in _BACKENDS if name == one.backend), None)
     if kind is None and isinstance(name, str):
@@ -453,5 +453,5 @@ class TaskServerSettings(Section):
         try:
             _ = urlsplit(url.get_secret_value()).port
         except ValueError:  # its message would reveal part of the password
-            raise ValueError("is no address: / ? # @ and : of a password are written as %2F %3F %23 %40 %3A.") from None
+            raise ValueError("is not a valid URL: in a password, write / ? # @ and : as %2F %3F %23 %40 %3A.") from None
         return url

@@ -140,22 +140,22 @@ def warnings(settings: Settings) -> Iterator[Problem]:
     for name in settings.notebook.interpreters_shown_on_wheel:
         # Numbers are ids of stored connectors, which only the database can validate.
         if name.casefold() not in known and not name.isdecimal():
-            yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
+            yield "notebook.interpreters_shown_on_wheel", f"names {name}, but there is no interpreter with this name."
     default = settings.notebook.default_interpreter
     known |= {table.name.casefold() for table in interpreters.values() if table.name}
     if default and default.casefold() not in known and not default.isdecimal():
-        yield "notebook.default_interpreter", f"names {default}, which is no interpreter of the settings."
+        yield "notebook.default_interpreter", f"names {default}, but there is no interpreter with this name."
     jwt = settings.desktop.auth.jwt
     for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
         if jwt.key_server_url and value == "*":
-            yield f"desktop.auth.jwt.{name}", "is not compared: any token of the key server is taken."
+            yield f"desktop.auth.jwt.{name}", "is not checked: any token signed by the key server is accepted."
     if any(network.prefixlen == 0 for network in settings.desktop.trusted_proxies):
-        yield "desktop.trusted_proxies", "believes every caller's word on its address."
+        yield "desktop.trusted_proxies", "trusts every client to report its own address."
     desktop, key = settings.desktop, "desktop.max_connections_per_address"
     if desktop.max_connections_per_address >= desktop.max_connections:
-        yield key, "lets one address take all of desktop.max_connections."
+        yield key, "lets one address use up all of desktop.max_connections."
     if desktop.max_connections_per_address < _LOAD_BALANCER_CONNECTIONS and not desktop.trusted_proxies:
-        yield key, "also bounds a load balancer, which is one address, until desktop.trusted_proxies lists it."
+        yield key, "also limits a load balancer, which has one address, unless desktop.trusted_proxies lists it."
     yield from _fleet(settings)
 
 
@@ -163,19 +163,19 @@ def _fleet(settings: Settings) -> Iterator[Problem]:
     """Yield settings that restrict the workers to one machine, or prevent mail from being sent."""
     desktop, tasks = settings.desktop, settings.desktop.task_server
     if tasks.email_after_s and not desktop.smtp.host:
-        yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
+        yield "desktop.task_server.email_after_s", "is set, but desktop.smtp.host is not: no mail is sent."
     if not tasks.enabled:
         return
     if desktop.database.embedded:
-        text = "is a PostgreSQL of this machine alone: workers of other machines cannot use it."
+        text = "is a PostgreSQL server for this machine only: workers on other machines cannot use it."
         yield "desktop.database.embedded", text
         return
     if tasks.result_file_storage is None:
-        text = "is not set: results lie in <data_dir>/results, which workers of other machines do not have."
+        text = "is not set: results are stored in <data_dir>/results, which workers on other machines cannot read."
         yield "desktop.task_server.result_file_storage", text
     broker, database = _host(tasks.broker_url.get_secret_value()), _host(desktop.database.dsn or "")
     if _is_loopback(broker) and database and not _is_loopback(database):
-        text = "is on this machine, and the database on another: workers of other machines do not have this broker."
+        text = "is on this machine, but the database is on another: workers on other machines cannot reach this broker."
         yield "desktop.task_server.broker_url", text
 
 
@@ -210,18 +210,18 @@ def _server(settings: Settings) -> Iterator[Problem]:
     if problem := fallbacks_problem(desktop.secret_key_fallbacks):
         yield "desktop.secret_key_fallbacks", problem
     if bool(desktop.ssl_certificate) != bool(desktop.ssl_private_key):
-        yield "desktop.ssl_private_key", "TLS needs both ssl_certificate and ssl_private_key."
+        yield "desktop.ssl_private_key", "TLS requires both ssl_certificate and ssl_private_key."
     if desktop.cors_enabled and desktop.cors_allow_credentials and "*" in desktop.cors_allowed_origins:
         yield "desktop.cors_allowed_origins", "`*` is allowed only with cors_allow_credentials = false."
     if desktop.auth.force_username_lowercase and desktop.auth.force_username_uppercase:
         yield "desktop.auth.force_username_uppercase", "contradicts force_username_lowercase, which is true."
     tasks = desktop.task_server
     if tasks.beat_enabled and not tasks.enabled:
-        yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
+        yield "desktop.task_server.beat_enabled", "requires desktop.task_server.enabled."
     if tasks.webhook_secret.get_secret_value() and (problem := secret_key_problem(tasks.webhook_secret)):
         yield "desktop.task_server.webhook_secret", problem
     if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
-        yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
+        yield "desktop.task_server.heartbeat_s", "exceeds a third of editor.lease_timeout_s."
 
 
 def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Problem]:
@@ -235,15 +235,15 @@ def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterato
     }
     parts = [name for name, value in given_parts.items() if value]
     if url and parts:
-        yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
+        yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: set either the URL or its parts."
     if url and "desktop.database.sslmode" in given:
         modes = parse_qs(urlsplit(url).query).get("sslmode", [database.sslmode])
         if modes != [database.sslmode]:
             yield "desktop.database.sslmode", "contradicts the sslmode of desktop.database.url."
     if not url and parts and not (database.host and database.name):
-        yield "desktop.database.host", "host and name must both be given when url is not."
+        yield "desktop.database.host", "host and name are both required if url is not set."
     if database.pool_min > database.pool_max:
-        yield "desktop.database.pool_min", "is above desktop.database.pool_max."
+        yield "desktop.database.pool_min", "exceeds desktop.database.pool_max."
 
 
 def _addresses(settings: Settings) -> Iterator[Problem]:
@@ -255,54 +255,60 @@ def _addresses(settings: Settings) -> Iterator[Problem]:
     if jwt.key_server_url:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
             if not value:
-                yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
+                yield f"desktop.auth.jwt.{name}", "is required with key_server_url; `*` disables the check."
     url = settings.metadata.catalog.api_url
     if url and not protects_secrets(url):
-        yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
+        yield (
+            "metadata.catalog.api_url",
+            "must be https, except on loopback addresses, because a password is sent to it.",
+        )
     smtp = settings.desktop.smtp
     if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
-        yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
+        yield "desktop.smtp.tls", "`none` is allowed only for loopback addresses."
 
 
 def _directory(settings: Settings) -> Iterator[Problem]:
     ldap = settings.desktop.ldap
     if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
-        yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
+        yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in clear text."
     if "ldap" not in settings.desktop.auth.backend:
         return
     if not ldap.ldap_url:
-        yield "desktop.ldap.ldap_url", "must be given, for desktop.auth.backend names ldap."
+        yield "desktop.ldap.ldap_url", "is required because desktop.auth.backend contains ldap."
     elif not re.fullmatch(r"ldaps?://[^/?#@\s]+/?", ldap.ldap_url, re.IGNORECASE):
-        yield "desktop.ldap.ldap_url", "must be ldap://host or ldaps://host, with a port if need be."
+        yield "desktop.ldap.ldap_url", "must be ldap://host or ldaps://host, optionally with a port."
     if not ldap.base_dn:
-        yield "desktop.ldap.base_dn", "must be given, for desktop.auth.backend names ldap."
+        yield "desktop.ldap.base_dn", "is required because desktop.auth.backend contains ldap."
     if ldap.search_bind_authentication:
         if ldap.bind_dn and not ldap.bind_password.get_secret_value():
-            yield "desktop.ldap.bind_password", "must be given with bind_dn."
+            yield "desktop.ldap.bind_password", "is required with bind_dn."
     elif not ldap.nt_domain and "<username>" not in ldap.ldap_username_pattern:
-        yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
+        yield "desktop.ldap.ldap_username_pattern", "must contain <username> if search_bind_authentication is false."
 
 
 def _editor(settings: Settings) -> Iterator[Problem]:
     editor, notebook = settings.editor, settings.notebook
     if editor.default_limit != notebook.default_limit:
-        yield "editor.default_limit", "differs from notebook.default_limit, which is another name of it."
+        yield "editor.default_limit", "differs from notebook.default_limit, which is an alias of this setting."
     if editor.sample_views != settings.metastore.allow_sample_data_from_views:
-        yield "editor.sample_views", "differs from metastore.allow_sample_data_from_views, which is another name of it."
+        yield (
+            "editor.sample_views",
+            "differs from metastore.allow_sample_data_from_views, which is an alias of this setting.",
+        )
     if editor.default_limit > editor.result_max_rows:
-        yield "editor.default_limit", "is above editor.result_max_rows."
+        yield "editor.default_limit", "exceeds editor.result_max_rows."
     for key in notebook.interpreters:
         if key.isdecimal():
-            yield f"notebook.interpreters.{key}", "must not be a number: those are ids of stored connectors."
+            yield f"notebook.interpreters.{key}", "must not be a number, because numbers are ids of stored connectors."
 
 
 def _importer(settings: Settings) -> Iterator[Problem]:
     """Check that uploads are outside the store `file`, where users could read and delete uploads of others."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
-        yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
+        yield "importer.upload_dir", f"is {uploads}, which is inside filebrowser.local_root."
     if root is not None and uploads != root.absolute() and root.absolute().is_relative_to(uploads):
-        yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
+        yield "filebrowser.local_root", f"is inside the upload directory {uploads}."
 
 
 def protects_secrets(url: str) -> bool:
@@ -327,8 +333,8 @@ def exposure(settings: Settings) -> Iterator[Problem]:
     is_local = _is_loopback(settings.desktop.http_host)
     if (not is_local or _has_proxy(settings)) and "*" in settings.desktop.allowed_hosts:
         text = (
-            "holds `*`: calls with any `Host` header are served, also those of a page whose name was rebound to this"
-            " server. List the names by which clients call it."
+            "contains `*`: calls with any `Host` header are served, even from web pages that reach this server"
+            " through DNS rebinding. List the host names that clients use."
         )
         yield "desktop.allowed_hosts", text
     if is_local and _has_proxy(settings):
@@ -347,8 +353,8 @@ def _metrics_by_proxy(settings: Settings) -> Iterator[Problem]:
     believed = [one for one in opened if contains(desktop.trusted_proxies, one)]
     if desktop.metrics.enable_prometheus and len(opened) > len(believed):
         text = (
-            "holds loopback, and this server listens on loopback only: a proxy on this machine calls from there, so"
-            " that /metrics is open to every caller whom it passes on. Do not pass /metrics on, list the proxy's"
+            "contains a loopback address, and this server listens only on loopback: a proxy on this machine connects"
+            " from there, so /metrics is open to every client of the proxy. Do not forward /metrics, list the proxy's"
             " loopback addresses in desktop.trusted_proxies, or empty this list and set desktop.metrics.token."
         )
         yield "desktop.metrics.allowed_networks", text

@@ -26,7 +26,7 @@ def limits(soft: int, hard: int) -> tuple[list[int], bool]:
     program = _PROGRAM.format(soft=soft, hard=hard)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     *logged, numbers = ended.stdout.splitlines()
-    return [int(word) for word in numbers.split()], any("limit of open files" in line for line in logged)
+    return [int(word) for word in numbers.split()], any("limit on open files" in line for line in logged)
 
 
 def test_soft_file_limit_is_raised_to_the_need():

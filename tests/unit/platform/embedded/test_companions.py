@@ -26,4 +26,4 @@ def test_worker_and_beat_do_not_share_a_metrics_port(tmp_path: Path):
 def test_settings_that_workers_would_refuse_are_reported():
     assert fleet_problems(Settings()) == []
     short = Settings().model_copy(update={"editor": EditorSettings(lease_timeout_s=10)})
-    assert fleet_problems(short) == ["desktop.task_server.heartbeat_s: is above a third of editor.lease_timeout_s."]
+    assert fleet_problems(short) == ["desktop.task_server.heartbeat_s: exceeds a third of editor.lease_timeout_s."]

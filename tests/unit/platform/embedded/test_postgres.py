@@ -124,7 +124,7 @@ async def test_servers_in_two_directories_are_independent(tmp_path: Path):
 
 async def test_second_server_on_same_directory_is_refused(tmp_path: Path):
     async with start(tmp_path) as server:
-        with pytest.raises(EmbeddedPostgresError, match="Another server runs"):
+        with pytest.raises(EmbeddedPostgresError, match="Another server uses"):
             async with start(tmp_path):
                 pass
         await execute(server.admin_dsn(), "SELECT 1")
@@ -343,7 +343,7 @@ async def test_cluster_of_unknown_version_is_refused(tmp_path: Path):
     async with start(tmp_path):
         pass
     (tmp_path / "postgresql" / "data" / "PG_VERSION").write_text("12\n")
-    with pytest.raises(EmbeddedPostgresError, match="made by PostgreSQL 12"):
+    with pytest.raises(EmbeddedPostgresError, match="created by PostgreSQL 12"):
         async with start(tmp_path):
             pass
 

@@ -155,9 +155,9 @@ def test_environment_secret_overrides_file_variant_in_settings_file(read: Reader
     ("key", "complaint"),
     [
         ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
-        ("secret_key_script = 'false'", "its script ended with exit code 1."),
+        ("secret_key_script = 'false'", "its script exited with code 1."),
         ("secret_key_script = '/nowhere/x'", "its script cannot be run: No such file or directory."),
-        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
+        ("secret_key = 'a'\nsecret_key_file = 'b'", "is set more than once, including its forms _file and _script."),
     ],
 )
 def test_unreadable_or_duplicate_secret_source_is_a_problem(read: Reader, key: str, complaint: str) -> None:
@@ -293,5 +293,5 @@ def test_settings_file_is_found_in_working_directory_or_by_variable(
     with pytest.raises(ConfigurationError, match=r"missing\.toml: cannot be read"):
         load_settings(Path("missing.toml"), {})
     (tmp_path / "bad.toml").write_text("[desktop\n")
-    with pytest.raises(ConfigurationError, match=r"bad\.toml: is no TOML file"):
+    with pytest.raises(ConfigurationError, match=r"bad\.toml: is not valid TOML"):
         load_settings(Path("bad.toml"), {})
