@@ -148,7 +148,7 @@ def test_executemany_error_names_failing_row(connect: Connect, engine: str, tabl
         with pytest.raises(dbapi.IntegrityError) as failed:
             cursor.executemany(f"INSERT INTO {table} VALUES (?)", [*rows, [7]])
         assert str(failed.value).endswith(
-            "\nRow 3 of 3 of parameter_rows.\n5000 rows of executemany had run in calls before."
+            "\nRow 3 of 3 of parameter_rows.\n5000 rows of executemany were already executed in earlier calls."
         )
         assert cursor.execute(f"SELECT count(*) FROM {table}").fetchone() == (5_000,)
 
@@ -413,7 +413,7 @@ def test_forked_child_exits_and_opens_own_connections(server: Server, connect: C
         db.close()
     """
     assert run_program(program) == (
-        "the connection was made before this process was forked: make one here\n(2,)\n0 (3,)\n"
+        "the connection was opened before this process was forked; open a new one in this process\n(2,)\n0 (3,)\n"
     )
 
 

@@ -33,7 +33,7 @@ def test_text_without_results_is_unchanged():
 
 
 @pytest.mark.parametrize(("sql", "results", "message"), [
-    ("FROM t", {"a": ONE}, "has no {a}"), ("FROM {a}", {"a": "nonsense"}, "no id"),
+    ("FROM t", {"a": ONE}, "has no {a}"), ("FROM {a}", {"a": "nonsense"}, "not an operation id"),
     ("SELECT '{a}' FROM {b}", {"a": ONE, "b": ONE}, "has no {a}")])  # fmt: skip
 def test_unused_results_and_invalid_ids_are_refused_before_sending(sql: str, results: dict[str, str], message: str):
     with pytest.raises(ValueError, match=message):
@@ -94,7 +94,7 @@ async def test_command_line_keeps_result_and_names_it_in_another_statement(qs: Q
 
 @pytest.mark.parametrize(("words", "message"), [
     (("text {a}", "-r", "a"), "name=id"), (("text x", "-r", f"a={ONE}"), "has no {a}"),
-    (("text {a}", "-r", "a=zzzz"), "0 of the newest"), (("text {a}", "-r", "a=ab"), "four characters"),
+    (("text {a}", "-r", "a=zzzz"), "0 recent statements"), (("text {a}", "-r", "a=ab"), "four characters"),
     (("text {a}", "-r", f"a={ONE}", "-r", f"a={ONE}"), "twice")])  # fmt: skip
 async def test_command_line_reports_invalid_names(qs: Qs, words: tuple[str, ...], message: str):
     refused = await qs("sql", "mysql", *words)

@@ -30,7 +30,7 @@ async def test_login_is_stored_without_password_and_ends_with_logout(server: Ser
     assert (await qs("sql", "duckdb", "SELECT 1")).code == 3
     refused = await qs("login", server.url, "--user", caller, "--stdin", stdin="wrong\n")
     assert refused.code == 3
-    assert "does not accept" in refused.err
+    assert "rejected the credentials" in refused.err
     assert (await qs("login", server.url, "--user", caller, "--stdin", stdin=f"{PASSWORD}\n")).code == 0
     file = tmp_path / "config" / "login.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -115,7 +115,7 @@ async def test_truncated_result_is_reported_on_stderr(small_server: Server, make
     sql = "SELECT i FROM range(6000) AS r(i)"
     ended = await qs("sql", "duckdb", sql)
     assert (ended.code, len(ended.records)) == (4, 5000), ended.err
-    assert "the result is not whole" in ended.err
+    assert "the result is truncated" in ended.err
     wanted = await qs("sql", "duckdb", sql, "--limit", "4500")
     assert (wanted.code, len(wanted.records), wanted.err) == (0, 4500, "")
 

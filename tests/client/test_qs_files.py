@@ -91,7 +91,7 @@ async def test_root_content_is_copied_into_target_itself(qs: Qs, folder: str):
     assert {path.name for path in back.iterdir()} - {"user"} == {"shared", "new"}
 
     inside = await qs("cp", "-r", ":/", f"{folder}/copy")
-    assert (inside.code, inside.err) == (2, f"qs: {folder}/copy lies in /: nothing was copied\n")
+    assert (inside.code, inside.err) == (2, f"qs: {folder}/copy is inside /; nothing was copied\n")
     moved = await qs("mv", "-r", ":/", str(back))
     assert (moved.code, moved.err) == (2, "qs: :/ is a root, which cannot be moved\n")
 
@@ -149,12 +149,12 @@ async def test_mv_keeps_file_that_changes_during_transfer(tmp_path: Path, capsys
             Path(source).write_text("ab")
 
     db.files.upload.side_effect = upload
-    with pytest.raises(OSError, match="1 file was copied and not moved"):
+    with pytest.raises(OSError, match="1 file was copied but not moved"):
         move(db, [str(here)], "file:///there", Options(is_recursive=True))
     assert sorted(path.name for path in here.iterdir()) == ["grows.log", "pipe"]
     said = capsys.readouterr().err
-    assert f"{here / 'grows.log'} changed while it was transferred, and stays" in said
-    assert f"{here / 'pipe'} is left out: it is neither a file nor a directory" in said
+    assert f"{here / 'grows.log'} changed during the transfer and was not deleted" in said
+    assert f"{here / 'pipe'} was skipped: it is neither a file nor a directory" in said
 
 
 async def test_times_are_utc_for_programs(qs: Qs, folder: str):

@@ -283,7 +283,7 @@ async def test_script_is_refused_if_server_would_run_only_its_first_statement(se
 
     async with connect(server.url, token=await server.token(), retries=QUICK, http_transport=Old()) as old:
         assert await (await old.query("duckdb", "SELECT 1")).scalar() == 1
-        with pytest.raises(ApiError, match="too old for run_all"):
+        with pytest.raises(ApiError, match="does not support run_all"):
             await old.query("duckdb", "SELECT 1; SELECT 2")
 
 
@@ -355,7 +355,7 @@ async def test_rows_and_downloads_need_only_httpx(server: Server, target: Path):
     printed, _ = await asyncio.wait_for(process.communicate(), 60)
     assert printed.decode().splitlines() == [
         "[(Decimal('12.50'), [datetime.date(2024, 1, 31)])]",
-        "pyarrow is needed: pip install 'queryserver-client[arrow]'",
+        "pyarrow is required: pip install 'queryserver-client[arrow]'",
     ]
     assert (target / "rows.parquet").stat().st_size > 0
 

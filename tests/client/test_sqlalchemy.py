@@ -69,9 +69,9 @@ def test_server_determines_engine_and_its_sql_is_used(url: str):
         assert (engine.dialect.name, engine.dialect.driver) == (name, "queryserver")
         engine.dispose()
     assert sa.create_engine(url % "warehouse").dialect.name == "postgresql"
-    with pytest.raises(sa.exc.ArgumentError, match="no connector"):
+    with pytest.raises(sa.exc.ArgumentError, match="does not exist"):
         sa.create_engine(url % "nowhere")
-    with pytest.raises(sa.exc.ArgumentError, match="is of dialect sqlite"):
+    with pytest.raises(sa.exc.ArgumentError, match="has the dialect sqlite"):
         sa.create_engine(url.replace("queryserver:", "queryserver+duckdb:") % "sqlite").connect()
 
 

@@ -106,7 +106,7 @@ async def test_truncated_range_is_not_end_of_result(server: Server):
 
     async with changed(server, shortened) as db:
         found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
-        with pytest.raises(ConnectionLost, match="a part of the file ended"):
+        with pytest.raises(ConnectionLost, match="a range of the file ended"):
             await found.arrow()
 
 
@@ -173,7 +173,7 @@ async def test_corrupt_data_is_a_client_error(db: Connection):
     async def damaged() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
 
-    with pytest.raises(ConnectionLost, match="damaged"):
+    with pytest.raises(ConnectionLost, match="corrupt"):
         assert [item async for item in arrow.batches(damaged())]
 
 

@@ -142,7 +142,7 @@ class MessageReader:
             return view
         mark, length = struct.unpack_from("<II", self._head)
         if mark != _CONTINUED or length > _MAX_METADATA_BYTES:
-            raise ConnectionLost("the answer is not an Arrow stream", is_sent=True)
+            raise ConnectionLost("the response is not an Arrow stream", is_sent=True)
         if length == 0:
             self.is_ended = True
             return view
@@ -187,7 +187,7 @@ async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Sch
     if failures:
         raise failures[0]
     if not reader.is_ended:
-        raise ConnectionLost("the Arrow stream ended before its mark", is_sent=True)
+        raise ConnectionLost("the Arrow stream ended prematurely", is_sent=True)
 
 
 async def _before_failure(
@@ -265,7 +265,7 @@ def _damage() -> Generator[None, None, None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        message = f"the Arrow stream is damaged: {error}"
+        message = f"the Arrow stream is corrupt: {error}"
         raise ConnectionLost(message, is_sent=True) from error
 
 

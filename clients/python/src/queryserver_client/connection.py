@@ -252,7 +252,7 @@ class Connection:
         # A single statement does not need run_all.
         if missing is not None and (missing != "run_all" or statement.has_more_statements):
             await statement.abandon()
-            raise ApiError(f"this server is too old for {missing}", status=501, code="not_supported")
+            raise ApiError(f"this server version does not support {missing}", status=501, code="not_supported")
         return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
@@ -298,7 +298,7 @@ def connect(
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     url = url or os.environ.get("QUERYSERVER_URL")
     if not url:
-        raise ConfigurationError("no address: give url, or set QUERYSERVER_URL")
+        raise ConfigurationError("no server address; pass url, or set QUERYSERVER_URL")
     return Connection(
         Transport(
             url,

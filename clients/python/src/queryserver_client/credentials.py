@@ -41,7 +41,7 @@ class Secret:
         return self._text
 
     def __reduce__(self) -> str:
-        message = "a secret is not pickled"
+        message = "secrets cannot be pickled"
         raise TypeError(message)
 
 
@@ -174,11 +174,11 @@ def credentials_of(token: "Secret | TokenSource | None", user: str | None, passw
             user, password = os.environ.get("QUERYSERVER_USER"), hidden(os.environ.get("QUERYSERVER_PASSWORD"))
     if token is not None:
         if user is not None or password is not None:
-            raise ConfigurationError("give either a token, or a user and a password")
+            raise ConfigurationError("pass either a token, or a user and a password")
         return FixedToken(_token(token)) if isinstance(token, Secret) else CalledToken(token)
     if not user or password is None:
         raise ConfigurationError(
-            "no credentials: give token=…, or user=… and password=…, or set QUERYSERVER_TOKEN (or QUERYSERVER_USER and "
+            "no credentials; pass token=…, or user=… and password=…, or set QUERYSERVER_TOKEN (or QUERYSERVER_USER and "
             "QUERYSERVER_PASSWORD)"
         )
     return Password(user, password)
@@ -190,9 +190,9 @@ def _token(given: Any) -> Secret:
     Raises ConfigurationError if it is invalid; the message does not contain the token.
     """
     if not isinstance(given, Secret):
-        message = f"a token is text, not {type(given).__qualname__}"
+        message = f"a token must be a string, not {type(given).__qualname__}"
         raise ConfigurationError(message)
     made = Secret(given.reveal().strip())
     if not (made.reveal() and made.reveal().isascii() and made.reveal().isprintable()):
-        raise ConfigurationError("the token is empty, or has characters that no token has")
+        raise ConfigurationError("the token is empty or contains invalid characters")
     return made

@@ -99,7 +99,7 @@ class Download:
 
     def _begin(self, response: httpx.Response) -> None:
         if "Range" in response.request.headers and not _starts_at(response, self.position):
-            raise ChangedFile(f"{self._path}: the file changed while it was read", is_sent=True)
+            raise ChangedFile(f"{self._path}: the file changed while it was being read", is_sent=True)
         if self.position == self._start:
             self.tag, self.headers = response.headers.get("ETag"), response.headers
         length = response.headers.get("Content-Length")
@@ -108,9 +108,9 @@ class Download:
 
     async def _wait(self, attempts: Attempts, error: httpx.TransportError) -> None:
         if self.position > self._start and not self.tag:
-            raise ConnectionLost(f"{self._path}: cut after {self.position} bytes", is_sent=True) from error
+            raise ConnectionLost(f"{self._path}: interrupted after {self.position} bytes", is_sent=True) from error
         if not await attempts.pause():
-            message = f"{self._path}: cut after {self.position} bytes ({attempts.made} tries): {error}"
+            message = f"{self._path}: interrupted after {self.position} bytes ({attempts.made} attempts): {error}"
             raise ConnectionLost(message, attempts=attempts.made, is_sent=True) from error
 
 
@@ -144,7 +144,7 @@ async def save(
         digest = await writing.whole()
         if sha256 is not None and digest != sha256.lower():
             is_wrong = True
-            message = f"{path}: the bytes that came have the SHA-256 {digest}"
+            message = f"{path}: checksum mismatch: the received bytes have the SHA-256 digest {digest}"
             raise WrongDigest(message)
         await anyio.to_thread.run_sync(place.take)
     finally:

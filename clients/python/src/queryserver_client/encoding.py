@@ -26,7 +26,7 @@ def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
     if isinstance(parameters, Mapping):
         return {name: encode(value) for name, value in parameters.items()}
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
-        raise TypeError("parameters are a list, a tuple or a mapping; one value is [value]")
+        raise TypeError("parameters must be a list, a tuple or a mapping; a single value is [value]")
     return [encode(value) for value in parameters]
 
 
@@ -111,7 +111,7 @@ def _encode_foreign(value: Any) -> Any:
         return None
     dtype = str(getattr(value, "dtype", ""))
     if dtype.startswith(("timedelta64", "duration")):
-        raise TypeError("a parameter cannot be a timedelta64: give text, such as '1 day'")
+        raise TypeError("a parameter cannot be a timedelta64; pass text such as '1 day'")
     if dtype in _FINER:  # datetime has only microseconds
         return [encode(item) for item in value] if getattr(value, "ndim", 0) else _finer_timestamp(str(value))
     for name in ("to_pylist", "as_py", "tolist", "item"):

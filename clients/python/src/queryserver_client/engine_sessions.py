@@ -60,7 +60,9 @@ async def open_session(
     session = EngineSession(answer["session"]["id"], answer["session"]["type"])
     if "database" in headers.get("X-Unknown-Fields", ""):
         await close_session(transport, connector, session.id)
-        raise ApiError("this server is too old for sessions with a database", status=501, code="not_supported")
+        raise ApiError(
+            "this server version does not support sessions with a database", status=501, code="not_supported"
+        )
     return session
 
 

@@ -38,7 +38,7 @@ class MissingPackage(QueryserverError, ImportError):
     """The called function needs an optional package that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is needed: pip install 'queryserver-client[{extra}]'")
+        super().__init__(f"{package} is required: pip install 'queryserver-client[{extra}]'")
         self.package = package
 
 
@@ -211,7 +211,7 @@ def api_error(
     """Return the exception for a failed call. `body` is the JSON object, or the text that e.g. a proxy returned."""
     kind = _BY_STATUS.get(status, ApiError)
     if isinstance(body, str):
-        text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "no text"
+        text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "empty response"
         return kind(f"HTTP {status}: {text}", status=status, request_id=request_id, retry_after=retry_after)
     message = body.get("message") or body.get("error") or body.get("detail") or _field_errors(body) or f"HTTP {status}"
     return kind(

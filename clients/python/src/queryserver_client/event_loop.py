@@ -84,7 +84,9 @@ class Loop:
         If an exception such as Ctrl-C interrupts the wait, the coroutine is canceled before the exception is raised.
         """
         if not self.is_ours:
-            raise ConfigurationError("the connection was made before this process was forked: make one here")
+            raise ConfigurationError(
+                "the connection was opened before this process was forked; open a new one in this process"
+            )
         ended, passed = threading.Event(), list[BaseException]()
 
         async def watched() -> T | None:

@@ -101,7 +101,7 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
                 try:
                     data = json.loads(text)
                 except ValueError as error:
-                    raise ConnectionLost("an event is no JSON", is_sent=True) from error
+                    raise ConnectionLost("an event is not valid JSON", is_sent=True) from error
                 yield name, data
                 name, text = "", ""
             try:

@@ -288,7 +288,7 @@ class Imports:
         if isinstance(source, str) and (is_remote or _STORE.match(source)):
             return ImportFile(source, "remote")
         if is_remote:
-            raise ConfigurationError("a path of a store is a text")
+            raise ConfigurationError("a store path must be a string")
         return await self.upload(source)
 
     async def _detected(self, file: ImportFile, options: FileOptions) -> FileOptions:
@@ -321,6 +321,6 @@ def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:
     """
     parts = target.split(".") if isinstance(target, str) else list(target)
     if len(parts) < 2 or not all(parts):
-        message = f"{target!r} names no table: give connector.table or connector.database.table"
+        message = f"{target!r} is not a table name; use connector.table or connector.database.table"
         raise ValueError(message)
     return parts[0], ".".join(parts[1:-1]) or None, parts[-1]

@@ -55,7 +55,7 @@ def _id_of(name: str, given: "HasOperation | str") -> str:
         try:
             return str(UUID(given))
         except ValueError:
-            message = f"results: {name} is no id of an operation"
+            message = f"results: {name} is not an operation id"
             raise ValueError(message) from None
     core = getattr(given, "core", given)
     if (require_readable := getattr(core, "require_readable", None)) is not None:

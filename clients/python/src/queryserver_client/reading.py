@@ -44,7 +44,7 @@ class RemoteFile:
         """Move to another position, like `io.IOBase.seek`. The next `read` then makes a new request."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         if base + offset < 0:
-            message = f"{base + offset} is before the beginning of the file"
+            message = f"{base + offset} is before the start of the file"
             raise ValueError(message)
         if base + offset != self._position:
             await self.close()
@@ -106,7 +106,7 @@ class RemoteFile:
                         break
                     self._is_checked = True
                 return chunk
-            raise ChangedFile(f"{self.path}: the file changed while it was read", is_sent=True)  # noqa: TRY301
+            raise ChangedFile(f"{self.path}: the file changed while it was being read", is_sent=True)  # noqa: TRY301
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.close()

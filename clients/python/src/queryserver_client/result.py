@@ -182,7 +182,7 @@ class Result:
         """
         kind = format or FORMATS.get(Path(path).suffix.lower())
         if kind is None:
-            message = f"{Path(path).name}: no format has this suffix; give format=, one of {', '.join(_WORDS)}"
+            message = f"{Path(path).name}: no format has this suffix; pass format=, one of {', '.join(_WORDS)}"
             raise ValueError(message)
         params = self._params(kind) | ({"guard": "true"} if guard else {})
         return await save(self._transport, self._path, path, params=params, on_bytes=on_bytes)

@@ -79,7 +79,7 @@ class SubmittedStatement:
             began = anyio.current_time()
             left = WAIT_S if until is None else until - began
             if left <= 0:
-                raise WaitTimeout(f"the statement has not ended within {timeout_s:g} s")
+                raise WaitTimeout(f"the statement did not end within {timeout_s:g} s")
             status = await self.status(wait_s=min(left, WAIT_S))
             # The server does not hold the call if the user's waiting calls are at their limit.
             if not status.is_terminal and (unused_s := began + pause_s - anyio.current_time()) > 0:
@@ -172,4 +172,4 @@ class SubmittedStatement:
                         for line in event.log.lines:
                             on_log(line)
         if scope.cancelled_caught:
-            raise WaitTimeout(f"the statement has not ended within {timeout_s} s")
+            raise WaitTimeout(f"the statement did not end within {timeout_s} s")

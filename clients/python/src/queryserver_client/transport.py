@@ -213,7 +213,7 @@ class Transport:
                 self._note_end(call, began)
             again = call.is_repeatable or not is_sent
             if isinstance(error, httpx.UnsupportedProtocol):
-                raise ConfigurationError(f"{self.url} is not the address of a server") from error
+                raise ConfigurationError(f"{self.url} is not a valid server address") from error
             refusal = _tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
             if refusal is not None:  # retrying does not help
                 raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from error
@@ -223,7 +223,9 @@ class Transport:
                 if await attempts.pause(is_reached=self._is_reached):
                     return None
             tries = max(1, attempts.made)
-            message = f"{self.url}: {call.method} {call.path}: {what} ({tries} {'try' if tries == 1 else 'tries'})"
+            message = (
+                f"{self.url}: {call.method} {call.path}: {what} ({tries} {'attempt' if tries == 1 else 'attempts'})"
+            )
             raise ConnectionLost(message, attempts=tries, is_sent=is_sent) from error
         return response
 
@@ -317,9 +319,9 @@ def _tls_refusal(error: httpx.ConnectError) -> str | None:
     causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # httpcore wraps the SSLError
     cause = next((one for one in causes if isinstance(one, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the certificate is not accepted: {cause.verify_message}"
+        return f"the certificate was not accepted: {cause.verify_message}"
     if cause is not None and cause.reason in _NO_TLS:
-        return "the server does not use TLS: begin the address with http:// (in a URL of SQLAlchemy: ?scheme=http)"
+        return "the server does not use TLS; use an http:// address (in a SQLAlchemy URL: ?scheme=http)"
     return None
 
 
@@ -372,7 +374,7 @@ def _object_of(response: httpx.Response) -> dict[str, Any]:
         body = json.loads(response.content) if response.content else {}
     except ValueError as error:
         raise ApiError(
-            "the answer is not JSON: is this the address of a queryserver?",
+            "the response is not JSON; is this the address of a queryserver?",
             status=response.status_code,
             request_id=response.headers.get("X-Request-Id"),
         ) from error
@@ -384,9 +386,9 @@ def server_address(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"the address is none: {error}") from error
+        raise ConfigurationError(f"the address is invalid: {error}") from error
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ConfigurationError("the address must begin with http:// or https:// and name a host")
+        raise ConfigurationError("the address must start with http:// or https:// and contain a host name")
     if parsed.userinfo:
-        raise ConfigurationError("the address must not hold credentials: give user=… and password=…")
+        raise ConfigurationError("the address must not contain credentials; pass user=… and password=…")
     return url.rstrip("/").removesuffix("/api/v1")

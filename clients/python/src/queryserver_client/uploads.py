@@ -301,12 +301,12 @@ def _target(destination: str, source: Source) -> tuple[str, str]:
     """Return the directory and the name of the new file. Raises ValueError."""
     directory, slash, name = destination.rpartition("/")
     if not slash:
-        message = f"{destination!r} is no path of a store: give one such as file:///shared/a.csv, or a directory and /"
+        message = f"{destination!r} is not a store path; use file:///shared/a.csv, for example, or a directory and /"
         raise ValueError(message)
     if not name:
         name = name_of(source)
         if name is None:
-            message = f"{destination!r} is a directory, and what is uploaded has no name"
+            message = f"{destination!r} is a directory, but the upload has no file name"
             raise ValueError(message)
     # For `file:///a` and `/a`, the directory is the root, whose slash must be kept.
     return (directory + "/" if not directory or directory[-1] in ":/" else directory), name
@@ -323,7 +323,7 @@ def _part_bytes(size: int, wanted: int) -> int:
     needed = -(-size // _MAX_PARTS)
     part_bytes = max(wanted, -(-needed // _MIB) * _MIB if needed > wanted else 0)
     if not 0 < part_bytes <= _MAX_PART_BYTES:
-        message = f"a file of {size} bytes cannot be sent in parts of {wanted} bytes: a part has at most 128 MiB"
+        message = f"a file of {size} bytes cannot be sent in parts of {wanted} bytes: the maximum is 128 MiB per part"
         raise ValueError(message)
     return part_bytes
 
@@ -397,7 +397,7 @@ def _lasting_id(*facts: Any) -> str:
 
 
 def _changed(file: BinaryIO) -> QueryserverError:
-    return QueryserverError(f"{getattr(file, 'name', 'the file')} changed while it was uploaded")
+    return QueryserverError(f"{getattr(file, 'name', 'the file')} changed while it was being uploaded")
 
 
 def _is_refusal(error: BaseException) -> bool:

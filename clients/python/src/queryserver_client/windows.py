@@ -95,7 +95,7 @@ class _Window:
                     self._received.put_nowait(chunk)
             if download.position != stop:
                 # Otherwise the next window would not follow on from this one.
-                message = f"a part of the file ended at byte {download.position} instead of {stop}"
+                message = f"a range of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
         finally:
             self._received.put_nowait(None)

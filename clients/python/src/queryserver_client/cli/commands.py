@@ -22,18 +22,20 @@ app = typer.Typer(
     rich_markup_mode=None,  # rendering plain help takes only a third of the time
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
-        "5 server not reachable, 130 interrupted, 143 terminated. "
-        "QUERYSERVER_URL with QUERYSERVER_TOKEN goes before what qs login has stored."
+        "Exit codes: 0 success, 1 failure, 2 usage error, 3 not logged in, 4 result truncated, "
+        "5 server unreachable, 130 interrupted, 143 terminated. "
+        "QUERYSERVER_URL with QUERYSERVER_TOKEN takes precedence over the login stored by qs login."
     ),
 )
 
-AnyForm = Annotated[Form | None, typer.Option("-o", "--output", help="Default: a table at a terminal, else csv.")]
+AnyForm = Annotated[
+    Form | None, typer.Option("-o", "--output", help="Output format. Default: a table on a terminal, otherwise csv.")
+]
 
 Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
-Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Directories, with all that is in them.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Replace files that are there.")]
-GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Leave out files that are there with the same size.")]
+Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include directories with their contents.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Replace existing files.")]
+GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Skip files that already exist with the same size.")]
 
 
 def _print_version(is_requested: bool) -> None:
@@ -80,25 +82,34 @@ def logout() -> None:
 def sql(
     connector: Annotated[str, typer.Argument(help="Id, key or dialect of the connector.")],
     statement: Annotated[
-        str | None, typer.Argument(help="SQL, a script too. Without it: stdin, or a prompt at a terminal.")
+        str | None,
+        typer.Argument(help="SQL statement or script. Default: read from stdin, or open a prompt on a terminal."),
     ] = None,
-    values: Annotated[list[str] | None, typer.Argument(help="Values for ? in their order.")] = None,
+    values: Annotated[list[str] | None, typer.Argument(help="Values for the ? markers, in order.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL from a file.")] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option("-p", "--param", help="name=value for :name, or a value for ?. name:date=2024-01-31 has a type."),
+        typer.Option(
+            "-p", "--param", help="name=value for :name, or a value for ?. A type may be added: name:date=2024-01-31."
+        ),
     ] = None,
     result: Annotated[
         list[str] | None,
-        typer.Option("-r", "--result", help="name=id: {name} in the SQL is that result as a table, on DuckDB."),
+        typer.Option(
+            "-r", "--result", help="name=id: use the result with this id as the table {name} in the SQL (DuckDB)."
+        ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the result at the server, and print its id.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the result on the server, and print its id.")] = False,
     database: Annotated[str | None, typer.Option("-d", "--database")] = None,
     output: AnyForm = None,
-    to: Annotated[Path | None, typer.Option("--to", help="Write into a file; its suffix names the form.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The most rows; default: the server's.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=1, help="Seconds until the server ends the statement.")] = None,
-    expanded: Annotated[bool, typer.Option("-x", "--expanded", help="One line for each cell, uncut.")] = False,
+    to: Annotated[Path | None, typer.Option("--to", help="Write to a file, in the format of its suffix.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of rows. Default: the server's limit.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, help="Time limit of the statement in seconds.")] = None,
+    expanded: Annotated[
+        bool, typer.Option("-x", "--expanded", help="Print each cell on its own line, without truncation.")
+    ] = False,
 ) -> None:
     """Run SQL and print its result, or open a prompt."""
     from queryserver_client.cli import sql as command  # noqa: PLC0415
@@ -113,7 +124,9 @@ def sql(
 
 @app.command()
 def ps(
-    all_users: Annotated[bool, typer.Option("-a", "--all", help="Of all users; for administrators.")] = False,
+    all_users: Annotated[
+        bool, typer.Option("-a", "--all", help="Statements of all users; for administrators.")
+    ] = False,
     output: AnyForm = None,
 ) -> None:
     """List waiting and running statements."""
@@ -123,9 +136,7 @@ def ps(
 
 
 @app.command()
-def kill(
-    ids: Annotated[list[str], typer.Argument(help="Ids, or their first characters, as qs ps shows them.")],
-) -> None:
+def kill(ids: Annotated[list[str], typer.Argument(help="Ids or their prefixes, as printed by qs ps.")]) -> None:
     """Cancel statements on the engine. Administrators can cancel any user's statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
@@ -134,9 +145,9 @@ def kill(
 
 @app.command()
 def history(
-    text: Annotated[str | None, typer.Argument(help="Only statements that contain this.")] = None,
-    connector: Annotated[str | None, typer.Option("-c", "--dialect", help="Only of this dialect.")] = None,
-    most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="How many.")] = 20,
+    text: Annotated[str | None, typer.Argument(help="Only statements that contain this text.")] = None,
+    connector: Annotated[str | None, typer.Option("-c", "--dialect", help="Only statements of this dialect.")] = None,
+    most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="Maximum number of statements.")] = 20,
     output: AnyForm = None,
 ) -> None:
     """List your statements, newest first."""
@@ -147,8 +158,8 @@ def history(
 
 @app.command()
 def ls(
-    paths: Annotated[list[str] | None, typer.Argument(help="Paths of the server; without one: its stores.")] = None,
-    long: Annotated[bool, typer.Option("-l", help="Permissions, owner, size and time too.")] = False,
+    paths: Annotated[list[str] | None, typer.Argument(help="Server paths. Default: list the stores.")] = None,
+    long: Annotated[bool, typer.Option("-l", help="Also print permissions, owner, size and time.")] = False,
     output: AnyForm = None,
 ) -> None:
     """List server directories: store://… or, in the default store, :/…."""
@@ -158,7 +169,7 @@ def ls(
 
 
 @app.command()
-def cat(paths: Annotated[list[str], typer.Argument(help="Paths of the server.")]) -> None:
+def cat(paths: Annotated[list[str], typer.Argument(help="Server paths.")]) -> None:
     """Print server files as stored."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
@@ -167,8 +178,8 @@ def cat(paths: Annotated[list[str], typer.Argument(help="Paths of the server.")]
 
 @app.command()
 def mkdir(
-    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
-    parents: Annotated[bool, typer.Option("-p", help="No failure when one is there.")] = False,
+    paths: Annotated[list[str], typer.Argument(help="Server paths.")],
+    parents: Annotated[bool, typer.Option("-p", help="Do not fail if a directory exists.")] = False,
 ) -> None:
     """Create directories on the server."""
     from queryserver_client.cli import stores  # noqa: PLC0415
@@ -178,10 +189,10 @@ def mkdir(
 
 @app.command()
 def rm(
-    paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
+    paths: Annotated[list[str], typer.Argument(help="Server paths.")],
     recursive: Recursive = False,
-    force: Annotated[bool, typer.Option("-f", "--force", help="No failure when one is not there.")] = False,
-    skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for good.")] = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Do not fail if an entry does not exist.")] = False,
+    skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete permanently.")] = False,
 ) -> None:
     """Delete server files, or move them to the trash if the store has one."""
     from queryserver_client.cli import stores  # noqa: PLC0415
@@ -211,23 +222,32 @@ def mv(paths: Paths, recursive: Recursive = False, force: Force = False) -> None
 def import_(
     source: Annotated[str, typer.Argument(help="A local file, store://… or :/….")],
     target: Annotated[str, typer.Argument(help="connector.table or connector.database.table")],
-    if_exists: Annotated[IfExists, typer.Option("--if-exists", help="When the table is there.")] = IfExists.ERROR,
+    if_exists: Annotated[IfExists, typer.Option("--if-exists", help="Action if the table exists.")] = IfExists.ERROR,
     has_header: Annotated[bool | None, typer.Option("--has-header/--no-header", help="Default: detected.")] = None,
     kind: Annotated[FileKind | None, typer.Option("--type", help="Default: detected.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Between fields; \\t is a tab.")] = None,
-    quote: Annotated[str | None, typer.Option(help="Around fields; none: no character.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Field separator; \\t is a tab.")] = None,
+    quote: Annotated[str | None, typer.Option(help="Quote character; none disables quoting.")] = None,
     encoding: Annotated[str | None, typer.Option()] = None,
-    sheet: Annotated[str | None, typer.Option(help="Of a workbook; default: the first.")] = None,
-    date_format: Annotated[str | None, typer.Option(help="As in strftime: %d/%m/%Y")] = None,
-    number_format: Annotated[str | None, typer.Option(help="1234.5 as the file writes it: 1.234,5")] = None,
-    skip_rows: Annotated[int | None, typer.Option(min=0, help="Lines above the table; default: detected.")] = None,
-    comment: Annotated[str | None, typer.Option(help="What comment lines begin with; default: detected.")] = None,
-    escape: Annotated[str | None, typer.Option(help="Before separators and quotes; default: detected.")] = None,
+    sheet: Annotated[str | None, typer.Option(help="Worksheet of a workbook. Default: the first.")] = None,
+    date_format: Annotated[str | None, typer.Option(help="Date format as in strftime, such as %d/%m/%Y.")] = None,
+    number_format: Annotated[
+        str | None, typer.Option(help="The number 1234.5 as written in the file, such as 1.234,5.")
+    ] = None,
+    skip_rows: Annotated[
+        int | None, typer.Option(min=0, help="Number of lines above the table. Default: detected.")
+    ] = None,
+    comment: Annotated[str | None, typer.Option(help="Prefix of comment lines. Default: detected.")] = None,
+    escape: Annotated[
+        str | None, typer.Option(help="Escape character for separators and quotes. Default: detected.")
+    ] = None,
     null_words: Annotated[
-        list[str] | None, typer.Option("--null", help="A cell that means NULL; may be repeated. Default: detected.")
+        list[str] | None, typer.Option("--null", help="Cell text that means NULL; may be repeated. Default: detected.")
     ] = None,
     max_bad_rows: Annotated[
-        int | None, typer.Option(min=-1, help="Rows that may not fit; -1: any number. A few by default.")
+        int | None,
+        typer.Option(
+            min=-1, help="Maximum number of invalid rows to skip; -1 for no limit. Default: a small share of the rows."
+        ),
     ] = None,
     is_preview: Annotated[bool, typer.Option("--preview", help="Show how the file is read; change nothing.")] = False,
 ) -> None:
@@ -266,7 +286,7 @@ def _sources_and_target(paths: list[str]) -> tuple[list[str], str]:
     from queryserver_client.cli.failures import WrongUse  # noqa: PLC0415
 
     if len(paths) < 2:
-        raise WrongUse("give a source and a target")
+        raise WrongUse("a source and a target are required")
     return paths[:-1], paths[-1]
 
 

@@ -67,7 +67,7 @@ def code_of(error: BaseException) -> int:
 def text_of(error: BaseException) -> str:
     """Return the message to print for an error."""
     if isinstance(error, AuthenticationError):
-        return f"the server does not accept the credentials: {visible(error.message)}"
+        return f"the server rejected the credentials: {visible(error.message)}"
     if isinstance(error, ApiError):
         number = f" (request {error.request_id})" if error.request_id and error.status >= 500 else ""
         return visible(error.message) + "".join(f"\n  {field}" for field in _fields(error)) + number

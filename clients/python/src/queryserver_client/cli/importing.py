@@ -68,7 +68,7 @@ def load(db: "Connection", plan: Plan) -> int:
         for line in db.statement(error.operation_id).logs().lines[-_LAST_LINES:] if error.operation_id else ():
             print(visible(line), file=sys.stderr)
         return FAILED
-    bad = f", {loaded.rows_bad:,} did not fit" if loaded.rows_bad else ""
+    bad = f", {loaded.rows_bad:,} invalid" if loaded.rows_bad else ""
     rows = "1 row" if loaded.rows_loaded == 1 else f"{loaded.rows_loaded:,} rows"
     print(f"{loaded.table}: {rows}{bad}")
     if loaded.operation_id:
@@ -78,7 +78,7 @@ def load(db: "Connection", plan: Plan) -> int:
         for line in [line for line in logged if line.startswith("Bad row")][:_LAST_LINES]:
             print(visible(line), file=sys.stderr)
         if loaded.rows_bad > _LAST_LINES:
-            say(f"the log of {loaded.operation_id} lists more of them")
+            say(f"see the log of {loaded.operation_id} for more")
     return 0
 
 
@@ -102,7 +102,7 @@ def _source(db: "Connection", path: str) -> "str | ImportFile":
     if is_remote(path):
         return remote(path)
     if not Path(path).is_file():
-        raise WrongUse(f"{path} is no file")
+        raise WrongUse(f"{path} is not a file")
     with byte_bar(visible(Path(path).name)) as on_bytes:
         return db.imports.upload(Path(path), on_bytes=on_bytes)
 

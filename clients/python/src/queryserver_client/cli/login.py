@@ -85,7 +85,7 @@ def stored_login() -> Login | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{config_directory() / _FILE} cannot be read: log in again") from error
+        raise ConfigurationError(f"{config_directory() / _FILE} cannot be read; log in again") from error
 
 
 def _hidden(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def open_connection() -> Connection:
     login = stored_login()
     if login is None or (url and url != login.url):
         raise NotLoggedIn(
-            f"not logged in{f' to {url}' if url else ''}: run qs login, or set QUERYSERVER_URL and _TOKEN"
+            f"not logged in{f' to {url}' if url else ''}: run qs login, or set QUERYSERVER_URL and QUERYSERVER_TOKEN"
         )
     return Connection(partial(_connected, login))
 
@@ -171,4 +171,4 @@ def _connected(login: Login) -> AsyncConnection:
     return AsyncConnection(Transport(login.url, StoredTokens(login)))
 
 
-_EXPIRED = "the login has ended: run qs login"
+_EXPIRED = "the login has expired; run qs login"

@@ -78,9 +78,9 @@ def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
     for text in given:
         name, sign, wanted = text.partition("=")
         if not (sign and name.isidentifier()):
-            raise WrongUse(f"-r {text}: give name=id")
+            raise WrongUse(f"-r {text}: must have the form name=id")
         if name in found:
-            raise WrongUse(f"-r {name} is given twice")
+            raise WrongUse(f"-r {name} is specified twice")
         found[name] = _stored_id(db, wanted)
     return found
 
@@ -91,7 +91,7 @@ def _stored_id(db: "Connection", given: str) -> str:
     _require_long_enough(given)
     ids = _beginning_with(given, (entry.operation_id for entry in db.history.search(limit=_LOOKED_AT)))
     if len(ids) != 1:
-        raise WrongUse(f"{given}: {len(ids)} of the newest statements begin so")
+        raise WrongUse(f"{given}: {len(ids)} recent statements have this prefix")
     return ids[0]
 
 
@@ -151,13 +151,13 @@ def _whole_id(db: "Connection", given: str) -> str | None:
         with suppress(PermissionDenied):
             found = _beginning_with(given, (str(entry["id"]) for entry in _of_all_users(db)))
     if len(found) > 1:
-        raise WrongUse(f"{given}: {len(found)} running statements begin so")
+        raise WrongUse(f"{given}: {len(found)} running statements have this prefix")
     return found[0] if found else None
 
 
 def _require_long_enough(given: str) -> None:
     if len(given) < 4:
-        raise WrongUse(f"{given}: give at least four characters of the id")
+        raise WrongUse(f"{given}: specify at least four characters of the id")
 
 
 def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:

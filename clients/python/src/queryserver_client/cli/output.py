@@ -28,14 +28,14 @@ def form_of(wanted: Form | None, target: Path | None) -> Form:
         if suffix == ".json":
             return Form.JSON
         if suffix not in FORMATS:
-            raise WrongUse(f"{target.name}: no form has this suffix; give -o")
+            raise WrongUse(f"{target.name}: no format has this suffix; use -o")
         return Form(FORMATS[suffix])
     if wanted is None:
         return Form.TABLE if is_seen else Form.CSV
     if wanted in BINARY and is_seen:
-        raise WrongUse(f"{wanted.value} is no text: give --to FILE, or a pipe")
+        raise WrongUse(f"{wanted.value} is a binary format; use --to FILE or a pipe")
     if wanted is Form.TABLE and target is not None:
-        raise WrongUse("a table is for the terminal: give another form with -o")
+        raise WrongUse("tables can only be printed to a terminal; choose another format with -o")
     return wanted
 
 
@@ -109,4 +109,4 @@ def write_records(names: "list[str]", records: "list[list[object]]", form: Form)
         for item in objects:
             print(json.dumps(item, ensure_ascii=False))
     else:
-        raise WrongUse(f"a list cannot be written as {form.value}: use table, csv, tsv, json or ndjson")
+        raise WrongUse(f"a list cannot be written as {form.value}; use table, csv, tsv, json or ndjson")

@@ -27,7 +27,7 @@ def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any
     for text in given:
         if found := _NAMED.fullmatch(text):
             if found[1] in named:
-                raise WrongUse(f"-p {found[1]} is given twice")
+                raise WrongUse(f"-p {found[1]} is specified twice")
             named[found[1]] = value_of(found[3], found[2])
         elif found := _TYPED.fullmatch(text):
             ordered.append(value_of(found[2], found[1]))
@@ -35,7 +35,7 @@ def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any
             ordered.append(value_of(text))
     ordered += [value_of(text) for text in values]
     if named and ordered:
-        raise WrongUse("parameters are given either by name or in order, not both")
+        raise WrongUse("parameters must be either all named or all positional")
     return named or ordered or None
 
 
@@ -47,11 +47,11 @@ def value_of(text: str, kind: str | None = None) -> Any:
     if kind is not None:
         convert = _KINDS.get(kind.lower())
         if convert is None:
-            raise WrongUse(f"no type {kind}; there are {', '.join(_KINDS)}")
+            raise WrongUse(f"unknown type {kind}; valid types: {', '.join(_KINDS)}")
         try:
             return convert(text)
         except (ValueError, InvalidOperation, binascii.Error) as error:
-            raise WrongUse(f"{text!r} is no {kind}") from error
+            raise WrongUse(f"{text!r} is not a valid {kind}") from error
     if _DECIMAL.fullmatch(text):
         return Decimal(text)
     try:

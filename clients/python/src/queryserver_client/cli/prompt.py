@@ -29,11 +29,11 @@ _CHANGES = re.compile(r"\b(create|drop|alter|rename|use|attach|detach)\b", re.IG
 HELP = """\\d            tables
 \\d NAME       columns of a table, or tables of a database
 \\l            databases
-\\timing       show how long statements take
-\\x            one line for each cell, uncut
-\\q            leave; so does Ctrl-D
-\\?            this list
-A statement ends with ; and may have many lines. Ctrl-C cancels it, Meta-Enter sends it as it stands."""
+\\timing       print the duration of each statement
+\\x            print each cell on its own line, without truncation
+\\q            quit, as does Ctrl-D
+\\?            print this help
+A statement may have several lines and ends with ; Ctrl-C cancels it, and Meta-Enter runs it without ;"""
 
 
 class Shell:
@@ -77,7 +77,7 @@ class Shell:
             elif word in self.commands:
                 self.commands[word](rest.strip().rstrip(";"))
             else:
-                say(f"no command {word}; \\? lists them")
+                say(f"unknown command {word}; \\? lists the commands")
         except StatementFailed as error:
             if isinstance(error.__cause__, StatementError) and error.__cause__.code in LOST:
                 self._renew_session()
@@ -96,7 +96,7 @@ class Shell:
                 took_s = time.monotonic() - began
                 self._show(result)
                 if self._is_timed:
-                    print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms at the server)")
+                    print(f"Time: {took_s * 1000:.0f} ms ({result.status.elapsed_ms} ms on the server)")
                 began = time.monotonic()
         if found := _USE.fullmatch(text):
             self.catalog.chosen = unquoted(found[1])
@@ -111,7 +111,7 @@ class Shell:
             return
         print_table(result, is_expanded=self._is_expanded, switch="\\x")
         if cut := truncation(result):
-            say(f"the result is not whole: {cut}")
+            say(f"the result is truncated: {cut}")
 
     def _describe(self, name: str) -> None:
         if not name:
@@ -142,7 +142,7 @@ class Shell:
         databases = [self.catalog.chosen] if self.catalog.chosen else self.catalog.databases()
         if len(databases) > _MAX_LISTED:
             self._list(["database"], [[name] for name in databases])
-            print("\\d NAME lists the tables of one.")
+            print("\\d NAME lists the tables of a database.")
             return
         rows = [[database, table.name, table.type] for database in databases for table in self.catalog.tables(database)]
         self._list(["database", "table", "kind"], rows)
@@ -164,7 +164,7 @@ class Shell:
     def _renew_session(self) -> None:
         try:
             self.open_session()
-            say("the session had ended; there is a new one, without the settings and temporary tables of the old")
+            say("the session was lost; a new one was opened, without the settings and temporary tables of the old one")
         except QueryserverError as error:
             say(text_of(error))
 
@@ -177,7 +177,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
         session = _prompt_session(shell, settings.connector)
         leaving = _SignalWatch(session)
         if sys.stdout.isatty():
-            print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q leaves.")
+            print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q quits.")
         while True:
             try:
                 with leaving.awaited():

@@ -42,7 +42,7 @@ def log_out() -> None:
         say("not logged in")
         return
     if not _revoke(login):
-        say("the server could not be reached: the tokens stay good until they end by themselves")
+        say("the server is unreachable; the tokens remain valid until they expire")
 
 
 def _known_login() -> Login | None:
@@ -76,7 +76,7 @@ def _post_by(db: "Connection", path: str, fields: "dict[str, str | Secret]") -> 
 
 def _prompt(prompt: str, what: str) -> str:
     if not sys.stdin.isatty():
-        raise WrongUse(f"give {what}: stdin is no terminal")
+        raise WrongUse(f"specify {what}, because stdin is not a terminal")
     print(prompt, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip()
     if not answer:
@@ -90,7 +90,7 @@ def _secret(prompt: str, *, is_piped: bool) -> Secret:
     elif sys.stdin.isatty():
         text = getpass.getpass(prompt)
     else:
-        raise WrongUse("stdin is no terminal: give --stdin to read the password or token from it")
+        raise WrongUse("stdin is not a terminal; use --stdin to read the password or token from it")
     if not text:
-        raise WrongUse("nothing was typed")
+        raise WrongUse("the input is empty")
     return Secret(text)

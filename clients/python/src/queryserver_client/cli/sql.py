@@ -44,26 +44,26 @@ def run(
     text, values = _text(words, file)
     if text is None:
         if output is not None or to is not None or named.parameters or named.results or settings.is_kept:
-            raise WrongUse("-o, --to, --keep, -p and -r need a statement")
+            raise WrongUse("-o, --to, --keep, -p and -r require a statement")
         from queryserver_client.cli.prompt import converse  # noqa: PLC0415
 
         with open_connection() as db:
             return converse(db, settings, is_expanded=is_expanded)
     if not text.strip():
-        raise WrongUse("there is no statement")
+        raise WrongUse("there is no statement to run")
     form, parameters = form_of(output, to), parameters_of(named.parameters, values)
     code, written = 0, 0
     try:
         with open_connection() as db, closing(_results(db, settings, text, parameters, named.results)) as each:
             for result in each:
                 if result.has_rows and written and (form in BINARY or to is not None):
-                    raise WrongUse("the script has more than one result, and the form holds one")
+                    raise WrongUse("the script has more than one result, but this format can contain only one")
                 written += result.has_rows
                 code = _put(db, result, form, to, is_expanded=is_expanded) or code
                 if settings.is_kept and result.has_rows:
                     print(f"kept: {result.operation_id}", file=sys.stderr)
             if to is not None and not written:
-                raise WrongUse("the statement has no result set: nothing was written")
+                raise WrongUse("the statement has no result set; nothing was written")
     except StatementFailed:
         return FAILED
     return code
@@ -107,5 +107,5 @@ def _put(db: "Connection", result: "Result", form: Form, to: Path | None, *, is_
             print(f"{to}: {summary(result)}", file=sys.stderr)
     if not cut:
         return 0
-    say(f"the result is not whole: {cut}")
+    say(f"the result is truncated: {cut}")
     return 0 if form is Form.TABLE else INCOMPLETE

@@ -28,7 +28,7 @@ def is_remote(path: str) -> bool:
 def remote(path: str) -> str:
     """Return a remote path in the form that the server expects. Raises WrongUse for a local path."""
     if not is_remote(path):
-        raise WrongUse(f"{path} is a path of this machine; those of the server are store://… or :/…")
+        raise WrongUse(f"{path} is a local path; server paths have the form store://… or :/…")
     return path.removeprefix(":")
 
 
@@ -96,13 +96,13 @@ def _removed(db: "Connection", path: str, recursive: bool, skip_trash: bool, for
         say(text_of(error))
         return FAILED
     if removed.trash_path is not None and sys.stderr.isatty():
-        print(f"{visible(path)} is in the trash: {visible(removed.trash_path)}", file=sys.stderr)
+        print(f"{visible(path)} was moved to the trash: {visible(removed.trash_path)}", file=sys.stderr)
     return 0
 
 
 def _require_file(db: "Connection", path: str, recursive: bool) -> None:
     if not recursive and db.files.stat(path).is_directory:
-        raise WrongUse(f"{path} is a directory: give -r")
+        raise WrongUse(f"{path} is a directory; use -r")
 
 
 def _entries(db: "Connection", path: str) -> "Iterator[Entry]":

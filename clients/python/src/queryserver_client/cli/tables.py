@@ -61,9 +61,9 @@ def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> N
     is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
     notes = [summary(result)]
     if len(page) < result.row_count:
-        notes.append(f"the first {len(page):,} are shown")
+        notes.append(f"showing the first {len(page):,}")
     if not is_whole:
-        notes.append(f"cells are cut; {switch} shows them whole")
+        notes.append(f"cells are truncated; {switch} shows them in full")
     console.print(f"({', '.join(notes)})", style="dim")
 
 

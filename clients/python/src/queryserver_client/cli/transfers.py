@@ -57,17 +57,17 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
         _stream(db, sources, target, options, is_moved=is_moved)
         return
     if not is_remote(target) and not all(is_remote(source) for source in sources):
-        raise WrongUse("both are paths of this machine; those of the server are store://… or :/…")
+        raise WrongUse("both paths are local; server paths have the form store://… or :/…")
     into = _is_directory(db, target)
     if len(sources) > 1 and not into:
-        raise WrongUse(f"{target} is no directory, and there are several sources")
+        raise WrongUse(f"{target} is not a directory, but there are several sources")
     if is_moved and (roots := [source for source in sources if not _name(source)]):
         raise WrongUse(f"{roots[0]} is a root, which cannot be moved")
     for source in sources:
         place = _place(source, target, into=into)
         if not is_remote(source):
             if is_moved and (links := _directory_links(Path(source))):
-                raise WrongUse(f"{visible(str(links[0]))} is a link to a directory, which mv would lose: use cp -r")
+                raise WrongUse(f"{visible(str(links[0]))} is a link to a directory, which mv would lose; use cp -r")
             files = _upload(db, Path(source), remote(place), options)
             if is_moved:
                 _remove_local(Path(source), files)
@@ -92,7 +92,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
     db.files.mkdir(target, exist_ok=True)
     place = db.files.stat(target).path
     if any(f"{place}/".startswith(f"{entry.path}/") for entry in entries):
-        raise WrongUse(f"{target} lies in {source}: nothing was copied")
+        raise WrongUse(f"{target} is inside {source}; nothing was copied")
     for entry in entries:
         db.files.copy(entry.path, join(target, entry.name), overwrite=options.is_forced)
 
@@ -100,7 +100,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
 def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
     if is_moved and db.files.stat(source).is_directory:
         # Entries that cannot be downloaded, such as links, would be deleted with the directory.
-        raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
+        raise WrongUse(f"{source} is a directory; copy it with cp -r, then delete it with rm -r")
     _download(db, source, target, options)
     if is_moved:
         db.files.remove(source)
@@ -127,7 +127,7 @@ def _download(db: "Connection", source: str, target: Path, options: Options) -> 
             elif item.is_file:
                 files.append(_File(item.path, str(here), item.size))
             else:
-                say(f"{visible(item.path)} is left out: it is neither a file nor a directory")
+                say(f"{visible(item.path)} was skipped: it is neither a file nor a directory")
     _carry(files, options, _local_size, lambda file, on: _fetch(db, file, on))
 
 
@@ -138,7 +138,7 @@ def _upload(db: "Connection", source: Path, target: str, options: Options) -> li
         _require_recursive(str(source), options)
         files = []
         for link in _directory_links(source):
-            say(f"{visible(str(link))} is left out: it is a link to a directory")
+            say(f"{visible(str(link))} was skipped: it is a link to a directory")
         db.files.mkdir(target, exist_ok=True)
         for root, directories, names in os.walk(source):
             below = Path(root).relative_to(source).parts
@@ -181,7 +181,7 @@ def _carry(
                 done += file.size
                 continue
             if there is not None and not options.is_forced:
-                raise FileExistsError(f"{file.target} is there already: -f replaces it, -c leaves out what is whole")
+                raise FileExistsError(f"{file.target} already exists; -f replaces it, -c skips complete files")
 
             def on_bytes(now: int, _: int | None, before: int = done) -> None:
                 if move_bar is not None:
@@ -196,14 +196,14 @@ def _carry(
 def _stream(db: "Connection", sources: Sequence[str], target: str, options: Options, *, is_moved: bool) -> None:
     """Transfer from stdin or to stdout."""
     if is_moved or len(sources) != 1:
-        raise WrongUse("- stands for one source or the target of cp")
+        raise WrongUse("- can only be the single source or the target of cp")
     if target == STANDARD:
         for chunk in chunks(db, remote(sources[0])):
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
         return
     if target.endswith("/"):
-        raise WrongUse("what comes from stdin needs the name of a file")
+        raise WrongUse("data from stdin needs a file name as the target")
     # Unbuffered, because an abandoned read would still hold the buffer's lock when Python exits.
     with (
         open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin,
@@ -253,13 +253,13 @@ def _name(source: str) -> str:
 def _checked(name: str) -> str:
     """Return a file name from the server for local use. Raises OSError if it could point outside the directory."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name or (os.altsep and "\\" in name):
-        raise OSError(f"{name!r} cannot be the name of a file here")
+        raise OSError(f"{name!r} is not a valid file name on this machine")
     return name
 
 
 def _require_recursive(path: str, options: Options) -> None:
     if not options.is_recursive:
-        raise WrongUse(f"{path} is a directory: give -r")
+        raise WrongUse(f"{path} is a directory; use -r")
 
 
 def _directory_links(source: Path) -> list[Path]:
@@ -282,9 +282,9 @@ def _remove_local(path: Path, files: Sequence[_File]) -> None:
             Path(file.source).unlink()
         else:
             kept += 1
-            say(f"{visible(file.source)} changed while it was transferred, and stays")
+            say(f"{visible(file.source)} changed during the transfer and was not deleted")
     if kept:
-        raise OSError(f"{kept} {'file was' if kept == 1 else 'files were'} copied and not moved")
+        raise OSError(f"{kept} {'file was' if kept == 1 else 'files were'} copied but not moved")
     if path.is_dir():
         for root, _, _ in os.walk(path, topdown=False):
             Path(root).rmdir()
@@ -297,7 +297,7 @@ def _files_of(directory: str, names: Sequence[str]) -> Iterator[str]:
         if path.is_file() or not path.exists():
             yield name
         else:
-            say(f"{visible(str(path))} is left out: it is neither a file nor a directory")
+            say(f"{visible(str(path))} was skipped: it is neither a file nor a directory")
 
 
 def _local_file(path: Path, target: str) -> _File:

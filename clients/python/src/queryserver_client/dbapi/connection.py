@@ -159,7 +159,7 @@ class Connection:
     def autocommit(self, value: bool) -> None:
         with self._lock:
             if value and self._in_transaction:
-                raise errors.ProgrammingError("autocommit cannot be set within a transaction")
+                raise errors.ProgrammingError("autocommit cannot be changed within a transaction")
             self._autocommit = value
 
     def cursor(self) -> Cursor:
@@ -262,7 +262,7 @@ class Connection:
             for result in results:
                 if self._session.is_cut(result):
                     self.free(results)
-                    message = f"{result.status.message} Give limit= to connect for a part on purpose."
+                    message = f"{result.status.message} To accept a partial result, pass limit= to connect."
                     raise errors.OperationalError(message)
             return results
 

@@ -147,7 +147,7 @@ class Cursor:
             return self.connection.result_of_rows(operation, batch)
         except errors.Error as error:
             if done:  # the position in the message counts only the rows of this batch
-                error.args = (f"{error}\n{done} rows of executemany had run in calls before.",)
+                error.args = (f"{error}\n{done} rows of executemany were already executed in earlier calls.",)
             raise
 
     def fetchone(self) -> Row | None:
@@ -236,7 +236,7 @@ class Cursor:
         self._require_open()
         result = self._result
         if result is None or not result.has_rows:
-            raise errors.ProgrammingError("there is no result to fetch from: the last statement had none")
+            raise errors.ProgrammingError("no result to fetch from: the last statement returned none")
         return result
 
     def _has_row(self) -> bool:
@@ -280,7 +280,7 @@ _CHANGES_ROWS = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE|UPSERT)\b"
 def _plain(parameters: Parameters) -> Parameters:
     """Return any sequence as a list and any mapping (including SQLAlchemy rows) as a dict. Raises ProgrammingError."""
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
-        raise errors.ProgrammingError("parameters are a sequence or a mapping; one value is (value,)")
+        raise errors.ProgrammingError("parameters must be a sequence or a mapping; a single value is (value,)")
     if hasattr(parameters, "items"):
         return dict(parameters)
     return list(parameters)

@@ -70,12 +70,12 @@ def _dialect_of(url: URL) -> str:
             )
     except Error as error:
         raise exc.ArgumentError(
-            f"the dialect of {url!r} is not known, because the server gave no answer: {error}\n"
-            "Name it in the URL, for example queryserver+duckdb://…, to make an engine without calling the server."
+            f"the dialect of {url!r} could not be determined, because the server did not respond: {error}\n"
+            "To create an engine without calling the server, add the dialect to the URL, such as queryserver+duckdb://…."
         ) from error
     found = named_interpreter(config, wanted)
     if found is None:
-        raise exc.ArgumentError(f"{url!r}: there is no connector {wanted!r} that this user may use")
+        raise exc.ArgumentError(f"{url!r}: the connector {wanted!r} does not exist, or this user may not use it")
     return found
 
 

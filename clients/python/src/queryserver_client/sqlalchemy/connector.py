@@ -64,7 +64,7 @@ class QueryserverDialect(DefaultDialect):
                 raise
             if found not in self.engine_dialects:
                 connection.close()
-                message = f"the connector is of dialect {found}; the URL is for {', '.join(self.engine_dialects)}"
+                message = f"the connector has the dialect {found}, but the URL is for {', '.join(self.engine_dialects)}"
                 raise exc.ArgumentError(message)
         return connection
 
@@ -138,7 +138,7 @@ def connect_arguments(url: URL) -> dict[str, Any]:
             try:
                 arguments[name] = kind(read[name])
             except ValueError:
-                raise exc.ArgumentError(f"the URL has no number in {name}") from None
+                raise exc.ArgumentError(f"the URL argument {name} must be a number") from None
     if "verify" in read:
         arguments["verify"] = read["verify"].lower() not in {"0", "false", "no"}
     return arguments
@@ -152,7 +152,9 @@ def _query(url: URL) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for name, value in url.query.items():
         if name not in _QUERY:
-            raise exc.ArgumentError(f"the URL has an unknown argument {name}; known are {', '.join(sorted(_QUERY))}")
+            raise exc.ArgumentError(
+                f"the URL has an unknown argument {name}; valid arguments: {', '.join(sorted(_QUERY))}"
+            )
         if not isinstance(value, str):
             raise exc.ArgumentError(f"the URL has {name} twice")
         read[name] = hidden(value) if name == "token" else value
