@@ -246,7 +246,7 @@ class TestPackedArrow:
     """Downloads with `compression=lz4`, which send the stored segments unchanged (ADR 65)."""
 
     @pytest.mark.parametrize("select", LAYOUTS)
-    async def test_packed_arrow_contains_the_plain_streams_rows(self, ana: Caller, select: str):
+    async def test_packed_arrow_contains_the_rows_of_the_plain_stream(self, ana: Caller, select: str):
         operation = await finished(ana, DUCKDB, select.format(rows=DUCKDB.rows(60_000)), limit=100_000)
         packed = pa.ipc.open_stream(await file_of(ana, operation, "arrow", compression="lz4")).read_all()
         assert packed.equals(pa.ipc.open_stream(await file_of(ana, operation, "arrow")).read_all())

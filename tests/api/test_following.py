@@ -359,7 +359,7 @@ class TestCancel:
         assert await reports(ana, operation) == {(1, "canceled", "canceled")}
 
     @pytest.mark.item(36)
-    async def test_engine_no_longer_runs_a_canceled_statement(self, ana: Caller, users_url: str):
+    async def test_canceled_statement_stops_running_on_the_engine(self, ana: Caller, users_url: str):
         statement = f"SELECT pg_sleep(300) AS {ana.username}"
         operation = (await ana.execute(POSTGRESQL, statement))["history_uuid"]
         await ana.running(operation)

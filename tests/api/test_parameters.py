@@ -276,7 +276,7 @@ async def test_value_size_limit_counts_every_placeholder(ana: Caller, call: str)
     assert verdict(refused) == (400, -1, "invalid_parameter")
 
 
-async def test_refused_plans_position_refers_to_the_text_with_placeholders(ana: Caller):
+async def test_position_of_a_refused_plan_refers_to_the_text_with_placeholders(ana: Caller):
     fields = {"statement": "SELECT\n?,\n1 )", "parameters": ["a\nlong text"]}
     answer = await ana.post_json("editor/explain/postgresql", **fields)
     assert (answer.json()["line"], answer.json()["column"]) == (3, 3), answer.text

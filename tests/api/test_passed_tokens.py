@@ -251,7 +251,7 @@ async def test_own_token_is_refused_before_anything_is_recorded(setting: TokenFo
 
 
 @pytest.mark.platform(46)
-async def test_metadata_and_sessions_use_their_calls_token(setting: TokenForwarding, server: ScriptedServer):
+async def test_metadata_and_sessions_use_the_token_of_their_call(setting: TokenForwarding, server: ScriptedServer):
     ana = setting.with_token
     await ana.run("guarded", "CREATE TABLE shelf (a INT)")
     server.passwords.logins.clear()

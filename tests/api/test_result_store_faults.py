@@ -248,7 +248,7 @@ async def test_results_of_another_database_are_never_deleted(served):
         assert owner.read_text() == mine
 
 
-async def test_undeletable_result_does_not_keep_other_results(served):
+async def test_other_results_are_deleted_despite_an_undeletable_result(served):
     async with served.opened as api:
         ana = await api.user()
         unknown = [await large_result(ana) for _ in range(2)]

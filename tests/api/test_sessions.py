@@ -183,7 +183,7 @@ class TestClose:
             assert (await ana.run("mysql", "rows 1", session_id=session["id"]))["code"] == "session_lost"
         assert (await ana.run("sqlite", "SELECT 1", session_id=kept["id"]))["status"] == 0
 
-    async def test_close_cancels_the_sessions_statements_and_keeps_results(self, ana: Caller):
+    async def test_close_cancels_the_statements_of_the_session_and_keeps_results(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
         done = (await ana.run("mysql", "rows 3", session_id=session))["history_uuid"]
         running, waiting = [
@@ -196,7 +196,7 @@ class TestClose:
             assert (await ana.ended(waiting))["code"] == "canceled"
         assert (await ana.page(done))["data"] == [[0], [1], [2]]
 
-    async def test_close_queries_setting_closes_the_sessions_results(self, closing: Api):
+    async def test_close_queries_setting_closes_the_results_of_the_session(self, closing: Api):
         ana, bob = await closing.user("ana"), await closing.user("bob")
         first, second, plain = [(await opened(ana, one))["id"] for one in ("hive2", "hive2", "mysql")]
         theirs = (await opened(bob, "hive2"))["id"]
@@ -507,7 +507,7 @@ class TestAdministrators:
 
 class TestRights:
     @pytest.mark.item(72)
-    async def test_lost_right_closes_the_connectors_operations(self, api: Api):
+    async def test_lost_right_closes_the_operations_of_the_connector(self, api: Api):
         analyst = await api.user(groups=("analysts",))
         operation = (await analyst.run("closed", "rows 1"))["history_uuid"]
         await api.database.execute(

@@ -121,7 +121,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     assert not (where / stuck).exists()
 
 
-async def test_undeletable_result_is_reported_once_and_keeps_no_other_result(served, monkeypatch):
+async def test_undeletable_result_is_reported_once_and_others_are_deleted(served, monkeypatch):
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
     store = type(served.services.statements.retention.results)

@@ -226,7 +226,7 @@ class TestDeadlineOfTheHead:
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
             assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
 
-    async def test_unused_connection_outlives_deadline(self):
+    async def test_unused_connection_stays_open_after_the_deadline(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST)
             assert await answer(reader)
@@ -235,7 +235,7 @@ class TestDeadlineOfTheHead:
             writer.write(REQUEST)
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_call_may_outlast_header_deadline(self):
+    async def test_call_may_take_longer_than_the_header_deadline(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1))
             async with server.connection() as (other, _):

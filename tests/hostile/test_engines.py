@@ -274,7 +274,7 @@ class TestThreads:
             await started(three, third)
         await engine.close()
 
-    async def test_hanging_driver_call_keeps_its_users_slot(self) -> None:
+    async def test_hanging_driver_call_keeps_the_slot_of_its_user(self) -> None:
         threads, free = DriverThreads("test", max_statements=4), threading.Event()
         kept = [threads.start(free.wait, user_id=1) for _ in range(2)]
         waiting = [threads.start(free.wait, user_id=1) for _ in range(8)]

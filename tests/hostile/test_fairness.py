@@ -102,7 +102,7 @@ async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> Non
         assert (await hostile.run("mysql", "rows 1; rows 2"))["query_status"]["status"] == "available"
 
 
-async def test_session_flood_opens_no_more_connections_than_one_users_share(opener: Opener) -> None:
+async def test_session_flood_opens_at_most_the_connections_of_one_user(opener: Opener) -> None:
     """Each session is a connection to the data source, which opens before the session is recorded and counted."""
     async with opener(max_sessions_per_connector=12) as api:
         hostile, ana = await api.user("hostile"), await api.user("ana")
@@ -117,7 +117,7 @@ async def test_session_flood_opens_no_more_connections_than_one_users_share(open
         assert (await hostile.post("editor/create_session", session='{"type": "hive2"}')).status_code == 200
 
 
-async def test_one_user_may_open_all_their_sessions_on_one_connector(opener: Opener) -> None:
+async def test_user_may_open_all_sessions_on_one_connector(opener: Opener) -> None:
     async with opener() as api:
         busy, ana = await api.user("busy"), await api.user("ana")
         answers = await asyncio.gather(*(busy.post("editor/create_session", session=_SESSION) for _ in range(51)))

@@ -181,7 +181,9 @@ class TestFile:
 
 
 @pytest.mark.importer(56)
-async def test_running_import_extends_its_uploads_expiry(tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch):
+async def test_running_import_extends_the_expiry_of_its_upload(
+    tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("queryserver.imports.session._KEEP_ALIVE_EVERY_S", 0.05)
     database = tables.api.database
     tables.slow.hold()

@@ -359,7 +359,7 @@ class TestCells:
         assert body["preview_data"] == [["30:00:00"], ["01:30:00"]]
 
     @pytest.mark.importer(42)
-    async def test_dates_honor_the_workbooks_1904_epoch(self, ana: Caller):
+    async def test_dates_follow_the_1904_epoch_of_the_workbook(self, ana: Caller):
         content = xlsx([["day"], [date(2024, 1, 15)]], epoch=CALENDAR_MAC_1904)
         assert (await shown(ana, content))["preview_data"] == [["2024-01-15"]]
 

@@ -343,7 +343,7 @@ async def test_refresh_of_a_slow_engine_keeps_its_lease(api: Api, ana: Caller) -
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-async def test_single_read_may_outlast_a_lease(api: Api, ana: Caller) -> None:
+async def test_single_read_may_take_longer_than_a_lease(api: Api, ana: Caller) -> None:
     """The lease holds even while the service database is unavailable."""
     stock(api.shelf)
     api.shelf.looks.clear()

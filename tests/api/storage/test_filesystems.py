@@ -144,7 +144,7 @@ async def test_stores_without_the_right_are_neither_listed_nor_opened(api: Api, 
         assert (answer.status_code, answer.json()["code"]) == (403, "storage_access_denied"), answer.url
 
 
-async def test_hdfs_needs_no_right_and_administrators_see_all_stores(api: Api) -> None:
+async def test_hdfs_requires_no_right_and_administrators_see_all_stores(api: Api) -> None:
     assert [entry["name"] for entry in await told(await alone(api))] == ["hdfs"]
     assert len(await told(await api.user("admin", admin=True))) == 5
 

@@ -134,7 +134,7 @@ class TestSweeping:
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
-    async def test_heartbeats_keep_a_writes_record_as_recent_as_its_file(self, tmp_path, database_dsn):
+    async def test_heartbeats_keep_the_record_of_a_write_as_recent_as_its_file(self, tmp_path, database_dsn):
         """If the record expired before its file was old enough for removal, the file would never be removed."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:

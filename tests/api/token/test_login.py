@@ -173,7 +173,7 @@ async def test_sixth_failure_is_throttled_until_the_window_ends(tokens: Api) -> 
 
 
 @pytest.mark.platform(33)
-async def test_unlock_clears_a_names_failures(tokens: Api) -> None:
+async def test_unlock_clears_the_failures_of_a_name(tokens: Api) -> None:
     for _ in range(6):
         await tokens.stranger.post("token/auth", username="ana", password="wrong")
     await accounts(tokens).unlock("ANA")

@@ -94,7 +94,7 @@ async def test_default_lifetimes_are_a_day_and_a_week(tokens: Api) -> None:
 
 
 @pytest.mark.platform(25)
-async def test_generated_key_outlives_the_process(opener: Opener, tmp_path: Path) -> None:
+async def test_generated_key_is_kept_after_the_process_ends(opener: Opener, tmp_path: Path) -> None:
     async with opener({"secret_key": NO_SECRET}) as first, opener({"secret_key": NO_SECRET}) as second:
         await accounts(first).create(AuthenticatedUser("ana"), PASSWORD)
         access = (await log_in(first))["access"]

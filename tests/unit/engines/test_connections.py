@@ -128,11 +128,11 @@ async def test_idle_limit_applies_to_concurrently_cleaned_connections(pool: Pool
     assert sum(line.shuts for line in lines.made) == 2
 
 
-async def test_no_retry_without_remaining_time() -> None:
+async def test_call_is_not_retried_without_remaining_time() -> None:
     assert not await Retries(0).pause()
 
 
-async def test_no_pause_when_minimum_exceeds_remaining_time() -> None:
+async def test_pause_is_skipped_when_minimum_exceeds_remaining_time() -> None:
     assert not await Retries(1).pause(min_s=2)
     begun = asyncio.get_running_loop().time()
     assert await Retries(1).pause(min_s=0.2)

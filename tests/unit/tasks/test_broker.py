@@ -104,7 +104,7 @@ async def test_each_job_wakes_one_worker(broker: RedisBroker, task_server: TaskS
     assert len(jobs) == len(set(jobs)) == 200
 
 
-async def test_full_worker_leaves_jobs_to_another(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+async def test_full_worker_does_not_take_jobs(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     full, free = Taker(), Taker()
     full.room = 0
     async with full.at_work(task_server):

@@ -59,7 +59,7 @@ def test_only_file_database_is_limited_to_one_process(tmp_path: Path) -> None:
     assert not DuckdbEngine().capabilities.one_process
 
 
-async def test_stored_rows_outlive_the_engine(tmp_path: Path) -> None:
+async def test_stored_rows_are_readable_after_the_engine_is_closed(tmp_path: Path) -> None:
     for expected in (1, 2):
         engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
         async with engine.session(USER, NO_OPTIONS) as session:

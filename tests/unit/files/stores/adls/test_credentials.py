@@ -74,7 +74,7 @@ async def test_short_token_is_renewed_at_half_its_lifetime():
     assert await bearer(granting) == "Bearer token2"
 
 
-async def test_token_outlives_a_login_service_outage():
+async def test_token_stays_valid_during_a_login_service_outage():
     login = Login()
     granting = TokenAuthorizer(APPLICATION, login.ask, login.clock)
     await bearer(granting)

@@ -73,7 +73,7 @@ async def test_home_is_open_to_its_user_and_administrators(call, tmp_path):
 
 
 @pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_shared_directory_is_open_to_everyone(call, tmp_path):
+async def test_shared_directory_is_open_to_all_users(call, tmp_path):
     async with new_root(tmp_path) as (_, alice, bob, _):
         await put(alice, "shared/file", b"hers")
         await put(bob, "user/bob/own")
@@ -96,7 +96,7 @@ async def test_only_administrators_change_other_directories(call, place, tmp_pat
 
 
 @pytest.mark.parametrize("call", READS)
-async def test_everyone_reads_other_directories(call, alice, root):
+async def test_all_users_can_read_other_directories(call, alice, root):
     (root / "docs").mkdir(exist_ok=True)
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")

@@ -160,7 +160,7 @@ def test_messages_contain_no_classes_traces_or_hosts(message):
 @pytest.mark.parametrize(
     ("status", "kind"), [(500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable)]
 )
-def test_html_pages_are_not_quoted(status, kind):
+def test_html_pages_are_not_included_in_messages(status, kind):
     page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
     error = RemoteFailure.parse(status, page).error("a")
     assert type(error) is kind
