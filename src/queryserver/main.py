@@ -35,11 +35,10 @@ from queryserver.api.connections.http_connection import guard_connections, http_
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.logs import configure_logging
+from queryserver.platform.machine_limits import raise_file_limit
 from queryserver.platform.memory import freeze_present_objects, hide_pandas, trim_heap_regularly, use_one_heap
-from queryserver.platform.metrics import ConnectionCounts
+from queryserver.platform.metrics import ConnectionCounts, shared_counts
 from queryserver.platform.migrations import migrate, require_usable
-from queryserver.platform.open_files import raise_file_limit
-from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.tree import Settings

@@ -16,8 +16,7 @@ from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportServices
-from queryserver.platform.metrics import Metrics
-from queryserver.platform.prometheus import MetricsPage
+from queryserver.platform.metrics import Metrics, MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices

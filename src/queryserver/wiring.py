@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.administration.broker_check import ping_broker
 from queryserver.administration.build import configuration_services
-from queryserver.administration.readiness import Readiness
+from queryserver.administration.readiness import Readiness, ping_broker
 from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.lookups import MetadataCache
 from queryserver.connectors.connection_tests import ConnectionTests
@@ -34,9 +33,8 @@ from queryserver.imports.build import ImportFiles, ImportServices, import_servic
 from queryserver.platform.computation_pool import computation_pool
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.fair_queue import ByteBudget
-from queryserver.platform.metrics import NO_METRICS, Metrics
+from queryserver.platform.metrics import NO_METRICS, Metrics, MetricsPage
 from queryserver.platform.migrations import require_usable
-from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings

@@ -20,7 +20,7 @@ from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 from tests.timing import until
 
-from queryserver.administration.broker_check import ping_broker
+from queryserver.administration.readiness import ping_broker
 from queryserver.platform.metrics import ConnectionCounts
 
 
@@ -176,7 +176,7 @@ class Page:
 def long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise timeouts that no test relies on, because connecting may take seconds on a busy machine."""
     monkeypatch.setattr(ping_broker, "__defaults__", (60.0,))
-    monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
+    monkeypatch.setattr("queryserver.platform.metrics._FACTS_WITHIN_S", 60.0)
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ async def test_events_are_counted(counted: Api):
 
 async def test_active_statements_and_stored_results_come_from_the_records(counted, monkeypatch):
     # On a busy machine, more than the default ten seconds may pass between two scrapes.
-    monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 3600.0)
+    monkeypatch.setattr("queryserver.platform.metrics._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")
     running = (await ana.execute("mysql", "sleep 300"))["history_uuid"]
     await ana.running(running)

@@ -28,7 +28,7 @@ from queryserver.files.stores.local.access import AccessRules, UserQuotas
 from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.tree import LocalTree
 from queryserver.imports.session import ImportReport, ImportResult, ImportSession, ScratchRows
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 from queryserver.sql.statements import statement_hash
 
 _NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"

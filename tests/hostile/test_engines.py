@@ -28,10 +28,10 @@ from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.storage_watch import StorageLimits
 from queryserver.errors.statements import StatementRejected
 from queryserver.identity.model import User
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import sample_tables
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 from queryserver.platform.settings.tree import Settings
 
 MIB = 1024 * 1024

@@ -20,7 +20,7 @@ from tests.timing import processor_s, until
 
 from queryserver.errors.base import TooComplex, TooManyRequests
 from queryserver.files.access import Location
-from queryserver.files.excerpts import Excerpts, FileExcerpt
+from queryserver.files.downloads import Excerpts, FileExcerpt
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.formats.unpacking import Codec
 from queryserver.platform import computation_pool as processes

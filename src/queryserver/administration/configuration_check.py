@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from queryserver.administration.broker_check import BROKER, check_broker
 from queryserver.administration.doctor import Finding
+from queryserver.administration.readiness import BROKER, check_broker
 from queryserver.connectors.engine_builders import (
     EngineBuilder,
     connector_address_rules,
@@ -36,9 +36,8 @@ from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.confinement import KernelSupport, detect_support
 from queryserver.platform.database import Row
-from queryserver.platform.disk_floor import DiskFloor, disk_floor
+from queryserver.platform.machine_limits import DiskFloor, disk_floor, permitted_connections
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.open_files import permitted_connections
 from queryserver.platform.settings.loader import masked_value
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings

@@ -28,8 +28,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InsufficientScope, admin_required
 from queryserver.files.access import FileSystems, StorageAudit, Stores
 from queryserver.files.directory_pages import Listings
-from queryserver.files.downloads import FileDownloads
-from queryserver.files.excerpts import Excerpts
+from queryserver.files.downloads import Excerpts, FileDownloads
 from queryserver.files.moves import Moves
 from queryserver.files.operations import LongOperations
 from queryserver.files.part_uploads import PartUploading
@@ -44,9 +43,8 @@ from queryserver.identity.users import Users
 from queryserver.imports.plans import TableCreations
 from queryserver.imports.preview import Detection, Previews
 from queryserver.imports.uploads import ImportSources, ImportUploads
-from queryserver.platform.metrics import Metrics
+from queryserver.platform.metrics import Metrics, MetricsPage
 from queryserver.platform.networks import Network, contains
-from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.search import MetadataSearch

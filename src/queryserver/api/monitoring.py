@@ -23,9 +23,8 @@ from queryserver.api.connections.admission import ConnectionLimits
 from queryserver.api.connections.http_connection import guard_connections, http_config
 from queryserver.api.errors import failure
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.metrics import ConnectionCounts
+from queryserver.platform.metrics import ConnectionCounts, MetricsPage
 from queryserver.platform.networks import contains
-from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import DesktopSettings, MetricsSettings
 from queryserver.platform.settings.sections import Networks
 from queryserver.platform.threads import Restarts, Tasks

@@ -214,11 +214,11 @@ async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
 
 
 def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
-    from queryserver.administration import broker_check, configuration_check, deployment_check  # noqa: PLC0415 slow to import
+    from queryserver.administration import configuration_check, deployment_check, readiness  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
 
     if settings.desktop.task_server.enabled:
-        yield AreaCheck("broker", partial(broker_check.examine_broker, settings))
+        yield AreaCheck("broker", partial(readiness.examine_broker, settings))
     yield AreaCheck(deployment_check.RESULTS, partial(deployment_check.examine_results, settings))
     yield AreaCheck(deployment_check.STORES, partial(deployment_check.examine_stores, settings, user), within_s=_LONG_S)
     if settings.desktop.smtp.host:

@@ -23,8 +23,8 @@ from queryserver.engines.protocol import Engine
 from queryserver.engines.sqlite.engine import sqlite_processes
 from queryserver.engines.storage_watch import StorageLimits, sample_is_full
 from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
-from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_LOGIN, SAMPLE_OWNER, SAMPLE_ROLE
+from queryserver.platform.machine_limits import disk_floor
 from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.platform.threads import Tasks

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queryserver.errors.statements import EngineError, disk_below_floor
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 QUOTA_BYTES = 10 * 1024**3
 """Default quota for the files of one local database."""

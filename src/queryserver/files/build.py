@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from queryserver.files.access import FileSystems, StorageAudit, Stores
 from queryserver.files.directory_pages import ListingLimits, Listings
-from queryserver.files.downloads import FileDownloads
-from queryserver.files.excerpts import Excerpts
+from queryserver.files.downloads import Excerpts, FileDownloads
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
 from queryserver.files.moves import Moves, Transfers, final_body
 from queryserver.files.operations import LongOperations, OperationTimes
@@ -30,8 +29,8 @@ from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.limits import Streams
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.database import Database
-from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.logs import AUDIT
+from queryserver.platform.machine_limits import disk_floor
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.workbooks.reader import ProcessWorkbooks

@@ -14,7 +14,7 @@ from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StorageP
 from queryserver.files.protocol import CheckedWrites, QuotaStorage
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 # Below this size, neither reading ahead nor hashing in a thread is worthwhile.
 _LARGE_CHUNK_BYTES = 64 * 1024

@@ -29,8 +29,8 @@ from queryserver.imports.uploads import (
 )
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
-from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.fair_queue import FairSemaphore
+from queryserver.platform.machine_limits import disk_floor
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices

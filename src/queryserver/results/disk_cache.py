@@ -18,7 +18,7 @@ import structlog
 
 from queryserver.errors.files import InsufficientStorage
 from queryserver.platform.caches import LruCache
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 from queryserver.platform.threads import Tasks, every
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from queryserver.errors.files import InvalidPath, PathExists, PathNotFound
 from queryserver.files.model import FileStatus, StorageUser, names_of
 from queryserver.files.protocol import FileSystem, Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.platform.disk_floor import disk_floor
+from queryserver.platform.machine_limits import disk_floor
 from queryserver.platform.settings.sections import AbfsResults, HdfsResults, LocalResults, S3Results
 from queryserver.platform.settings.stores import HdfsClusterSettings
 from queryserver.platform.settings.tree import Settings

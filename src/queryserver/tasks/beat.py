@@ -15,7 +15,7 @@ from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.threads import background, every
 from queryserver.statements.submission import Submission, Submissions
-from queryserver.tasks.schedule_model import DueRun, RunEnd, RunStatus, ScheduleKind
+from queryserver.tasks.model import DueRun, RunEnd, RunStatus, ScheduleKind
 from queryserver.tasks.schedule_repository import ScheduleRuns
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from arq.worker import Worker, func
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from queryserver.administration.broker_check import broker_connections
+from queryserver.administration.readiness import broker_connections
 from queryserver.platform.settings.sections import TaskServerSettings
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from queryserver.administration.broker_check import ping_broker
+from queryserver.administration.readiness import ping_broker
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import ConnectorRepository

@@ -21,7 +21,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.platform.logs import Redactor, escaped
 from queryserver.platform.threads import Tasks, background, every
-from queryserver.tasks.schedule_model import Notify, RunStatus
+from queryserver.tasks.model import Notify, RunStatus
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,9 @@ from queryserver import errors
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.tasks.deliveries import Message, Outbox, new_deliveries
-from queryserver.tasks.model import NewTask, TaskName
-from queryserver.tasks.repository import submit_with
-from queryserver.tasks.schedule_model import (
+from queryserver.tasks.model import (
     DueRun,
+    NewTask,
     Notify,
     Overlap,
     RunEnd,
@@ -22,7 +21,9 @@ from queryserver.tasks.schedule_model import (
     Schedule,
     ScheduleDefinition,
     ScheduleKind,
+    TaskName,
 )
+from queryserver.tasks.repository import submit_with
 
 # Columns with the same name as a definition field. Enumerations and `notify` are converted separately.
 _DEFINITION_FIELDS = (

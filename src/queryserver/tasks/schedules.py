@@ -12,9 +12,15 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.tasks.instances import Instances
-from queryserver.tasks.model import validate_task
+from queryserver.tasks.model import (
+    Schedule,
+    ScheduleDefinition,
+    ScheduleKind,
+    require_cron,
+    require_zone,
+    validate_task,
+)
 from queryserver.tasks.notifications import Recipients
-from queryserver.tasks.schedule_model import Schedule, ScheduleDefinition, ScheduleKind, require_cron, require_zone
 from queryserver.tasks.schedule_repository import ScheduleRecords
 
 _MAX_NAME_CHARACTERS = 100

@@ -17,7 +17,7 @@ from tests.engines.certificates import Authority
 from tests.timing import TRIES
 
 from queryserver.tasks.deliveries import Delivery, DeliveryKind, Message, NewDelivery, _log_fields, new_deliveries
-from queryserver.tasks.schedule_model import Notify
+from queryserver.tasks.model import Notify
 
 Fleets = Callable[..., Any]
 

@@ -150,8 +150,8 @@ class TestStatus:
 
     @pytest.mark.platform(100)
     async def test_metrics_report_tasks_and_workers_without_host_names(self, fleet: Api, boss: Caller, monkeypatch):
-        monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 0.0)
-        monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
+        monkeypatch.setattr("queryserver.platform.metrics._FACTS_EVERY_S", 0.0)
+        monkeypatch.setattr("queryserver.platform.metrics._FACTS_WITHIN_S", 60.0)
         fleet.services.metrics_text._facts_due_at = 0.0  # type: ignore[union-attr] what was read before is old
         await submitted(boss, "result_cleanup")
         headers = {"Authorization": "Bearer metrics-token-of-the-tests"}

@@ -14,16 +14,16 @@ from tests.engines.relay import passed_on
 from tests.fixtures.valkey import PASSWORD, guarded_valkey
 from tests.ports import free_port
 
-from queryserver.administration import broker_check
-from queryserver.administration.broker_check import check_broker, examine_broker, ping_broker, read_broker
+from queryserver.administration import readiness
 from queryserver.administration.doctor import State
+from queryserver.administration.readiness import check_broker, examine_broker, ping_broker, read_broker
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.platform.settings.tree import Settings
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_check, "_WITHIN_S", 60.0)
+    monkeypatch.setattr(readiness, "_WITHIN_S", 60.0)
 
 
 def settings_with(url: str) -> Settings:

@@ -21,7 +21,7 @@ from queryserver.engines.sqlite.connection import SqliteConnection, temporary_by
 from queryserver.engines.sqlite.database import SqliteDatabase
 from queryserver.engines.storage_watch import StorageLimits
 from queryserver.identity.model import User
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 MIB = 1024 * 1024
 QUOTA, ROOM = 32 * MIB, 48 * MIB

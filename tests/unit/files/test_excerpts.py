@@ -11,7 +11,7 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
 from queryserver.files.access import Location
-from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
+from queryserver.files.downloads import Excerpts, FileExcerpt, hexdump
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.fair_queue import FairSemaphore

@@ -14,7 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry, generate_latest
 from queryserver.platform.metrics import Metrics
-from queryserver.platform.prometheus import MergedMetrics, counts_directory
+from queryserver.platform.metrics import MergedMetrics, counts_directory
 
 registry = CollectorRegistry()
 metrics = Metrics(registry, dialects=["hive"])

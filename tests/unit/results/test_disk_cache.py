@@ -14,7 +14,7 @@ from tests.fakes.storage import MemoryStorage
 from tests.fakes.storage_faults import FaultyStorage
 from tests.unit.statements.driving import until
 
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 from queryserver.results.disk_cache import DiskCache
 from queryserver.results.segments import ResultStore
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.tasks.schedule_model import next_cron_time, next_interval_time, require_cron, require_zone
+from queryserver.tasks.model import next_cron_time, next_interval_time, require_cron, require_zone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from queryserver.platform.machine_limits import permitted_connections
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.networks import Network, contains, network_of
-from queryserver.platform.open_files import permitted_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 
 _MAX_ANSWERED_REFUSALS = 64

@@ -26,8 +26,7 @@ from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
 from queryserver.identity.model import Scope, User
 from queryserver.tasks.instances import Instance
-from queryserver.tasks.model import Task, TaskFilter
-from queryserver.tasks.schedule_model import Schedule, ScheduleKind
+from queryserver.tasks.model import Schedule, ScheduleKind, Task, TaskFilter
 from queryserver.tasks.schedules import Author, Schedules
 
 router = PathGroup("taskserver", prefix="/api/v1/taskserver")

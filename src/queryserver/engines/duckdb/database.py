@@ -30,7 +30,7 @@ from queryserver.engines.process.host import ServerCalls, confine_process, run_p
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageLimits, StorageWatch, size_of
 from queryserver.formats.conversion import arrow_type
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 
 Config = dict[str, str | bool | int | float | list[str]]
 

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 import duckdb
 
 from queryserver import errors
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 
 _STEP_BYTES = 64 * 1024 * 1024
 """The limit is a multiple of this size, so that it rarely needs to be set again."""

@@ -27,7 +27,7 @@ from queryserver.engines.sqlite.connection import (
 )
 from queryserver.engines.storage_watch import StorageLimits
 from queryserver.formats.arrow import ROW_SIZE_FACTOR, BaseType
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 
 _kernels: Any = pyarrow.compute
 _EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"

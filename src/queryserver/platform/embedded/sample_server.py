@@ -21,7 +21,6 @@ from pathlib import Path
 
 import asyncpg
 
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.embedded.cluster import (
     SAMPLE_DATABASE,
     SAMPLE_OWNER,
@@ -62,6 +61,7 @@ from queryserver.platform.embedded.sample import (
     has_database,
     sample_tables,
 )
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from queryserver.platform.networks import network_of
 _PROGRAM = """
 import resource
 from queryserver.api.connections.admission import limits_of
-from queryserver.platform.open_files import permitted_connections, raise_file_limit
+from queryserver.platform.machine_limits import permitted_connections, raise_file_limit
 from queryserver.platform.settings.desktop import DesktopSettings
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 raise_file_limit(2000)

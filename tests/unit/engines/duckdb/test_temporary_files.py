@@ -6,7 +6,7 @@ from typing import NamedTuple
 import duckdb
 
 from queryserver.engines.duckdb.temporary_files import TemporaryFilesLimit
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 
 MIB = 1024 * 1024
 

@@ -23,11 +23,11 @@ from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
 from queryserver.imports.model import declared_type
-from queryserver.platform.disk_floor import DiskFloor
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, find_processes, load_or_create_secrets
 from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_resources, with_embedded_resources
 from queryserver.platform.embedded.sample import ensure_service_database, has_database, sample_tables
 from queryserver.platform.embedded.sample_server import SampleLimits, SampleServer, sample_server
+from queryserver.platform.machine_limits import DiskFloor
 from queryserver.platform.settings.tree import Settings
 
 ANA, BEN = User(1, "ana"), User(2, "ben")

@@ -40,8 +40,7 @@ from queryserver.errors.base import too_many_ids
 from queryserver.identity.model import Scope
 from queryserver.platform.text import is_array
 from queryserver.statements.states import MAX_AGE_S, StateFilter, StatementState
-from queryserver.tasks.model import TaskState
-from queryserver.tasks.schedule_model import Notify, Overlap, ScheduleKind
+from queryserver.tasks.model import Notify, Overlap, ScheduleKind, TaskState
 
 T = TypeVar("T")
 

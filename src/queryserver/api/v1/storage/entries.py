@@ -40,8 +40,17 @@ from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
 from queryserver.files.access import AvailableFileSystem, Caller, FileSystems, Location, Stores
 from queryserver.files.directory_pages import DirectoryPage, Listings, PageRequest, SortKey
-from queryserver.files.downloads import FileDownloads, Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
+from queryserver.files.downloads import (
+    Excerpts,
+    FileDownloads,
+    FileExcerpt,
+    Part,
+    content_disposition,
+    entity_tag,
+    hexdump,
+    is_harmless,
+    media_type_of,
+)
 from queryserver.files.model import EntryKind, FileStatus, StoragePath, repaired_path
 from queryserver.files.trash import content_summary as summary_of
 from queryserver.formats.delimited.encodings import TextWindow, python_codec, text_window

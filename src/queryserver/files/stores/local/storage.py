@@ -23,7 +23,7 @@ from queryserver.files.stores.local.deletion import Deletion, directories_in, su
 from queryserver.files.stores.local.transfers import Download, IncomingFile, LocalPartUpload, LocalUpload
 from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
 from queryserver.files.stores.transfer_blocks import MIN_READ_BYTES, ReadSizes
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor, disk_floor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
 _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700

@@ -29,7 +29,7 @@ from queryserver.files.model import (
     raw_name,
 )
 from queryserver.files.protocol import Batch
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
     errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),

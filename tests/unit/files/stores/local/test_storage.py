@@ -13,7 +13,7 @@ from queryserver.errors.files import InsufficientStorage, PathNotFound
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local import storage as file
 from queryserver.files.stores.local.storage import LocalFileSystem, LocalUploadArea
-from queryserver.platform.disk_floor import DiskFloor
+from queryserver.platform.machine_limits import DiskFloor
 from queryserver.platform.settings.tree import Settings, contradictions
 
 _ANYBODY = 0o777

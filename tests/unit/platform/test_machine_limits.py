@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from queryserver.errors.files import InsufficientStorage
-from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 HERE = Path("/somewhere")
 
