@@ -161,7 +161,7 @@ class TestHive(ResumingContract, EngineContract):
     tested_with = "Hive 4.0.1"
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_column_names_may_repeat": pytest.mark.never("Hive renames the second of them to a_1")
+        "test_column_names_may_repeat": pytest.mark.never("Hive renames the second of two columns `a` to `a_1`")
     }
 
     @pytest.fixture(autouse=True)

@@ -114,9 +114,9 @@ class TestImpala(ScriptedImpala, EngineContract):
 
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_bound_values_round_trip": pytest.mark.notyet("the scripted peer computes no casts"),
+        "test_bound_values_round_trip": pytest.mark.notyet("the scripted peer does not evaluate casts"),
         "test_unknown_database_is_refused": pytest.mark.notyet(
-            "OpenSession of Impala takes any name of a database; the first statement is refused instead"
+            "Impala's OpenSession accepts any database name; the first statement fails instead"
         ),
     }
 

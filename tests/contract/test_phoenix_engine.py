@@ -171,7 +171,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_hbase_stops_aggregating_for_a_canceled_statement": pytest.mark.never(
-            "HBase ends a call that aggregates on the region server only when the call returns"
+            "HBase cannot interrupt an aggregation that is running on a region server"
         )
     }
 

@@ -74,7 +74,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
     tested_with = "MariaDB 10.11 through PyMySQL"
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_error_position_refers_to_the_text_with_markers": pytest.mark.never(
-            "a driver may put the values into the text itself, and its places count them"
+            "a driver may insert the values into the text, so error positions include them"
         )
     }
     engine_on = staticmethod(engine_on)

@@ -125,7 +125,7 @@ class TestSqliteInMemory(TestSqliteEngine):
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_change_is_visible_to_the_next_session": pytest.mark.never(
-            "a database in memory belongs to one session and ends with it (Contract platform 5.11)"
+            "an in-memory database belongs to one session and ends with it (Contract platform 5.11)"
         )
     }
 

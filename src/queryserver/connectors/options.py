@@ -303,9 +303,9 @@ class DuckdbOptions(SqliteOptions):
     """Interface `duckdb`."""
 
     memory_limit: Annotated[str, BeforeValidator(_amount)] = Field("", examples=["1GB"])
-    """Memory of the database; default: 256MB. Its process may use twice that plus 1 GiB."""
+    """Memory limit of the database; default: 256MB. Its process may use twice that plus 1 GiB."""
     threads: Annotated[int, whole_number(1, 256)] = 2
-    """Threads of a statement."""
+    """Number of threads per statement."""
     max_temp_directory_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
     """Maximum size of the temporary files; default: 10GiB."""
 
@@ -327,29 +327,29 @@ class TrinoOptions(Options):
     """Interface `trino`."""
 
     url: HttpUrl = Field(examples=["http://localhost:8080"])
-    """The coordinator, http or https."""
+    """Url of the coordinator, http or https."""
     catalog: Text = ""
     """Initial catalog of a session."""
     schema_: Text = Field("", alias="schema")
     """Initial schema of a session."""
     username: Caller = ""
-    """Login; empty: the caller's name; `${USER}`: callers supply theirs through create_session."""
+    """Login name; empty: the caller's name; `${USER}`: callers supply their login through create_session."""
     password: Secret = ""
-    """Password of that login."""
+    """Password for `username`."""
     auth_mechanism: Annotated[str, choice("NONE", "BASIC", "JWT"), AfterValidator(_over_tls)] = "NONE"
-    """`NONE`, `BASIC` or `JWT` (the caller's own token); the last two need https unless the host is this machine."""
+    """`NONE`, `BASIC` or `JWT` (the caller's own token); the last two require https except on loopback addresses."""
     has_impersonation: Flag = False
-    """Log in as `username`, run statements as the caller."""
+    """Whether to log in as `username` but run statements as the caller."""
     ssl_validate: Flag = True
     """Whether certificates are verified."""
     ssl_ca: Authorities = ""
-    """PEM text of the authorities to trust; empty: the system's."""
+    """Trusted certificate authorities as PEM text; empty: those of the system."""
     session_properties: Pairs = Field(default_factory=dict[str, str])
     """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
     client_tags: Text = ""
-    """Tags of each statement, separated by commas."""
+    """Comma-separated tags for each statement."""
     source: Annotated[Text, UNLISTED] = ""
-    """Name of this program for the coordinator; empty: `queryserver`."""
+    """Source name reported to the coordinator; empty: `queryserver`."""
     timezone: Annotated[Text, UNLISTED] = ""
     """Time zone of sessions; empty: the coordinator's."""
 
@@ -358,17 +358,17 @@ class PhoenixOptions(Options):
     """Interface `phoenix`."""
 
     url: HttpUrl = Field(examples=["http://localhost:8765/"])
-    """The Query Server, http or https."""
+    """Url of the Query Server, http or https."""
     username: Caller = ""
-    """Login of `BASIC`; `${USER}`: callers supply theirs through create_session."""
+    """Login name for `BASIC`; `${USER}`: callers supply their login through create_session."""
     password: Secret = ""
-    """Password of that login."""
+    """Password for `username`."""
     auth_mechanism: Annotated[str, choice("NONE", "BASIC", "SPNEGO")] = "NONE"
-    """`NONE`, `BASIC` or `SPNEGO` (the Kerberos ticket of this server; needs the extra `kerberos`)."""
+    """`NONE`, `BASIC` or `SPNEGO` (this server's Kerberos ticket; requires the `kerberos` extra)."""
     ssl_validate: Flag = True
     """Whether certificates are verified."""
     ssl_ca: Authorities = ""
-    """PEM text of the authorities to trust; empty: the system's."""
+    """Trusted certificate authorities as PEM text; empty: those of the system."""
     serialization: Annotated[
         str, choice("PROTOBUF", "JSON"), allow_only({"PROTOBUF"}, "must be PROTOBUF: JSON is not supported")
     ] = "PROTOBUF"
@@ -379,7 +379,7 @@ class HdfsOptions(Options):
     """Interface `rest`, dialect `hdfs`."""
 
     server_url: HttpUrl = Field(examples=["http://localhost:9870/webhdfs/v1"])
-    """WebHDFS."""
+    """Url of WebHDFS."""
     default_fs: Text = "hdfs://localhost:8020"
     """Information only."""
 
@@ -388,11 +388,11 @@ class AtlasOptions(Options):
     """Interface `rest`, dialect `atlas`."""
 
     url: HttpUrl = Field(examples=["http://localhost:21000"])
-    """The server of Atlas."""
+    """Url of the Atlas server."""
     username: Text = ""
-    """Login; empty: none."""
+    """Login name; empty: no login."""
     password: Secret = ""
-    """Password of that login."""
+    """Password for `username`."""
 
 
 def _members(value: Any, info: ValidationInfo) -> tuple[Endpoint, ...]:
@@ -422,47 +422,47 @@ class Hs2Options(Options):
     """Interface `hiveserver2`, dialect `sparksql`."""
 
     server_port: Port = 10000
-    """Port of members without a port; 21050 for impala."""
+    """Port for hosts that are listed without one; 21050 for impala."""
     server_host: Annotated[tuple[Endpoint, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
-    """`host` or `host:port`, or several separated by commas; each session stays with one."""
+    """Comma-separated list of `host` or `host:port`; each session uses one of them."""
     use_sasl: Flag = True
-    """Without `auth_mechanism`: true means `NONE`, false `NOSASL`. False for impala."""
+    """If `auth_mechanism` is empty: true means `NONE`, false means `NOSASL`. False for impala."""
     auth_mechanism: Annotated[str, choice("", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT")] = ""
     """`NONE` (SASL, name only), `NOSASL`, `PLAIN`, `LDAP`, `GSSAPI` (binary), `JWT` (http); empty: by `use_sasl`."""
     transport_mode: Annotated[str, choice("binary", "http")] = "binary"
     """`binary` or `http`."""
     http_path: Text = "cliservice"
-    """Path of the url of `http`."""
+    """Url path for the transport `http`."""
     username: Text = ""
-    """Login of the service; empty: the caller's name."""
+    """Login name of the service; empty: the caller's name."""
     password: Secret = ""
-    """Password of that login."""
+    """Password for `username`."""
     impersonation_enabled: Flag = False
-    """Statements run as the caller. True for hive and hplsql."""
+    """Whether statements run as the caller. True for hive and hplsql."""
     kerberos_service_name: Text = "hive"
-    """Service part of the principal; `impala` for impala."""
+    """Service part of the server's principal; `impala` for impala."""
     kerberos_host: Text = ""
-    """Host part of the principal; empty: that of the member."""
+    """Host part of the server's principal; empty: the host that is connected to."""
     use_ssl: Flag = False
     """Whether connections are encrypted."""
     ssl_validate: Flag = True
     """Whether certificates are verified."""
     ssl_ca: Authorities = ""
-    """PEM text of the authorities to trust; empty: the system's."""
+    """Trusted certificate authorities as PEM text; empty: those of the system."""
     allow_insecure_http: Flag = False
     """Permits `JWT` without TLS."""
     database: Text = "default"
     """Initial database of a session."""
     connect_timeout_s: Annotated[int, whole_number(1, 600)] = 10
-    """Timeout of connecting and of the login."""
+    """Timeout for connecting and logging in."""
     query_timeout_s: Seconds = 0
-    """Timeout of a statement at the engine; 0: the engine's own. For impala that of `[impala]`."""
+    """Statement timeout on the engine; 0: the engine's default. For impala, `[impala]` sets the default."""
     session_timeout_s: Seconds = 0
-    """Timeout of an idle session at the engine; 0: the engine's own. For impala that of `[impala]`."""
+    """Idle session timeout on the engine; 0: the engine's default. For impala, `[impala]` sets the default."""
     close_queries: Flag = False
-    """Whether close_session closes the results of the session. Default: that of `[beeswax]` or `[impala]`."""
+    """Whether close_session closes the session's results. `[beeswax]` or `[impala]` sets the default."""
     session_conf: Pairs = Field(default_factory=dict[str, str])
-    """Engine options `name=value;name=value`, as `desktop.connector_policy.session_conf_allowed` permits."""
+    """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
     is_llap: Flag = False
     """Information only."""
     has_ssh: Annotated[Tunnel, UNLISTED] = False

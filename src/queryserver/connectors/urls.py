@@ -237,12 +237,12 @@ class UrlOptions(Options):
     """Interface `sqlalchemy`."""
 
     url: Annotated[DriverUrl, PlainValidator(_driver_url)]
-    """`driver://user:password@host:port/database?option=value`; `${USER}` and `${PASSWORD}`: callers give theirs."""
+    """`driver://user:password@host:port/database?option=value`; `${USER}` and `${PASSWORD}`: callers supply both."""
     has_ssh: Tunnel = False
     """Must be false: tunnels are not supported."""
     ssh_server_host: Text = "127.0.0.1"
     """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
-    """Log in as the user of the url, run statements as the caller; only with trino."""
+    """Whether to log in as the url's user but run statements as the caller; only for trino."""
     credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
-    """Must be empty: drivers get no key."""
+    """Must be empty: keys are not passed to drivers."""
