@@ -190,7 +190,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
     except ServerException as error:
         raise domain_error(clean_message(error.message), purpose) from error
     except ReplyTooLarge as error:
-        raise errors.OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
+        raise errors.OutcomeUnknown(f"The engine's response is too large: {error.size} bytes.") from error
 
 
 def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> errors.EngineError:

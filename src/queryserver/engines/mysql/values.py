@@ -134,10 +134,10 @@ def _fallback_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Valu
     """
     name, native = declared.column.name, declared.column.native_type
     refusal = (
-        f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
-        " after rows that could: cast the column to char"
+        f"column `{name}` contains a value that type {native} cannot represent (an invalid date)"
+        " after rows without such values: cast the column to char"
     )
-    no_text = f"column `{name}` holds text that is not UTF-8"
+    no_text = f"column `{name}` contains text that is not UTF-8"
     return ColumnReader(declared.arrow, read, refusal, text_refusal=no_text)
 
 

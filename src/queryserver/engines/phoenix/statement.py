@@ -99,7 +99,7 @@ class AvaticaRowReader:
 
 def _column_reader(declared: DeclaredColumn) -> ColumnReader:
     """Return a reader for one column. Decimals become strings if they do not fit the declared type."""
-    text = f"column {declared.column.name} holds a value that type {declared.column.native_type} cannot carry"
+    text = f"column {declared.column.name} contains a value that type {declared.column.native_type} cannot represent"
     misfits = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError)
     may_be_text = pa.types.is_decimal(declared.arrow)
     return ColumnReader(declared.arrow, _array, text, misfits=misfits, may_be_text=may_be_text)

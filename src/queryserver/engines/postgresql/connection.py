@@ -361,8 +361,8 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
         return convert(values)
 
     refusal = (
-        f'column "{name}" holds a value that type {declared.name} cannot carry'
-        f" (another array dimension) after rows that could: cast the column to text"
+        f'column "{name}" contains a value that type {declared.name} cannot represent'
+        f" (different array dimensions) after rows without such values: cast the column to text"
     )
     is_nested = declared.kind in NESTED or declared.kind is ValueKind.RECORD
     return ColumnReader(

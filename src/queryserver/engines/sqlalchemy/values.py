@@ -127,7 +127,9 @@ _CONVERSION_ERRORS = (
 
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
-    text = f"column {declared.column.name} holds a value unlike those before it: cast the column to text"
+    text = (
+        f"column {declared.column.name} contains a value of a different type than earlier rows: cast the column to text"
+    )
     return ColumnReader(declared.arrow, _read, text, misfits=_CONVERSION_ERRORS)
 
 

@@ -369,7 +369,7 @@ def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlTy
     for number, segment in enumerate(path):
         part = kind.part(segment)
         if part is None:
-            raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
+            raise errors.NotSupported(f"Values of type {kind.text[:100]} have no element {segment[:100]}.")
         if kind.fields:
             # Field names ignore case, and unnamed fields can be accessed only by number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)

@@ -309,7 +309,9 @@ def test_decimal_exceeding_scale_in_first_rows_makes_column_text() -> None:
 def test_decimal_exceeding_scale_in_later_rows_fails_statement() -> None:
     reader = _price()
     reader.read([_row(_decimal("1.5"))])
-    with pytest.raises(StatementRejected, match=r"column P holds a value that type DECIMAL\(10,2\) cannot carry"):
+    with pytest.raises(
+        StatementRejected, match=r"column P contains a value that type DECIMAL\(10,2\) cannot represent"
+    ):
         reader.read([_row(_decimal("1.555"))])
 
 
