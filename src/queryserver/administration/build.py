@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from queryserver.administration.client_configuration import ClientConfiguration, sanitized_html
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
-from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.registry import Connectors
 from queryserver.files.access import Stores
 from queryserver.platform.database import Database
+from queryserver.platform.logs import ServerLogs
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.results.stores import RESULTS
 from queryserver.statements.overview import HistoryReader

@@ -15,7 +15,6 @@ from starlette.types import Scope as AsgiScope
 from queryserver.administration.client_configuration import ClientConfiguration
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
-from queryserver.administration.server_logs import ServerLogs
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.middlewares import CALL, PRINTABLE, CallRecord
@@ -43,6 +42,7 @@ from queryserver.identity.users import Users
 from queryserver.imports.plans import TableCreations
 from queryserver.imports.preview import Detection, Previews
 from queryserver.imports.uploads import ImportSources, ImportUploads
+from queryserver.platform.logs import ServerLogs
 from queryserver.platform.metrics import Metrics, MetricsPage
 from queryserver.platform.networks import Network, contains
 from queryserver.platform.settings.tree import Settings

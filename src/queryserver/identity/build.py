@@ -16,10 +16,9 @@ from queryserver.identity.explainer import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import AesSealer, Keyring, Sealer, open_keyring
-from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
-from queryserver.identity.passwords import Passwords
+from queryserver.identity.passwords import LoginThrottle, Passwords
 from queryserver.identity.plug_ins import PlugInAuthenticator, PlugInLogin, open_plug_in
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository

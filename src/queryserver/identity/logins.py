@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from queryserver import errors
-from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.model import AuthenticatedUser, LoginBackend, RequestInfo, UsernameRule, identity_of
-from queryserver.identity.passwords import Passwords
+from queryserver.identity.passwords import LoginThrottle, Passwords
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, StoredLogin
 from queryserver.identity.tokens import TokenPair, Tokens

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from queryserver import errors
 from queryserver.identity import model
-from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.model import preferences_of
-from queryserver.identity.passwords import Passwords
+from queryserver.identity.passwords import LoginThrottle, Passwords
 from queryserver.identity.repository import AccountRepository, NewAccount, administrator_remains
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.settings.desktop import AuthSettings

@@ -1,14 +1,18 @@
 """Logging: redaction, line formats, audit events and log files. `configure_logging` sets everything up."""
 
+import asyncio
 import atexit
 import fcntl
+import io
 import json
 import logging
 import os
 import queue
 import re
+import socket
 import sys
 import traceback
+import zipfile
 from collections import deque
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +27,7 @@ from typing import Any, Literal
 
 import structlog
 
-from queryserver.errors.base import QueryServerError
+from queryserver.errors.base import NotFound, QueryServerError
 from queryserver.platform.settings.desktop import LoggingSettings
 
 MASK = "********"
@@ -73,6 +77,8 @@ _OTHER_SECRETS = (
         rf"\1{MASK}",
     ),
 )
+
+_SHOWN_BYTES = 32 * 1024
 
 
 class Redactor:
@@ -437,3 +443,38 @@ def _to_standard_library(_logger: object, _method: str, event: MutableMapping[st
 
 
 atexit.register(stop_logging)
+
+
+class ServerLogs:
+    """Reads the end of the log file, or this process's recent log lines. Secrets were redacted before writing."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.host_name = socket.gethostname()
+
+    async def lines(self, *, newest_first: bool) -> Sequence[str]:
+        """Return the complete lines in the last 32 KiB, with line endings. Raises NotFound if the file is missing."""
+        content = await asyncio.to_thread(self._tail, _SHOWN_BYTES)
+        lines = content.decode(errors="replace").split("\n")[:-1]
+        return [f"{line}\n" for line in (reversed(lines) if newest_first else lines)]
+
+    async def archive(self) -> tuple[str, bytes]:
+        """Return the name and content of a ZIP file with the last MiB of the log.
+
+        Raises NotFound if the log file is missing.
+        """
+        moment, target = datetime.now(UTC), io.BytesIO()
+
+        def pack() -> None:
+            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+                member = zipfile.ZipInfo("queryserver.log", moment.timetuple()[:6])
+                archive.writestr(member, self._tail(RECENT_BYTES), zipfile.ZIP_DEFLATED)
+
+        await asyncio.to_thread(pack)
+        return f"queryserver-logs-{moment:%Y%m%dT%H%M%S}.zip", target.getvalue()
+
+    def _tail(self, max_bytes: int) -> bytes:
+        try:
+            return log_tail(self._file, max_bytes)
+        except OSError:
+            raise NotFound("The log file does not exist.") from None

@@ -19,14 +19,13 @@ from queryserver.platform.database import Database
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
 from queryserver.statements.build import SharedResources, StatementServices
-from queryserver.tasks.beat import Beat
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskJobs, TaskRunner, TaskTimes
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.notifications import CsvAttachments, MailSender, Recipients, WebhookSender
 from queryserver.tasks.repository import TaskRecords
 from queryserver.tasks.schedule_repository import ScheduleRecords, ScheduleRuns
-from queryserver.tasks.schedules import Schedules
+from queryserver.tasks.schedules import Beat, Schedules
 from queryserver.tasks.submission import TaskBroker, TaskService
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from queryserver.platform.confinement import linux
-from queryserver.platform.confinement.landlock import landlock_abi, restrict
-from queryserver.platform.confinement.seccomp import has_seccomp, refuse_calls
+from queryserver.platform.confinement import kernel
+from queryserver.platform.confinement.kernel import has_seccomp, landlock_abi, refuse_calls, restrict
 
 _SIZES = Path("/proc/self/statm")
 
@@ -169,12 +168,12 @@ def confine(confinement: Confinement) -> ConfinementResult:
         _check_parent(parent)
         return ConfinementResult(0, seccomp=False, threads_outside=0)
     with suppress(OSError):  # gVisor and similar kernels do not support this
-        linux.drop_capabilities()
+        kernel.drop_capabilities()
     # Set after the capabilities have changed, because such changes reset both.
-    linux.control_process(linux.PR_SET_DUMPABLE, 0)
-    linux.control_process(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.control_process(kernel.PR_SET_DUMPABLE, 0)
+    kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     _check_parent(parent)
-    linux.control_process(linux.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
     return _apply_kernel_confinement(confinement)
 
 
@@ -192,7 +191,7 @@ def _apply_kernel_confinement(confinement: Confinement) -> ConfinementResult:
             holds_all = restrict(
                 abi, (*confinement.writable, _DEV_NULL), readable, may_use_network=confinement.may_use_network
             )
-            outside = 0 if holds_all else linux.other_threads()
+            outside = 0 if holds_all else kernel.other_threads()
         # For example, at most 16 rulesets per process are possible, including those inherited from the server's parent.
         except OSError:
             abi = 0

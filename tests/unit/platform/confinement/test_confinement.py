@@ -447,8 +447,9 @@ print(held, resource.getrlimit(resource.RLIMIT_NOFILE), attempt(lambda: socket.s
 def test_exceeding_landlock_ruleset_limit_is_not_an_error(tmp_path):
     """A process can have at most 16 stacked rulesets, including those of its container."""
     code = """
-from queryserver.platform.confinement import linux, process
-linux.control_process(linux.PR_SET_NO_NEW_PRIVS, 1)
+from queryserver.platform.confinement import process
+from queryserver.platform.confinement import kernel
+kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
 for _ in range(16):
     process.restrict(process.landlock_abi(), (Path("/"),), (), may_use_network=True)
 print(confine(Confinement()).landlock_abi)

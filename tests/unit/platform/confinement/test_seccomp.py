@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.platform.confinement import seccomp
-from queryserver.platform.confinement.seccomp import ARGUMENT_FILTERED, NETWORK, REFUSED
+from queryserver.platform.confinement import kernel
+from queryserver.platform.confinement.kernel import ARGUMENT_FILTERED, NETWORK, REFUSED
 
 PID = 4711
 HEADERS = {
@@ -35,24 +35,24 @@ def decided(program, number: int, audit: int, *arguments: int) -> int:
         assert 0 <= one.otherwise <= 255
         at += 1
         match one.code:
-            case seccomp._LOAD:
+            case kernel._LOAD:
                 value = words[one.k]
-            case seccomp._AND:
+            case kernel._AND:
                 value &= one.k
-            case seccomp._RETURN:
-                return 0 if one.k == seccomp._ALLOW else one.k & 0xFFFF
-            case seccomp._IF_EQUAL:
+            case kernel._RETURN:
+                return 0 if one.k == kernel._ALLOW else one.k & 0xFFFF
+            case kernel._IF_EQUAL:
                 at += one.then if value == one.k else one.otherwise
-            case seccomp._IF_AT_LEAST:
+            case kernel._IF_AT_LEAST:
                 at += one.then if value >= one.k else one.otherwise
-            case seccomp._IF_ANY_BIT:
+            case kernel._IF_ANY_BIT:
                 at += one.then if value & one.k else one.otherwise
 
 
 class Filter:
     def __init__(self, machine: str, *, may_use_network: bool = False) -> None:
-        self.architecture = seccomp._ARCHITECTURES[machine]
-        self.program = seccomp.program(self.architecture, PID, may_use_network=may_use_network)
+        self.architecture = kernel._ARCHITECTURES[machine]
+        self.program = kernel.program(self.architecture, PID, may_use_network=may_use_network)
 
     def __call__(self, call: str | int, *arguments: int) -> int:
         number = call if isinstance(call, int) else (ARGUMENT_FILTERED | REFUSED)[call][self.architecture.column]
@@ -139,6 +139,6 @@ def test_call_numbers_match_linux_headers(machine):
         pytest.skip("the headers of Linux are not installed")
     found = re.findall(r"^#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
     expected = NEWER | {name: int(number) for name, number in found}
-    column = seccomp._ARCHITECTURES[machine].column
+    column = kernel._ARCHITECTURES[machine].column
     for name, numbers in (ARGUMENT_FILTERED | REFUSED).items():
         assert numbers[column] == expected.get(name), name

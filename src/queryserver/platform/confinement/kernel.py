@@ -1,24 +1,44 @@
-"""seccomp: restricts a process's system calls with a BPF filter (seccomp(2)).
+"""The kernel features with which a Linux process restricts itself, and system calls for which Python has no function.
+
+Landlock restricts access to files, TCP and signals (landlock(7)); seccomp restricts system calls with a BPF filter
+(seccomp(2)).
 
 System call numbers are those of x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h).
 """
 
+import ctypes
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, create_string_buffer
 from dataclasses import dataclass
+from enum import IntFlag
 from errno import EFAULT, EINVAL, ENOSYS, EPERM
+from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from queryserver.platform.confinement.linux import (
-    PR_SET_DUMPABLE,
-    PR_SET_MM,
-    PR_SET_PDEATHSIG,
-    PR_SET_PTRACER,
-    system_call,
-)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_MM = 35
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_PTRACER = 0x59616D61
+# linux/capability.h
+_CAPABILITIES_3 = 0x20080522
+_DAC_OVERRIDE = 1 << 1
+
+# These system call numbers are the same on all architectures.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_GET_VERSION = 1
+_PATH_BENEATH = 1
+_RESTRICT_ALL_THREADS = 1 << 3
+_RULESET = Struct("=QQQ")  # handled_access_fs, handled_access_net, scoped
+_PATH_RULE = Struct("=Qi")  # allowed_access, parent_fd
+_TCP_BIND_AND_CONNECT = 0b11
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     # Starting programs and processes.
@@ -190,6 +210,143 @@ _AF_UNIX, _SOCK_STREAM, _TYPE_OF_SOCKET = 1, 1, 0xF
 # fcntl and ioctl: set which process receives the signals of a descriptor. ioctl: inject terminal input.
 _F_SETOWN, _F_SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
+
+
+def system_call(number: int, *arguments: int) -> int:
+    """Make a system call and return its result. Raises OSError."""
+    return _checked(_LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
+
+
+def control_process(option: int, *arguments: int) -> None:
+    """Call prctl(2). Raises OSError."""
+    filled = (*arguments, 0, 0, 0, 0)[:4]
+    _checked(_LIBC.prctl(ctypes.c_int(option), *(ctypes.c_ulong(one) for one in filled)))
+
+
+def drop_capabilities() -> None:
+    """Drop all capabilities except CAP_DAC_OVERRIDE, which permits access to all users' files. Raises OSError.
+
+    It is kept because the service may run as root while its files belong to another user (a mounted volume).
+    """
+    head = ctypes.create_string_buffer(Struct("=Ii").pack(_CAPABILITIES_3, 0))
+    # effective, permitted and inheritable set: of the lower 32 capabilities, then of the upper 32
+    sets = Struct("=6I")
+    found = ctypes.create_string_buffer(sets.size)
+    _checked(_LIBC.capget(head, found))
+    _, permitted, *_ = sets.unpack(found.raw[: sets.size])
+    kept = permitted & _DAC_OVERRIDE
+    _checked(_LIBC.capset(head, ctypes.create_string_buffer(sets.pack(kept, kept, 0, 0, 0, 0))))
+
+
+def other_threads() -> int:
+    """Return the number of threads other than the calling thread; 0 if /proc is not mounted."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir())) - 1
+    except OSError:
+        return 0
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+class Access(IntFlag):
+    """linux/landlock.h: LANDLOCK_ACCESS_FS_…"""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    READ_FILE = 1 << 2
+    READ_DIR = 1 << 3
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_CHAR = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    MAKE_SOCK = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_SYM = 1 << 12
+    REFER = 1 << 13
+    TRUNCATE = 1 << 14
+    IOCTL_DEV = 1 << 15
+    RESOLVE_UNIX = 1 << 16
+
+
+_READ = Access.READ_FILE | Access.READ_DIR
+# Excludes creating symbolic links, devices, pipes and sockets, because the unconfined server would follow or open them.
+_WRITE = (
+    _READ
+    | Access.WRITE_FILE
+    | Access.TRUNCATE
+    | Access.MAKE_REG
+    | Access.MAKE_DIR
+    | Access.REMOVE_FILE
+    | Access.REMOVE_DIR
+    | Access.REFER
+)
+_FILE_RIGHTS = Access.READ_FILE | Access.WRITE_FILE | Access.TRUNCATE
+_FIRST_ABI_RIGHTS = Access.REFER - 1
+_RIGHTS_BY_ABI = {2: Access.REFER, 3: Access.TRUNCATE, 5: Access.IOCTL_DEV, 9: Access.RESOLVE_UNIX}
+_NETWORK_ABI = 4
+_SCOPE_ABI = 6
+_ALL_THREADS_ABI = 8
+
+
+def landlock_abi() -> int:
+    """Return the Landlock ABI version that the kernel offers to this process; 0 if Landlock is unavailable.
+
+    Landlock is unavailable before Linux 5.13, if the kernel does not enable it, and in containers whose seccomp
+    profile denies the system call.
+    """
+    try:
+        return system_call(_CREATE_RULESET, 0, 0, _GET_VERSION)
+    except OSError:
+        return 0
+
+
+def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, may_use_network: bool) -> bool:
+    """Restrict the calling thread to these files and to everything below these directories.
+
+    As far as ABI version `abi` supports it, also deny TCP connections and listeners (unless `may_use_network`), and
+    signals and abstract sockets to processes outside. Files that are already open stay usable. Paths that do not exist
+    or that this user cannot open are skipped. Requires no_new_privs. Returns whether the restriction applies to all
+    existing threads. Raises OSError.
+    """
+    handled = Access(_FIRST_ABI_RIGHTS)
+    for since, access in _RIGHTS_BY_ABI.items():
+        handled |= access if abi >= since else 0
+    network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
+    scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
+    attributes = create_string_buffer(_RULESET.pack(handled, network, scoped), _RULESET.size)
+    # Older kernels accept fields that they do not know if these are zero.
+    ruleset = system_call(_CREATE_RULESET, addressof(attributes), _RULESET.size, 0)
+    try:
+        for path in readable:
+            _allow(ruleset, path, _READ & handled)
+        for path in writable:
+            _allow(ruleset, path, _WRITE & handled)
+        reaches_all = abi >= _ALL_THREADS_ABI
+        system_call(_RESTRICT_SELF, ruleset, _RESTRICT_ALL_THREADS if reaches_all else 0)
+    finally:
+        os.close(ruleset)
+    return reaches_all
+
+
+def _allow(ruleset: int, path: Path, access: Access) -> None:
+    try:
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
+            access &= _FILE_RIGHTS
+        rule = create_string_buffer(_PATH_RULE.pack(access, opened), _PATH_RULE.size)
+        system_call(_ADD_RULE, ruleset, _PATH_BENEATH, addressof(rule), 0)
+    finally:
+        os.close(opened)
 
 
 @dataclass(frozen=True, slots=True)
