@@ -175,7 +175,7 @@ async def test_skipped_directory_links_are_reported(qs: Qs, folder: str):
     assert (moved.code, "is a link to a directory" in moved.err) == (2, True)
     assert (here / "a.txt").exists()
     copied = await qs("cp", "-r", str(here), f"{folder}/copied")
-    assert (copied.code, copied.err) == (0, f"qs: {here / 'link'} is left out: it is a link to a directory\n")
+    assert (copied.code, copied.err) == (0, f"qs: {here / 'link'} was skipped: it is a link to a directory\n")
     assert (await qs("ls", f"{folder}/copied")).text == "a.txt\n"
 
 

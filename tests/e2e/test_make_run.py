@@ -170,6 +170,6 @@ async def test_stopped_server_closes_everything_and_exits_successfully(tmp_path:
 async def test_second_server_on_same_directory_reports_why_it_exits(tmp_path: Path):
     data_dir = tmp_path / "data"
     async with running_server(data_dir):
-        with pytest.raises(AssertionError, match=r"exit code 3[\s\S]*Another server runs on the state directory"):
+        with pytest.raises(AssertionError, match=r"exit code 3[\s\S]*Another server uses the state directory"):
             async with running_server(data_dir):
                 pass

@@ -34,7 +34,7 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
                 one["nice_name"],
                 one["dialect"],
                 one["interface"],
-                "runs" if one["is_runnable"] else "does not run here",
+                "runs" if one["is_runnable"] else "not runnable",
                 ",".join(one["groups"]),
             )
             for one in every

@@ -172,8 +172,8 @@ def key_mismatch(keyring: Keyring, known: str) -> str | None:
     if any(key.fingerprint == known for key in keyring):
         return None
     return (
-        f"is not the key that this database was used with (fingerprint {known[:8]}, "
-        f"this key has {keyring.present.id}): give that key, or list it in desktop.secret_key_fallbacks."
+        f"does not match the key of this database (fingerprint {known[:8]}; "
+        f"this key has {keyring.present.id}). Set that key, or list it in desktop.secret_key_fallbacks."
     )
 
 

@@ -211,7 +211,7 @@ class AddressRules:
         try:
             found = _addresses(host, port)
         except (OSError, UnicodeError):
-            raise UnknownHost(f"The host name {host} is not known.") from None
+            raise UnknownHost(f"The host name {host} could not be resolved.") from None
         if reason := self._own_endpoint_refusal(found, port):
             raise HostRefused(f"Connections to {host} are not allowed here: {reason}.")
         permitted = [address for address in found if self._permits(address)]

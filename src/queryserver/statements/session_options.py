@@ -105,7 +105,7 @@ def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: Pa
             > MAX_WRITTEN_BYTES
         ):
             raise InvalidParameter(
-                f"parameters: at most {MAX_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
+                f"parameters: at most {MAX_WRITTEN_BYTES} bytes of JSON, counting a value at each use of its name."
             )
     return StatementParameters(parameters, markers.before)
 

@@ -35,7 +35,7 @@ async def test_host_name_resolves_to_its_addresses() -> None:
 
 @pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
 async def test_unknown_host_name_is_reported(host: str) -> None:
-    with pytest.raises(EngineUnavailable, match="is not known"):
+    with pytest.raises(EngineUnavailable, match="could not be resolved"):
         await DEFAULTS.resolve(host, 80)
 
 
