@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from queryserver.errors.files import PathNotFound
-from queryserver.results import blocks
-from queryserver.results.segments import ResultStore
+from queryserver.results.segments import ResultStore, decode_schema
 
 STATEMENTS = [UUID(int=n) for n in range(3)]
 """Ids with a common prefix, like ids created at the same time."""
@@ -73,7 +72,7 @@ class ResultStoreContract:
     async def test_schema_is_read_without_rows(self, results):
         statement_id, table = uuid4(), mixed_table(100)
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
-        assert blocks.decode_schema(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
+        assert decode_schema(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
 
     async def test_any_range_of_stored_rows_is_read(self, results):
         statement_id, table = uuid4(), mixed_table(3000)
@@ -90,7 +89,7 @@ class ResultStoreContract:
     async def test_schema_of_thousands_of_columns_is_read(self, results):
         statement_id, table = uuid4(), pa.table({f"a column of number {n}": [n] for n in range(3000)})
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
-        assert blocks.decode_schema(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
+        assert decode_schema(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
 
     async def test_missing_segment_is_not_found(self, results):
         statement_id = uuid4()

@@ -11,7 +11,7 @@ from queryserver.errors.files import StorageError
 from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm, PackedRows
 from queryserver.formats.download.stream import download
-from queryserver.results import blocks
+from queryserver.results.segments import encode, head_length
 
 
 class StoredTables:
@@ -45,8 +45,8 @@ class StoredTables:
 
     async def packed(self) -> AsyncGenerator[PackedRows]:
         for table in self._tables:
-            stored = blocks.encode(table)
-            yield PackedRows(stored[: blocks.head_length(stored)], len(stored), partial(self._part, stored))
+            stored = encode(table)
+            yield PackedRows(stored[: head_length(stored)], len(stored), partial(self._part, stored))
 
     async def _part(self, stored: bytes, start: int, stop: int) -> bytes:
         return stored[start:stop]

@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
-from queryserver.results import blocks
-from queryserver.results.segments import Segment
+from queryserver.results.segments import Segment, encode, head_length
 
 
 class MemoryResults:
@@ -20,7 +19,7 @@ class MemoryResults:
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
         self._fail()
         self._tables[statement_id, fence, number] = table
-        return Segment(number, start_row, table.num_rows, len(blocks.encode(table)))
+        return Segment(number, start_row, table.num_rows, len(encode(table)))
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
         self._fail()
@@ -33,11 +32,11 @@ class MemoryResults:
         return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        stored = blocks.encode(await self.read(statement_id, fence=fence, number=number))
-        return stored[: blocks.head_length(stored)]
+        stored = encode(await self.read(statement_id, fence=fence, number=number))
+        return stored[: head_length(stored)]
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
-        return blocks.encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
+        return encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
         del statement_id, fence, number

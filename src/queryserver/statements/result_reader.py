@@ -25,8 +25,7 @@ from queryserver.identity.model import User
 from queryserver.platform.database import Database
 from queryserver.platform.fair_queue import ByteBudget, Reservation
 from queryserver.platform.threads import Tasks
-from queryserver.results import blocks
-from queryserver.results.segments import ResultStore, Segment
+from queryserver.results.segments import ResultStore, Segment, decode_schema
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.running_statements import StateSignals
@@ -330,7 +329,7 @@ class ResultReader:
             yield decode(stored.inline).schema
         for head in dict.fromkeys(await self._heads(operation_id, stored.segments)):
             with _store_errors(StorageError):
-                schema = blocks.decode_schema(head)
+                schema = decode_schema(head)
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:

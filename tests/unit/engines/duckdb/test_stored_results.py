@@ -17,7 +17,7 @@ from queryserver.engines.duckdb.stored_results import StoredResultTable
 from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.process.calls import FILES_AT_ONCE
 from queryserver.formats.arrow import Column, ResultType, text_union
-from queryserver.results import blocks
+from queryserver.results.segments import encode
 
 
 class StoredPieces:
@@ -26,7 +26,7 @@ class StoredPieces:
     def __init__(self, tables: Sequence[pa.Table], kinds: Sequence[ResultType], directory: Path | None = None) -> None:
         names = tables[0].column_names
         self.columns = tuple(Column(name, kind, kind.value) for name, kind in zip(names, kinds, strict=True))
-        self.contents = [blocks.encode(table) for table in tables]
+        self.contents = [encode(table) for table in tables]
         self.pieces = tuple(
             ResultPiece(table.num_rows, len(content)) for table, content in zip(tables, self.contents, strict=True)
         )
