@@ -222,7 +222,7 @@ def test_unusable_directory_is_a_settings_problem(tmp_path: Path, kind: str) -> 
 def test_invalid_store_is_an_invalid_setting(value):
     with pytest.raises(ValueError, match="result_file_storage") as failed:
         Settings.model_validate({"desktop": {"task_server": {"result_file_storage": value}}})
-    assert "planted" not in str(failed.value).replace("no key planted", "").replace("property", "")
+    assert "planted" not in str(failed.value).replace("unknown key planted", "").replace("property", "")
 
 
 def test_only_local_directories_are_not_remote():
