@@ -134,7 +134,7 @@ class TestPaging:
                 page = await ana.page(operation, rows=10_000)
                 assert len(str(page["data"])) <= 64 * 1024
                 assert page["data"]
-                assert ("would exceed 65536 bytes" in page.get("message", "")) is page["has_more"]
+                assert ("make it exceed 65536 bytes" in page.get("message", "")) is page["has_more"]
                 seen += page["data"]
                 if not page["has_more"]:
                     break
