@@ -57,9 +57,7 @@ class Metrics:
         self.logins = counter(
             "queryserver_logins", "Login attempts by result and accepting login source.", ["result", "backend"]
         )
-        self.logins_throttled = counter(
-            "queryserver_login_throttled", "Logins rejected after too many failed attempts."
-        )
+        self.logins_throttled = counter("queryserver_login_throttled", "Logins rejected after repeated failures.")
         self.tokens_issued = counter("queryserver_tokens_issued", "Tokens issued by this service.", ["type"])
         self.external_tokens = counter(
             "queryserver_external_jwt", "Verified tokens of external issuers by result.", ["result"]
