@@ -91,10 +91,10 @@ def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
-    """Yield the IPv4 address for each of the prefix lengths 48, 56, 64 and 96. RFC 6052 2.2 skips bits 64 to 71.
+    """Yield the IPv4 address embedded under each prefix length: 48, 56, 64 and 96 (RFC 6052 2.2; bits 64 to 71 unused).
 
-    The site's prefix length is unknown. Under a wrong length, padding zeros look like an address in 0.0.0.0/8; these
-    are skipped because they are not valid destinations.
+    The site's prefix length is unknown. Under a wrong length, zero padding reads as an address in 0.0.0.0/8. Such
+    addresses are skipped because they are not valid destinations.
     """
     without_octet_64 = ((bits >> 64) << 56) | (bits & ((1 << 56) - 1))
     found = (
@@ -140,8 +140,9 @@ class AddressRules:
     """Which hosts engine connections may reach. By default, any host is permitted.
 
     `own` contains the endpoints of the service's listener and broker; `service_database` those of its database server.
-    Connections to these endpoints are refused under any address of the machine. In the networks of `closed`, only
-    addresses in `opened` are permitted. Addresses in `blocked` are always refused.
+    Connections to these endpoints are refused under any address of the machine. Addresses in `blocked` are always
+    refused. Addresses in `closed` are refused unless they are also in `opened`. If `allowed` is not empty, only
+    addresses in `allowed` are permitted.
     """
 
     blocked: tuple[Network, ...] = ()
@@ -184,7 +185,10 @@ class AddressRules:
             raise UnknownHost(f"The host name {host} was not resolved in time.") from None
 
     def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
-        """Like `resolve`, but blocking, and with only the resolver's own timeout. Raises UnknownHost, HostRefused."""
+        """Do the same as `resolve` in the calling thread. Only the resolver's own timeout applies.
+
+        Raises UnknownHost, HostRefused.
+        """
         return self._resolve_checked(host, port)[0]
 
     def require_all(self, host: str, port: int) -> None:
@@ -201,7 +205,7 @@ class AddressRules:
         return _reaches_own_service(_resolve_endpoints(self.service_database, port), addresses)
 
     def is_database_server_address(self, host: str, port: int) -> bool:
-        """Like `is_database_server`, for a literal address in any notation. Does not call the resolver."""
+        """Return the same as `is_database_server` for a literal address in any notation. Does not call the resolver."""
         address = literal_address(host)
         servers = _resolve_endpoints(self.service_database, port, resolve=False)
         return address is not None and _reaches_own_service(servers, [str(address)])
@@ -266,9 +270,10 @@ def _reaches_own_service(own: Collection[Address], addresses: Iterable[str]) -> 
 
 
 def _is_local(address: Address) -> bool:
-    """Return whether the address belongs to this machine: the route to a local address has that address as its source.
+    """Return whether the address belongs to this machine.
 
-    No packet is sent.
+    For a destination on this machine, the kernel selects the destination itself as the source address. No packet is
+    sent.
     """
     if address.is_loopback or address.is_unspecified:
         return True
@@ -359,7 +364,7 @@ def database_login(dsn: str) -> str:
 
 
 def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
-    """Yield the endpoints of a URL. They may be separated by commas, or given as query options."""
+    """Yield the endpoints of a URL, which may list several hosts separated by commas or name them in query options."""
     named, parts = _split_hosts(url)
     options = dict(parse_qsl(parts.query))
     hosts = (named or options.get("host", "")).split(",")
@@ -373,7 +378,10 @@ def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
 
 
 def _split_hosts(url: str) -> tuple[str, SplitResult]:
-    """Split a URL into its host list and the rest. Since Python 3.14, urlsplit rejects host lists with brackets."""
+    """Split a URL into its host list and the URL without hosts, parsed.
+
+    Since Python 3.14, urlsplit rejects host lists with brackets.
+    """
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")

@@ -8,7 +8,7 @@ It uses these names:
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and reject some types.
 - `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_close_portal` and `_portal_name`: a
-  documented cursor needs an additional round trip before the first rows, takes a short chunk for the last chunk, and
+  documented cursor needs an additional round trip before the first rows, treats a short chunk as the last one, and
   cannot be closed before its end.
 
 `tests/unit/platform/test_asyncpg_internals.py` fails if one of these names changes.
@@ -100,7 +100,7 @@ class Portal(asyncpg.cursor.Cursor):
         super().__init__(connection, prepared.get_query(), _state_of(prepared), tuple(values), None)
 
     async def rows(self, count: int) -> Sequence[Sequence[Any]]:
-        """Return up to `count` next rows. A shorter result does not mean that the cursor is exhausted."""
+        """Return the next rows, at most `count`. Fewer rows do not mean that the cursor is exhausted."""
         records: Any = await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         return records
 

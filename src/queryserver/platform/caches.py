@@ -41,7 +41,7 @@ class LruCache(Generic[K, V]):
     _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
-        """Return the value and mark it as recently used; None if there is none."""
+        """Return the value and mark it as recently used; None if the key is unknown or its value has expired."""
         stored = self._values.get(key)
         if stored is None:
             return None
@@ -66,7 +66,7 @@ class LruCache(Generic[K, V]):
         return dropped
 
     def pop(self, key: K) -> V | None:
-        """Remove and return the value; None if there is none."""
+        """Remove and return the value; None if the key is unknown. May return an expired value."""
         stored = self._values.pop(key, None)
         if stored is None:
             return None
@@ -105,7 +105,8 @@ class _SharedCall:
 class SingleFlight:
     """Runs one task for all callers of a key. Cancels it when its time budget expires or the last caller leaves.
 
-    Cancellation at the data source may take a while. Only leaving the `running` context waits for it.
+    After cancellation, a task may still need time to cancel its request at the data source. Only leaving the `running`
+    context waits for that.
     """
 
     def __init__(self) -> None:

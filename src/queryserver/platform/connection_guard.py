@@ -72,7 +72,7 @@ def guarded(rules: AddressRules) -> Generator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Audit hook that checks connections. It is called for all events of the process, so it ignores others quickly."""
+    """Check connections as an audit hook. Python calls it for every audit event, so other events return at once."""
     if event != "socket.connect":
         return
     call = _this_thread.call
@@ -89,7 +89,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
-    """Return whether a call failed because of a refused connection. Drivers tolerate some, such as for update checks.
+    """Return whether a call failed because of a refused connection. Drivers tolerate some, such as an update check's.
 
     A refusal in the chain of causes always counts. A refusal that appears only as context, or only in the message
     (asyncio merges several errors into one), counts unless a later connection was permitted.

@@ -1,4 +1,4 @@
-"""Semaphores that users share fairly, so that many calls of one user do not block other users; and a limit on the total
+"""Semaphores shared fairly among users, so that many calls of one user do not block other users, and a budget for the
 memory that concurrent calls use."""
 
 import asyncio
@@ -154,7 +154,10 @@ class FairSemaphore:
         self._last_turns[user_id] = next(self._turns)
 
     def _enqueue(self, user_id: int, line: _Line) -> None:
-        """Rank the line by the number of slots that its user holds now."""
+        """Add the line to the queue, ranked by the number of slots that its user holds now.
+
+        A line whose user holds the maximum number of slots is left out.
+        """
         held = self._held[user_id]
         if held >= self._per_user:
             line.rank = None

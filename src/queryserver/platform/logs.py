@@ -322,7 +322,7 @@ class RecentLines:
 
 
 RECENT = RecentLines()
-"""The recent lines of this process if it logs to no file."""
+"""The recent log lines of this process, collected only while it does not log to a file."""
 
 
 def log_tail(file: Path | None, max_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Limits of this machine: the minimum of free space on each file system, and the number of open files."""
+"""Limits of this machine: the minimum free space on each file system, and the number of open files."""
 
 import shutil
 import threading
@@ -21,7 +21,7 @@ _CACHED_S = 1.0
 
 log = structlog.get_logger(__name__)
 
-# Files, engines and the service database need descriptors too: a fifth of the limit, but at least this many.
+# Descriptors reserved for files, engines and the service database: a fifth of the limit, but at least this many.
 _OTHER_DESCRIPTORS = 256
 
 
@@ -104,7 +104,10 @@ def permitted_connections(*, hard: bool = False) -> int:
 
 
 def raise_file_limit(max_connections: int) -> None:
-    """Raise the soft limit as far as `max_connections` requires. Logs a warning if the hard limit is too low."""
+    """Raise the soft limit on open files as far as `max_connections` requires.
+
+    Logs a warning if the hard limit is too low.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + max(_OTHER_DESCRIPTORS, max_connections // 4) + 1
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -67,7 +67,7 @@ def freeze_present_objects() -> None:
 
 
 async def trim_heap_regularly() -> None:
-    """Periodically return free pages inside the heap to the system. glibc by itself returns only those at its end.
+    """Periodically return free pages inside the heap to the system. On its own, glibc returns only those at the end.
 
     Free pages amount to 150 MiB after a preview of 20,000 columns and to 76 MiB after 24 concurrent downloads. Has no
     effect without glibc.

@@ -215,7 +215,10 @@ class MetricsPage:
         self._database = database
         self._threads = threads
         self._facts: tuple[Sequence[Row], int, tuple[int, int]] | None = None
-        """Across all servers: active statements by dialect and state, bytes of stored results, and `fleet` numbers."""
+        """The figures of all servers that were read last; None before the first read.
+
+        They are the active statements by dialect and state, the bytes of stored results, and the result of `fleet`.
+        """
         self._facts_due_at = 0.0
         self._reading = asyncio.Lock()
         self._shown = CollectorRegistry()

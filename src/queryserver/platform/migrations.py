@@ -21,14 +21,14 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # A wheel contains the scripts inside the package; in a checkout they are at the top level.
 SCRIPTS = next(path for path in (_PACKAGE / "_alembic", _PACKAGE.parents[1] / "alembic") if path.is_dir())
 
-_LOCK = 0x71736D67  # "qsmg": the advisory lock with which servers that start at the same time migrate one by one
+_LOCK = 0x71736D67  # "qsmg": the advisory lock that serializes migrations by servers that start at the same time
 _LIMIT_S = 3600
 
 
 _OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
 OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
-"""Prefix of the name of a fact; a schema version follows. `migrate` records the fact for older programs, which lack the
-migration scripts of that version."""
+"""Prefix of a fact's name, to which the schema version is appended. Older programs lack the migration scripts of that
+version, so `migrate` records the fact for them."""
 
 
 def newest_revision(scripts: Path = SCRIPTS) -> str:
@@ -42,7 +42,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
     newest_first = sorted(declared, reverse=True)
     oldest = newest_first[0]
     for version in newest_first[1:]:
-        # A program must tolerate every later migration; the older a program, the more migrations are later.
+        # A program must tolerate every later migration; the older the program, the more migrations it must tolerate.
         if any(declared[later] > version for later in newest_first if later > version):
             break
         oldest = version
@@ -50,7 +50,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
 
 
 def _declared(scripts: Path) -> Mapping[str, str]:
-    """By schema version: the oldest compatible version that its script declares, or the version itself by default."""
+    """Return, for each schema version, the oldest compatible version that its script declares; by default, itself."""
     found = dict[str, str]()
     for script in _versions(scripts):
         written, revision = _OLDEST_PROGRAM.search(script.read_text(encoding="utf-8")), _revision_of(script)
@@ -158,7 +158,7 @@ async def _schema_of(connection: asyncpg.Connection) -> Schema:
 
 
 def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
-    """Return why this program does not run on the schema, and what to do; None if it runs."""
+    """Return why this program cannot run on the schema, and a remedy; None if it can."""
     own = newest_revision(scripts)
     if present.is_usable(own):
         return None

@@ -1,4 +1,4 @@
-r"""Parses booleans, byte amounts and strict JSON of clients, and sorts names naturally (Contract platform 1.2).
+r"""Parses booleans, byte amounts and strict JSON from clients, and builds natural sort keys (Contract platform 1.2).
 
 Strict JSON has no duplicate keys, NaN, U+0000 or lone surrogates, and limits on depth and size apply.
 

@@ -43,7 +43,11 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
 
 
 def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AbstractAsyncContextManager[None]:
-    """Call `renew` periodically in the background while the context is open, until it returns False (record lost)."""
+    """Call `renew` periodically in the background while the context is open.
+
+    `renew` returns whether the record still exists; the calls end when it returns False. If the database is
+    unavailable, the next call tries again.
+    """
 
     async def keep() -> None:
         is_held = True
@@ -96,7 +100,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
 async def now_and_every(
     seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Like `every`, but with an immediate first round, which runs `first` instead if given."""
+    """Run `first` (by default, `action`) immediately, then repeat `action` as `every` does."""
     await _round(first or action)
     await every(seconds, action)
 
@@ -133,7 +137,7 @@ class Restarts:
 
 
 class Stop(Event):
-    """Requests work in a thread to stop after its caller has left or timed out."""
+    """Signals work in a thread to stop after its caller has left or timed out."""
 
     def check(self) -> None:
         """Raise TooComplex if the work should stop. Call this between steps of the work."""

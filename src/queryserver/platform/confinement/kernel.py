@@ -384,9 +384,9 @@ def has_seccomp() -> bool:
 
 
 def refuse_calls(*, may_use_network: bool) -> None:
-    """Make the system calls listed in `syscalls` fail with EPERM in all threads. Requires no_new_privs.
+    """Make the system calls in `REFUSED` fail with EPERM in all threads, and filter the calls in `ARGUMENT_FILTERED`.
 
-    The process can still create threads and send signals to itself. Raises OSError.
+    The process can still create threads and send signals to itself. Requires no_new_privs. Raises OSError.
     """
     architecture = _architecture()
     if architecture is None:
@@ -415,7 +415,7 @@ def _architecture() -> _Architecture | None:
 
 
 def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> Sequence[_Instruction]:
-    """Build the filter for the process `pid`."""
+    """Build the seccomp filter program for the process `pid`."""
     column = architecture.column
     made = [
         _Instruction(_LOAD, _ARCHITECTURE),

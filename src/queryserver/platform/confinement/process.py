@@ -192,7 +192,7 @@ def _apply_kernel_confinement(confinement: Confinement) -> ConfinementResult:
                 abi, (*confinement.writable, _DEV_NULL), readable, may_use_network=confinement.may_use_network
             )
             outside = 0 if holds_all else kernel.other_threads()
-        # For example, at most 16 rulesets per process are possible, including those inherited from the server's parent.
+        # Fails, for example, if the process already has the maximum of 16 rulesets, which it may have inherited.
         except OSError:
             abi = 0
     has_filter = has_seccomp()

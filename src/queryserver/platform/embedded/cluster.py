@@ -26,7 +26,7 @@ SAMPLE_DATABASE = "sample"
 SAMPLE_OWNER = "sample_owner"
 """The role that owns the sample objects and has the privileges on them. Sessions switch to it; it cannot log in."""
 SAMPLE_LOGIN = "sample_login"
-"""The role with only the right to connect. The logins of users inherit from it."""
+"""The role whose only privilege is to connect. The users' logins inherit from it."""
 SAMPLE_ROLE = "sample_user"
 """The connector's own login, used for checks. Users' statements run under the users' logins."""
 DUCKDB_FILE = "sample.duckdb"
@@ -76,7 +76,7 @@ def server_account() -> ServerAccount | None:
 
 
 def is_reachable_by_all(directory: Path) -> bool:
-    """Return whether every account can reach the directory: others may search it and all its parents."""
+    """Return whether every account can reach the directory: it and all its parents are searchable by others."""
     absolute = directory.resolve()
     return all(place.stat().st_mode & 0o001 for place in (absolute, *absolute.parents))
 

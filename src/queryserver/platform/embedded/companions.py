@@ -35,7 +35,8 @@ appendonly no
 maxmemory 256mb
 maxmemory-policy noeviction
 """
-# The server waits for a line of input, which is sent once its guard runs. Its configuration follows on the same pipe.
+# The shell starts the server after one line of input, which is sent once the guard process runs. The server then reads
+# its configuration from the same pipe.
 _BEGIN = 'read -r begin && exec "$0" -'
 # Stops the server when this process ends, even by SIGKILL, because that closes the guard's pipe.
 _GUARD = """\
@@ -61,7 +62,7 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """The URL (`unix://…`) of the server. A restart keeps it."""
+        """The URL (`unix://…`) of the server. Restarts do not change it."""
         return f"unix://{quote(str(self._socket))}"
 
     async def start(self) -> None:

@@ -127,7 +127,7 @@ class Postmaster:
 
     @property
     def address(self) -> Address:
-        """The address of the server. A restart keeps it."""
+        """The address of the server. Restarts do not change it."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
@@ -299,7 +299,7 @@ class EmbeddedPostgres:
     def __init__(self, cluster: PostgresCluster, address: Address) -> None:
         self.cluster = cluster
         self.address = address
-        """The address of the server. A restart keeps it."""
+        """The address of the server. Restarts do not change it."""
         self.defaults = _resources(cluster.home, address, cluster.secrets)
 
     @classmethod

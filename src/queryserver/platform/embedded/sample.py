@@ -339,7 +339,7 @@ async def ensure_service_database(server: EmbeddedPostgres) -> None:
 
 
 Fill = Callable[[asyncpg.Connection], Awaitable[None]]
-"""Creates the tables in an empty database, to which it is connected."""
+"""Fills the empty database of the given connection with tables."""
 
 
 async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:

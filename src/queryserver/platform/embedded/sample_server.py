@@ -73,7 +73,7 @@ _MEASURE_EVERY = 5
 _MAX_CANCELS = 5
 """If a statement has been canceled this often, its session is terminated, because functions can catch cancellation."""
 _MAX_GROWTH_BY_REMOVALS = 32 * 1024**2
-"""Growth of the files after which statements that delete data are canceled too: they may write, as in triggers."""
+"""Growth of the files after which statements that delete data are canceled too, because their triggers may write."""
 
 # Read-only queries and their parallel workers can also fill the disk, with temporary files.
 _CANCEL_WRITING_STATEMENTS = rf"""
@@ -149,7 +149,11 @@ class SampleGuard:
             self._min_stored_bytes = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
-        """Cancel statements whose processes are in `spilling`; if set, also those that write or only delete data."""
+        """Cancel the statements of the processes in `spilling`.
+
+        With `ends_writers`, also cancel statements that write, except those that only delete data; with `ends_removals`
+        in addition, cancel these as well.
+        """
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_CANCEL_WRITING_STATEMENTS, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]

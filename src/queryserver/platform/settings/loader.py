@@ -52,7 +52,10 @@ _SECRETS_IN_ADDRESS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingsResult:
-    """The settings and their problems. Defaults replace invalid values, so only print `settings` if there are any."""
+    """The settings and their problems.
+
+    Defaults replace invalid values. So if there are problems, use `settings` only for display.
+    """
 
     settings: Settings
     problems: list[str]
@@ -78,7 +81,7 @@ def read_settings(
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
 ) -> SettingsResult:
-    """Like `load_settings`, but return the problems together with the settings instead of raising.
+    """Load settings like `load_settings`, but return the problems together with the settings instead of raising.
 
     With `with_secrets=False`, no secret files are read, no secret scripts run, and keys are not checked against each
     other.

@@ -198,7 +198,10 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """Describe weak fallback keys by number; None if none is weak. Tokens signed with any listed key are valid."""
+    """Return which fallback keys are weak, by number, and why; None if none is.
+
+    A weak fallback key is dangerous, because tokens signed with it are valid.
+    """
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
@@ -303,7 +306,7 @@ def _editor(settings: Settings) -> Iterator[Problem]:
 
 
 def _importer(settings: Settings) -> Iterator[Problem]:
-    """Check that uploads are outside the store `file`, where users could read and delete uploads of others."""
+    """Check that uploads are outside the store `file`, where users could read and delete other users' uploads."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
         yield "importer.upload_dir", f"is {uploads}, which is inside filebrowser.local_root."
