@@ -168,9 +168,10 @@ class ApiTokens:
     async def page(
         self, username: str | None, *, page: int = 1, limit: int = MAX_PAGE
     ) -> tuple[int, Sequence[ApiToken]]:
-        """Return the number of the user's tokens (None for all users) and one page, ordered by user, then age.
+        """Return the total number of the user's tokens and one page of them; `username=None` covers all users.
 
-        Oldest tokens come first. Expired and revoked tokens remain listed for 30 days. Raises InvalidUsername.
+        Tokens are sorted by user, then oldest first. Expired and revoked tokens remain listed for 30 days. Raises
+        InvalidUsername.
         """
         key = None if username is None else self._usernames.read(username).key
         rows = await self._database.fetch(_PAGE, key, min((page - 1) * limit, 2**62), limit)
@@ -298,7 +299,7 @@ class ApiTokenBearers:
         return user
 
     async def note_uses(self) -> None:
-        """Store the times of last use collected from calls. Raises DatabaseUnavailable."""
+        """Set the time of last use to now for the tokens used since the previous run. Raises DatabaseUnavailable."""
         used, self._used = self._used, set[UUID]()
         if used:
             try:

@@ -66,8 +66,8 @@ async def open_accounts(
 ) -> AsyncGenerator[AccountServices]:
     """Open the user services and create the default group if it is missing.
 
-    Raises ConfigurationError, which lists all entries that cannot be loaded, also if the database was used with
-    another secret key; DatabaseUnavailable.
+    Raises ConfigurationError if entries of `desktop.auth` cannot be loaded (the error lists them) or if the database
+    was used with another secret key; DatabaseUnavailable.
     """
     auth, records = settings.desktop.auth, AccountRepository(database)
     async with AsyncExitStack() as stack:

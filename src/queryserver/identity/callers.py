@@ -113,7 +113,7 @@ _USER_NOW = """
         ) as rights,
         (select s.version from connector_state s) as connectors_version
 """
-"""The columns of `users u` and its groups and rights that `_state` reads."""
+"""The columns that `_state` reads: the fields of `users u`, and the user's groups and rights."""
 
 _OWNERS = f"""
     select k.n, {_USER_NOW},
@@ -260,7 +260,7 @@ class CallerRepository:
         )
 
     async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
-        """Record the exchange of a refresh token. Returns None the first time, and later the time since then."""
+        """Record the exchange of a refresh token. Returns None on the first exchange, later the time since then."""
         row = await self._database.row(_EXCHANGE, jti, expires_at)
         if row is None or row["is_first"]:
             return None
@@ -417,9 +417,9 @@ class JwtCodec:
         return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
 
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
-        """Return the claims of a token. Raises InvalidToken if its form, key or signature is bad or it has expired.
+        """Return the claims of a token. If `expired_too` is set, expired tokens are accepted as well.
 
-        With `expired_too`, expired tokens are accepted.
+        Raises InvalidToken if the token's form, key or signature is invalid, or if it has expired.
         """
         claims = self._good(token)
         if claims.expires_at <= self._clock() and not expired_too:

@@ -75,7 +75,10 @@ class ExternalBearers:
     )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """Implement the authenticator `custom_jwt`. Returns None unless an RS256 bearer is sent. Raises like `user`."""
+        """Implement the authenticator `custom_jwt`. Returns None if the call has no RS256 bearer token.
+
+        Raises the same errors as `user`.
+        """
         token = bearer_of(request.raw_headers)
         return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
@@ -113,7 +116,7 @@ class ExternalBearers:
             raise errors.InvalidToken from None
 
     async def verify_with_reason(self, token: str) -> None:
-        """Like `verify`, but raise IdentityRefused, with the reason, instead of InvalidToken for a refused identity."""
+        """Check the token like `verify`, but raise IdentityRefused, with the reason, if the identity is refused."""
         claims = await self._read(token)
         known = await self.provisioning.known(claims.identity, token_id=claims.id)
         if known is None:

@@ -77,7 +77,7 @@ async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
 
 
 def _reseal_value(sealed: bytes | str, sealer: Sealer) -> bytes | str:
-    """Re-encrypt a value. Strings are base64, as the engine handles of statements are stored. Raises ValueError."""
+    """Re-encrypt a value. A string is base64, the form in which engine handles are stored. Raises ValueError."""
     if isinstance(sealed, str):
         return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()
     return sealer.seal(sealer.unseal(sealed))
@@ -130,7 +130,7 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
 
 
 def existing_keyring(desktop: DesktopSettings) -> Keyring | None:
-    """Like `load_keyring`, but do not create a key: return None if there is none yet."""
+    """Load the keys like `load_keyring`, but return None instead of creating a missing key."""
     if desktop.secret_key.get_secret_value():
         return _keyring(desktop, desktop.secret_key)
     file = desktop.data_dir / KEY_FILE

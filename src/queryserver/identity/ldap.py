@@ -47,7 +47,7 @@ class LdapSearch:
 
 
 class DirectorySession(Protocol):
-    """One connection. Every call raises LoginBackendUnavailable once the session's deadline has passed."""
+    """A connection to the directory. Every call raises LoginBackendUnavailable once the deadline has passed."""
 
     def bind(self, name: str, password: str) -> bool:
         """Authenticate; False if the directory rejects the credentials. Raises ValueError for an empty password."""

@@ -17,7 +17,8 @@ from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.ldap import Entry, LdapSearch
 
 # RFC 4511 result codes that concern the user logging in: constraint violation (locked by a policy), no such object,
-# invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
+# invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling to
+# perform.
 _REFUSALS = frozenset({19, 32, 34, 48, 49, 50, 53})
 _SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
 _PAGE_SIZE = 500

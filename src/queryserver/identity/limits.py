@@ -97,7 +97,10 @@ class RequestLimits:
             self._count(f"address {network_of(address)}", is_address=True)
 
     async def exchange(self) -> None:
-        """Add the counts since the last exchange to the shared totals, and read these. Raises DatabaseUnavailable."""
+        """Add the counts since the last exchange to the shared totals, and read the totals.
+
+        Raises DatabaseUnavailable.
+        """
         self._turn()
         minute, calls = self._minute, self._calls
         news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
@@ -114,7 +117,10 @@ class RequestLimits:
         self._ahead_s = await self._counts.forget() - self._clock()
 
     def _count(self, caller: str, *, is_address: bool = False) -> None:
-        """Count a call. Refused calls are not counted, so they do not raise the totals that other processes see."""
+        """Count a call. Raises TooManyRequests if the limit is reached.
+
+        Refused calls are not counted, so they do not increase the totals that other processes read.
+        """
         now = self._turn()
         one = self._calls.get(caller)
         if one is None:

@@ -39,7 +39,7 @@ class Provisioning:
         self._synced_groups = LruCache[int, tuple[frozenset[str], frozenset[str]]](
             _MAX_CACHED_USERS, life_s=_GROUPS_CACHED_S, clock=self.clock
         )
-        """By user id: the groups last named by the back end, and the resulting memberships."""
+        """For each user id, the groups that the back end named last, and the resulting memberships."""
 
     async def user(
         self,
@@ -75,7 +75,10 @@ class Provisioning:
         return known.user
 
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
-        """Return the same user as `user`, even if inactive or revoked; None if unknown. Raises IdentityRefused."""
+        """Return the user of an identity, even if the user is disabled or the token was revoked; None if unknown.
+
+        Unlike `user`, this changes nothing. Raises IdentityRefused.
+        """
         key = self._key(identity, identity.subject, token_id)
         return self._permitted(identity, identity.subject, await self.callers.caller(key))
 

@@ -172,7 +172,10 @@ class AccountRepository:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Create the very first user; False if any user exists. Only one of several concurrent calls succeeds."""
+        """Create the very first user, and return whether that succeeded: it fails if any user exists.
+
+        Of several concurrent calls, only one succeeds.
+        """
         async with self._database.transaction() as connection:
             await connection.execute(LOCK_ADMINISTRATORS)
             if await connection.fetchval("select exists (select from users)"):

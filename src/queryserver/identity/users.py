@@ -96,7 +96,7 @@ _GROUP_NAMES = """
 """
 
 _ROWS_PER_SLICE = 2000
-"""Rows converted before other tasks get to run; takes about 6 ms."""
+"""Number of rows that are converted before other tasks may run. Converting them takes about 6 ms."""
 
 MAX_PAGE = 1000
 
@@ -119,7 +119,8 @@ class Users:
     ) -> tuple[int, Sequence[UserSummary]]:
         """Return the number of matching users and one page of them; all users if `page` and `limit` are None.
 
-        `username` ignores case, `groups` matches members of any of the groups, and None does not filter.
+        `username` is matched case-insensitively, and `groups` selects members of any of the groups. A filter that is
+        None matches all users.
         """
         offset, size = 0, limit
         if page is not None or limit is not None:
@@ -179,7 +180,8 @@ class Users:
     ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
         """Return active users and groups whose names contain `typed`, ignoring case; at most `count` of each.
 
-        `with_groups` adds the groups of each user.
+        `with_groups` adds the groups of each user, `with_caller` includes the caller, and `only_groups_of_caller`
+        limits the returned groups to those of the caller.
         """
         text = unicodedata.normalize("NFKC", typed)
         without = None if with_caller else caller.id
@@ -495,7 +497,9 @@ class Identities:
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """Remove the links of one user or of all users, optionally only those of one issuer. Returns their number.
+        """Remove the links of one user or of all users, optionally only those of one issuer or subject.
+
+        Returns the number of removed links.
 
         Raises InvalidUsername.
         """
