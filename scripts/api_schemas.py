@@ -47,7 +47,7 @@ def tidy(schema: Any) -> Any:
 
 
 def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object in a JSON body, whose optional fields may be null, which means absent."""
+    """Return the schema of a JSON body object in which optional fields may also be null, which means absent."""
     return _with_optional(schema, _or_null)
 
 
@@ -67,7 +67,7 @@ def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object whose optional enumerations and integers may be "", which means absent."""
+    """Return the schema of an object in which optional enumerations and integers may also be "", which means absent."""
     return _with_optional(schema, _or_empty)
 
 

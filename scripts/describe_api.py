@@ -52,7 +52,8 @@ _HEADERS = {
     "429": ("Retry-After",),
     "503": ("Retry-After",),
 }
-# A partial response (206) is never compressed. A response without a body (304) has only the headers of the version.
+# A partial response (206) is never compressed. A response without a body (304) has only the headers that identify the
+# version.
 _OMITTED_IN_PARTS = frozenset({"Content-Encoding"})
 _HEADERS_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
 

@@ -93,7 +93,8 @@ _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})
 _WITH_THEIR_TEXT = frozenset({"script", "style", "template", "noscript", "iframe", "object", "svg", "math", "title"})
 """Elements that are removed together with their content, because the content is not visible text."""
 _WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f-\xa0]*", re.IGNORECASE)
-"""Matches a URL without whitespace and control characters. Browsers ignore these, so a filter must not."""
+"""Matches a URL without whitespace and control characters. Browsers ignore some of these characters, so a URL that
+contains them could disguise another scheme."""
 
 
 def sanitized_html(html: str) -> str:

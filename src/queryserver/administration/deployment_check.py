@@ -78,7 +78,10 @@ def unreachable_finding(error: DatabaseUnavailable) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _ClockSample:
-    """Measured round trips to the database. `ahead_s` is how far its clock is ahead of this machine's clock."""
+    """Measured round trips to the database. `ahead_s` is how far the database's clock is ahead of this machine's clock.
+
+    The actual offset may differ from `ahead_s` by up to `unsure_s`.
+    """
 
     version: str
     is_replica: bool
@@ -178,7 +181,7 @@ def _no_key(desktop: DesktopSettings, known: str | None) -> Finding:
 
 
 async def examine_engines(settings: Settings, database: Database, keyring: Keyring, user: User) -> Sequence[Finding]:
-    """Log in as `user` at each configured and stored connector, and run a trivial statement there."""
+    """Log in as `user` to each configured and stored connector, and run a trivial statement."""
     builder, records = EngineBuilder(settings), ConnectorRepository(database, AesSealer(keyring))
     _, stored = await read_stored(records, settings)
     connectors = [*configured_connectors(settings), *stored]

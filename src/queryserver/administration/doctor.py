@@ -95,7 +95,11 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
 async def of_settings(
     area: str, check: Awaitable[Iterable[SettingsFinding]], well: Callable[[int], str]
 ) -> Sequence[Finding]:
-    """Run a check from `config check`. If there are no findings, report `well`, given the duration in milliseconds."""
+    """Run a check from `config check` and convert its findings for the doctor.
+
+    If there are no findings, the result is a single OK finding, whose text `well` returns for the duration in
+    milliseconds.
+    """
     began = time.monotonic()
     found = [Finding.of_settings(area, one) for one in await check]
     return found or [Finding.ok(area, well(round(1000 * (time.monotonic() - began))))]

@@ -53,7 +53,7 @@ def with_running_database(settings: Settings) -> Settings:
     """
     if settings.desktop.database.dsn:
         return settings
-    from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
+    from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 not needed by most commands
     from queryserver.platform.embedded.postgres import running_resources, with_embedded_resources  # noqa: PLC0415 as below
 
     try:

@@ -53,8 +53,8 @@ def serve(
 ) -> None:
     """Run the server."""
     use_common_heap_for_arrow()
-    from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
-    from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
+    from queryserver import main  # noqa: PLC0415 takes half a second, which other commands save
+    from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 not needed by most commands
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # Set through the environment, because worker processes read their own settings.
@@ -86,7 +86,7 @@ def worker(
     set_setting("desktop__task_server__concurrency", concurrency)
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _task_server_settings(config, "worker", "enabled")
-    from queryserver.worker import run_worker  # noqa: PLC0415 half a second that other commands need not wait
+    from queryserver.worker import run_worker  # noqa: PLC0415 takes half a second, which other commands save
 
     run_worker(settings, with_parent=with_parent)
 
@@ -97,7 +97,7 @@ def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_paren
     use_common_heap_for_arrow()
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _task_server_settings(config, "beat", "enabled", "beat_enabled")
-    from queryserver.worker import run_beat  # noqa: PLC0415 half a second that other commands need not wait
+    from queryserver.worker import run_beat  # noqa: PLC0415 takes half a second, which other commands save
 
     run_beat(settings, with_parent=with_parent)
 
@@ -236,7 +236,7 @@ def openapi() -> None:
 @app.command("version")
 def version() -> None:
     """Print the version."""
-    from queryserver import __version__  # noqa: PLC0415 one fact
+    from queryserver import __version__  # noqa: PLC0415 needed only here
 
     typer.echo(__version__)
 

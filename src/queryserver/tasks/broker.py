@@ -173,7 +173,7 @@ class RedisBroker:
                     while True:
                         message = await channel.get_message(timeout=_IDLE_CHECK_S)
                         if message is None:
-                            # A silently lost connection looks like an idle one, so it is tested.
+                            # A silently lost connection looks like an idle one, so the connection is tested.
                             async with asyncio.timeout(_CALL_WITHIN_S):
                                 await redis.echo("ping")
                             continue
@@ -249,7 +249,7 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes at most `free_slots()` jobs at a time, and leaves the rest to other processes."""
+    """Takes at most `free_slots()` jobs at a time, and leaves further jobs to other processes."""
 
     def __init__(self, *arguments: Any, free_slots: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)

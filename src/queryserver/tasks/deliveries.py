@@ -150,7 +150,7 @@ def _new_delivery(
 
 
 # A schedule's email with an attachment replaces the plain email to the same address, unless a worker has already tried
-# to send that.
+# to send the plain email.
 _ADD = """
 insert into deliveries as known (key, kind, recipient, content) values ($1, $2, $3, $4)
 on conflict (key) do update set content = excluded.content

@@ -43,7 +43,7 @@ CANCEL = "task-cancel"
 """Notice that a cancel request was recorded. The subject is the task id."""
 
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
-"""Performs the work of a task. It may be interrupted at any moment and started again."""
+"""Performs the work of a task. The work may be interrupted at any moment and started again."""
 
 _REPORT_EVERY_S = 1.0
 _RECORDED_WITHIN_S = 5.0
@@ -54,7 +54,7 @@ _INTERNAL_ERROR = TaskEnd(TaskState.FAILED, "Internal error.")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskJobs:
-    """Performs the work of tasks. It may be interrupted at any moment and started again."""
+    """Performs the work of each kind of task. The work may be interrupted at any moment and started again."""
 
     retention: RetentionSweep
     orphans: OrphanSweep
@@ -158,7 +158,7 @@ class _TaskRun:
         self.work.cancel()
 
     def abandon(self) -> None:
-        """Stop the work because another process has taken over the task, or it has ended."""
+        """Stop the work because another process has taken over the task, or the task has already ended."""
         self.is_lost = True
         self.work.cancel()
 

@@ -71,7 +71,9 @@ class Load:
 
 
 class Instances:
-    """Process records. A process counts as alive if its last heartbeat is less than three intervals old."""
+    """Stores a record of each process. A process counts as alive if its last heartbeat is less than three intervals
+    old.
+    """
 
     def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
         self._database = database
@@ -108,7 +110,7 @@ class Instances:
         return [_instance_from_row(row) for row in rows]
 
     async def recent(self) -> Sequence[tuple[Instance, bool]]:
-        """Return the processes that sent a heartbeat within the last day, each with whether it is alive."""
+        """Return the processes that sent a heartbeat within the last day, and for each whether it is alive."""
         rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
@@ -177,7 +179,7 @@ def _count_text(count: Counter[Role]) -> str:
 
 
 def _dead_findings(dead: Sequence[Instance]) -> Iterator[Finding]:
-    """Report the processes that died last, each by name, and count the rest."""
+    """Report the processes that died most recently, each by name, and the number of the other dead processes."""
     newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
     for one in newest_first[:_MAX_LISTED_DEAD]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

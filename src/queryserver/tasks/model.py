@@ -202,7 +202,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """One process's right to run a task. Every write carries the fence; writes with an older one are rejected."""
+    """One process's right to run a task. Every write carries the fence; writes with an older fence are rejected."""
 
     id: UUID
     name: TaskName

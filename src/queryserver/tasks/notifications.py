@@ -151,8 +151,8 @@ class CsvAttachments:
 class MailSender:
     """Sends emails through the configured server, and verifies its certificate.
 
-    `tls` creates the TLS context, once. aiosmtplib would also verify the certificate, but would create a context for
-    every connection.
+    `tls` is called once to create the TLS context. Without a given context, aiosmtplib would also verify the
+    certificate, but would create a new context for every connection.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class TaskRecords:
     async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
         """Renew the lease, and return whether a cancel is requested.
 
-        Return None if another worker has the task, or it has ended.
+        Return None if another worker has the task, or if the task has ended.
         """
         row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
         return None if row is None else row["cancel_requested"]

@@ -343,7 +343,10 @@ class ScheduleRuns:
         return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
 
     async def may_submit(self, fire_id: str) -> bool:
-        """Return whether the run may be submitted. False once its idempotency key may have expired."""
+        """Return whether the run may be submitted, and record the time of the first attempt.
+
+        Returns False once the idempotency key of the first attempt may have expired, or if the run has ended.
+        """
         return bool(
             await self._database.value(
                 """update schedule_runs set submitting_at = coalesce(submitting_at, now())
