@@ -103,7 +103,7 @@ def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" 
     try:
         return take(table)
     except BaseException as error:
-        # A polars panic is a BaseException but no Exception, so it would bypass handlers and stop the event loop.
+        # A polars panic is a BaseException but not an Exception, so it would bypass handlers and stop the event loop.
         if not is_panic(error):
             raise
         message = f"polars cannot hold this result: {error}"
@@ -220,7 +220,10 @@ class BatchDecoder:
 
     @property
     def has_turn(self) -> bool:
-        """Whether to call `first` now: its batches are ready, or too many threads are running to add messages."""
+        """Whether `first` should be called before more messages are added.
+
+        This is the case if its batches are ready or if too many threads are running.
+        """
         return bool(self._under_way) and (len(self._under_way) > _AT_ONCE or self._under_way[0].done())
 
     @property

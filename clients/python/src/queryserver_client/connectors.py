@@ -29,7 +29,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Interpreter:
-    """Something to which statements can be sent. `id` is the first argument of `Connection.query`."""
+    """A data source to which statements can be sent. `id` is the first argument of `Connection.query`."""
 
     id: str
     name: str
@@ -93,7 +93,7 @@ class Connectors:
         self._transport = transport
 
     async def usable(self) -> "list[Interpreter]":
-        """Return everything to which this user can send statements: stored connectors, and those in the settings."""
+        """Return the data sources that this user can query: stored connectors, and those in the server's settings."""
         body: ClientConfiguration = await self._transport.call("POST", "get_config", is_repeatable=True)
         return [
             Interpreter(item["id"], item["name"], item["dialect"], item["is_sql"], item["dialect_properties"])
@@ -184,7 +184,7 @@ class Connectors:
         interface: str | None = None,
         settings: Settings | None = None,
     ) -> ConnectionTest:
-        """Test a connection (administrators): of a stored connector, or with the arguments of `create`."""
+        """Test the connection of a stored connector, or of one with these properties (administrators)."""
         given = {"id": connector_id, "dialect": dialect, "interface": interface}
         connector = {name: value for name, value in given.items() if value is not None}
         if settings is not None:

@@ -105,7 +105,7 @@ def _characters(value: Any) -> int:
 def _encode_foreign(value: Any) -> Any:
     """Encode a value of another library: a scalar or array of NumPy, pandas or pyarrow.
 
-    They are converted with their methods `item`, `as_py`, `tolist` or `to_pylist`. Raises TypeError for other values.
+    The value is converted with its method `item`, `as_py`, `tolist` or `to_pylist`. Raises TypeError for other values.
     """
     if type(value).__name__ == "NAType":  # pandas.NA
         return None

@@ -14,8 +14,9 @@ _EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of a Rust library: a BaseException that is no Exception, but need not end the
-    program.
+    """Return whether an error is a panic of a Rust library.
+
+    A panic is a BaseException but not an Exception. Unlike KeyboardInterrupt, it need not end the program.
     """
     return not isinstance(error, (Exception, *_EXITS))
 

@@ -1,9 +1,9 @@
 """The live events of a statement, received as server-sent events or, if a proxy blocks these, by polling.
 
 A buffering proxy holds back events, sometimes even the response headers, until the stream ends. The server sends the
-first event immediately and a heartbeat every 15 s. If the first event does not arrive in time, or the stream is silent
-for longer than that or breaks repeatedly, check_status and get_logs are polled instead (Contract editor 7.1, 8.1). If
-the first event was late, event streams are avoided only for a while, because the delay may have been a one-off.
+first event immediately and a heartbeat every 15 s. If the first event does not arrive in time, or the stream breaks
+repeatedly or is silent for 20 s, check_status and get_logs are polled instead (Contract editor 7.1, 8.1). If the first
+event was late, event streams are avoided only for a while, because the delay may not happen again.
 """
 
 import json

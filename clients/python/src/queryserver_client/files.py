@@ -362,7 +362,10 @@ class Files:
         return body["trash_path"]
 
     async def purge_trash(self, path: str | None = None) -> int:
-        """Empty the user's trash in the store of `path`, by default the default store; return how many were deleted."""
+        """Empty the user's trash in the store of `path` (by default, the default store).
+
+        Returns the number of deleted entries.
+        """
         fields = {} if path is None else {"path": path}
         body: PurgeResponse = await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True)
         return body["purged"]

@@ -17,7 +17,10 @@ _PAGE_ENTRIES = 100
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One statement. `Connection.statement(entry.operation_id)` gives access to its result while this is kept."""
+    """A statement in the history.
+
+    `Connection.statement(entry.operation_id)` gives access to its result as long as the server keeps the result.
+    """
 
     operation_id: str
     history_id: int

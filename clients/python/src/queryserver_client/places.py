@@ -1,4 +1,4 @@
-"""The hidden file next to its target to which a download is written, and which a later process can continue."""
+"""Writes a download to a hidden file next to its target. A later process can continue an incomplete file."""
 
 import hashlib
 import os
@@ -149,7 +149,7 @@ class Place:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
     def _kept_name(self, part: Path) -> str:
-        """Return the name that `part` must have for a later process to find it; empty if it has no such digits."""
+        """Return the name under which a later process would find `part`; empty if the name contains no such digits."""
         word = part.stem[-_DIGITS:]
         return self._beside(word).name if re.fullmatch("[0-9a-f]+", word) else ""
 

@@ -74,7 +74,7 @@ class Attempts:
 
 
 class Rest:
-    """For how long to avoid something that has failed. The time doubles with each consecutive failure."""
+    """A pause during which something that has failed is avoided. It doubles with each consecutive failure."""
 
     def __init__(self, first_s: float, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_s, self._max_s = first_s, most_s

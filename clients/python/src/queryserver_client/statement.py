@@ -58,7 +58,7 @@ class Statement(SubmittedStatement):
 
 @asynccontextmanager
 async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
-    """Context manager: if the block raises, cancel the statement or, if it has ended, delete its result."""
+    """Cancel the statement if the block raises or, if the statement has already ended, delete its result."""
     try:
         yield
     except BaseException:

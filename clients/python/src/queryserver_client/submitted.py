@@ -129,7 +129,7 @@ class SubmittedStatement:
         self._known = None
 
     async def close_quietly(self) -> None:
-        """Like `close`, but never raises, and runs even if the task is canceled.
+        """Delete the result like `close`, even if the task is canceled. Never raises.
 
         If the call fails, the server deletes the result when it expires.
         """

@@ -229,7 +229,7 @@ class Connection:
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
     ) -> Result:
-        """Like the async `query`. The callbacks run in the connection's thread."""
+        """Run a statement like the async `query`. The callbacks run in the connection's thread."""
         call = partial(
             self.core.query,
             connector,
@@ -263,7 +263,7 @@ class Connection:
         allow_truncated: bool = False,
         results: NamedResults | None = None,
     ) -> list[Result]:
-        """Like the async `script`. The callbacks run in the connection's thread."""
+        """Run a script like the async `script`. The callbacks run in the connection's thread."""
         call = partial(
             self.core.script,
             connector,
@@ -371,7 +371,7 @@ def connect_sync(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
-    """Like `connect`, but for `with` instead of `async with`."""
+    """Create a synchronous connection, to be used with `with`. The arguments are those of `connect`."""
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     return Connection(
         partial(

@@ -40,7 +40,8 @@ _EVENTS_REST_S, _MAX_EVENTS_REST_S = 60.0, 3600.0
 _LEAST_HELD_S = 5.0
 """If a held call breaks before this many seconds, the failure is not attributed to holding it too long."""
 _HELD_SHORTER_S = 300.0
-"""For how many seconds calls are then held for a shorter time. Not longer, as the call may have broken by chance."""
+"""Seconds for which later calls are held for a shorter time. The period is limited, because the call may have failed by
+chance."""
 _NO_PLACE = "too_many_streams"
 _TIMED_OUT = 408
 _GATEWAY_TIMED_OUT = 504
@@ -107,7 +108,10 @@ class Transport:
         """Active while event streams are not tried because a proxy has held back events (`events.py`)."""
         self._is_reached = False
         self._max_held_wait_s, self._held_shorter_until = float("inf"), 0.0
-        """How long a call may be held: half the duration after which a proxy broke one; and until when this applies."""
+        """The maximum time for holding a call, and the moment until which it applies.
+
+        The time is half the duration after which a proxy broke a held call.
+        """
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
@@ -140,7 +144,7 @@ class Transport:
     async def answered(
         self, method: str, path: str, body: Any = None, **more: Any
     ) -> tuple[dict[str, Any], httpx.Headers]:
-        """Like `call`, but also returns the response headers."""
+        """Make a call like `call`, and also return the response headers."""
         more.setdefault("is_repeatable", method == "GET")
         response = await self.send(Call(method, path, json=body, **more))
         return _object_of(response), response.headers

@@ -77,7 +77,7 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
-    """Return the line of the statement with the error, and a `^` below the column; empty if the position is unknown.
+    """Return the statement line that contains the error, with a `^` below the column; empty if the position is unknown.
 
     `first_line` is the line number of the statement's first line in the submitted script.
     """
@@ -112,7 +112,7 @@ def _drop_output() -> None:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return untrusted text for a terminal, with escapes in place of control characters except those in `keep`."""
+    """Escape the unprintable characters of untrusted text for a terminal, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(

@@ -203,7 +203,8 @@ class _SignalWatch:
     def awaited(self) -> AbstractContextManager[None]:
         """Return the context in which the prompt must run.
 
-        On a dumb terminal it does nothing: prompt_toolkit runs a different application there, with few tasks.
+        On a dumb terminal, the context does nothing, because prompt_toolkit runs a different application there, which
+        has few tasks.
         """
         from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415 only the prompt needs it
 

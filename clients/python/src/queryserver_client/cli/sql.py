@@ -72,7 +72,7 @@ def run(
 def _results(
     db: "Connection", settings: Settings, text: str, parameters: "Parameters | None", named: Sequence[str]
 ) -> "Generator[Result, None, None]":
-    """Like `running.results`, but replace `{name}` in the SQL with the results named on the command line."""
+    """Yield results like `running.results`, after replacing `{name}` in the SQL with the results given as -r."""
     try:
         text = with_results(text, results_of(db, named))
     except ValueError as error:

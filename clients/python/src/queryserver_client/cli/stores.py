@@ -1,4 +1,4 @@
-"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm` for files in stores, and the distinction of remote and local paths."""
+"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm` for files in stores, and functions for remote paths."""
 
 import re
 import sys

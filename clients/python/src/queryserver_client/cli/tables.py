@@ -85,9 +85,9 @@ def print_cells(
     expanded: bool = False,
     whole: Collection[str] = (),
 ) -> bool:
-    """Like `print_rows`, for rows that do not come from a result. Columns in `whole` are never truncated.
+    """Print rows as `print_rows` does, but with column names instead of result columns.
 
-    If the output is not a terminal, no cell is truncated.
+    Columns in `whole` are never truncated. If the output is not a terminal, no cell is truncated.
     """
     titles = [visible(name) for name in names]
     cells = [[cell_text(value) for value in row] for row in rows]
@@ -110,7 +110,10 @@ def print_cells(
 
 
 def fitted(widest: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Return column widths that fit into `room`, narrowing the widest columns first; None if no widths fit."""
+    """Return column widths whose sum is at most `room` terminal cells; None if the minimum widths exceed it.
+
+    The widest columns are narrowed first.
+    """
     if sum(least) > room:
         return None
 

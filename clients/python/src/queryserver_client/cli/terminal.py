@@ -67,7 +67,10 @@ class ProgressLine:
 
 @contextmanager
 def byte_bar(label: str, *, is_wanted: bool = True) -> "Generator[OnBytes | None, None, None]":
-    """Yield a function `on_bytes(done, total)` that updates a progress bar, or None if stderr is not a terminal."""
+    """Yield a function `on_bytes(done, total)` that updates a progress bar.
+
+    Yields None if stderr is not a terminal or `is_wanted` is not set.
+    """
     if not is_wanted or not sys.stderr.isatty():
         yield None
         return

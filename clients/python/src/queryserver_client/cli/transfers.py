@@ -48,7 +48,10 @@ def copy(db: "Connection", sources: Sequence[str], target: str, options: Options
 
 
 def move(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
-    """Like `copy`, but delete each source once its copy is complete. The server uses the trash if the store has one."""
+    """Copy like `copy`, and delete each source once its copy is complete.
+
+    Sources in a store with a trash are moved to the trash.
+    """
     _transfer(db, sources, target, options, is_moved=True)
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class StatementConnection(Protocol):
-    """What a cursor needs of its connection. Implemented by `dbapi.Connection`."""
+    """The part of a connection that its cursors use. Implemented by `dbapi.Connection`."""
 
     @property
     def closed(self) -> bool: ...

@@ -292,5 +292,5 @@ def _place(schema: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def _searched(schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """Like `_place`, but if `schema` is None, temporary relations also match."""
+    """Return the same as `_place`, but include temporary relations if `schema` is None."""
     return (f"{_CURRENT} OR {_TEMPORARY}", ()) if schema is None else _place(schema)

@@ -86,7 +86,10 @@ class Keyless(Indexless, UnconstrainedDDLCompiler):
 
 
 class QuotedNames(IdentifierPreparer):
-    """Quotes all names, so that reserved words need no list. For engines on which quoting does not change a name."""
+    """Quotes all names, so that no list of reserved words is needed.
+
+    Only for engines on which quoting does not change the meaning of a name.
+    """
 
     def _requires_quotes(self, value: str) -> bool:
         return True

@@ -43,7 +43,7 @@ class PhoenixTables(UnconstrainedDDLCompiler):
 
 
 class PhoenixNames(IdentifierPreparer):
-    """Quotes all names, so that reserved words need no list.
+    """Quotes all names, so that no list of reserved words is needed.
 
     Case-insensitive names are quoted in upper case, because Phoenix converts unquoted names to upper case.
     """

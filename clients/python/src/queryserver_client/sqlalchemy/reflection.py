@@ -132,7 +132,9 @@ class MetadataCalls(DefaultDialect):
         return [self._shown(one["name"]) for one in self._listed(connection, schema) if one["type"] == kind]
 
     def _shown(self, name: str) -> str:
-        """Return the name as SQLAlchemy expects it: a case-insensitive name, stored in upper case, in lower case."""
+        """Return the name as SQLAlchemy expects it: a name stored in upper case is case-insensitive, so convert it to
+        lower case.
+        """
         return cast("str", self.normalize_name(name)) if name and self.requires_name_normalize else name
 
     def _denormalized(self, name: str) -> str:
