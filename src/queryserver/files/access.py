@@ -33,7 +33,7 @@ IMPERSONATE = "security.impersonate"
 _EXACT_USERNAME = UsernameRule(ignore_case=False, force_lowercase=False)
 
 OBJECT_STORES = frozenset({Scheme.S3A})
-"""Object stores: writing the first file implicitly creates its directory."""
+"""Object stores, in which writing the first file implicitly creates its directory."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",

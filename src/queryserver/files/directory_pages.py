@@ -1,7 +1,7 @@
 """Paged directory listings (Contract storage 5.2).
 
 A listing in the store's own order keeps one page and one batch in memory. A listing in any other order keeps all
-entries, in packed form, up to the end of the page.
+entries up to the end of the page in memory, in packed form.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from queryserver.files.protocol import Batch
 from queryserver.platform.caches import LruCache
 
 _COUNT_TIMEOUT_S = 5.0
-# To reach a distant page, the store must list all entries before it, even if the client has disconnected.
+# Limits the time for the whole call: to reach a distant page, the store must list all entries before it, even if the
+# client has disconnected.
 _TIMEOUT_S = 300.0
 # Sorting more than 10,000 entries takes up to 25 MiB and several seconds, so each user may run only four such listings
 # at a time.

@@ -128,7 +128,9 @@ class Excerpts:
         return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
     async def run_in_thread_if_large(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
-        """Run `work` and return its result; above 32 KiB (`size_bytes`), run it in a thread. Raises TooManyRequests."""
+        """Run `work` and return its result. If `size_bytes` exceeds 32 KiB, run it in a thread. Raises
+        TooManyRequests.
+        """
         if size_bytes <= _THREAD_BYTES:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
@@ -302,9 +304,9 @@ def wants_part(conditions: Conditions, version: Version) -> bool:
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
-    """Return which part of a file of `size` bytes to send: the requested range, or the whole file if none applies to
-    this version or several ranges are requested.
+    """Return which part of a file of `size` bytes to send.
 
+    This is the requested range, or the whole file if no range applies to this version or several ranges are requested.
     Raises RangeNotSatisfiable.
     """
     if not wants_part(conditions, version):
@@ -488,7 +490,7 @@ def entity_tag(status: FileStatus) -> str:
 
 UNKNOWN_MEDIA_TYPE = "application/octet-stream"
 
-# Without the operating system's tables, so that media types are the same on every machine.
+# The operating system's tables are ignored, so that media types are the same on every machine.
 _TYPES = mimetypes.MimeTypes(filenames=())
 _EXTRA_MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {

@@ -39,7 +39,7 @@ ROOTS: Mapping[Scheme, str] = {
 class StoragePath:
     """A path relative to a store's root, with `/` between names; empty for the root itself.
 
-    `str()` is the normal form used in all responses (Contract storage 2.2).
+    `str()` returns the normal form that all responses use (Contract storage 2.2).
     """
 
     scheme: Scheme
@@ -107,7 +107,7 @@ class FileStatus:
     tag: str = ""
     """The store's strong entity tag for the content, without quotes; empty if it has none."""
     file_id: str = ""
-    """An id that survives changes in place but not the replacement of the file; empty if unknown."""
+    """An id that stays the same if the file is modified in place and changes if it is replaced; empty if unknown."""
 
     @property
     def name(self) -> str:
@@ -223,7 +223,7 @@ class Transfer:
 
 
 def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, target: StoragePath) -> bytes:
-    """Return the SHA-256 of these fields. Calls with the same digest request the same transfer."""
+    """Return the SHA-256 digest that identifies a transfer. Requests with equal digests denote the same transfer."""
     return hashlib.sha256("\0".join((str(user_id), kind, str(source), str(target))).encode()).digest()
 
 
@@ -237,7 +237,8 @@ class ClaimedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """One source entry as listed. The path in `entry` is relative to the source; empty for the source itself.
+    """One source entry of a transfer, as listed. The path of `entry` is relative to the source; it is empty for the
+    source itself.
 
     Only the entry's kind, size, modification time, permissions, tag and file id are stored.
     """
@@ -349,8 +350,8 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Return whether clients may use this name: at most 255 bytes of UTF-8, not empty, `.`, `..` or reserved, and
-    without `/` and U+0000.
+    """Return whether clients may use this name. It must have 1 to 255 bytes in UTF-8, contain neither `/` nor U+0000,
+    and not be `.`, `..` or reserved.
     """
     if not name or name in {".", ".."} or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
         return False
@@ -375,7 +376,7 @@ def decodes_to_dots(name: str) -> bool:
 
 
 def checked_new_name(text: str, *, is_directory: bool = False) -> str:
-    """Return a new entry's name, checked and without surrounding whitespace (Contract storage 2.3). Raises
+    """Check the name of a new entry, and return it without surrounding whitespace (Contract storage 2.3). Raises
     InvalidName.
     """
     name = text.strip()
@@ -440,7 +441,9 @@ def decoded_path(raw: str) -> str:
 
 
 def repaired_path(path: str) -> str:
-    """Replace every `%2F` with a slash if the path of a GET request was encoded twice. Other escapes are kept."""
+    """Repair a path that the client encoded twice: if it starts with `%2F`, optionally after a scheme, replace every
+    `%2F` with a slash. Other escapes are kept.
+    """
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
 

@@ -51,7 +51,9 @@ _VERBS = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKi
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """The leases of one process: its name in them, their duration, and the intervals of renewal and takeover."""
+    """Settings for the leases of one process: their owner name, their duration, and the intervals at which leases are
+    renewed and expired leases of other processes are taken over.
+    """
 
     owner: str = field(default_factory=lambda: uuid4().hex)
     duration: timedelta = timedelta(seconds=60)
@@ -136,7 +138,7 @@ class Transfers:
         return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
-        """Finish or roll back transfers of crashed processes; return how many were taken over."""
+        """Finish or roll back transfers of crashed processes. Return the number of transfers taken over."""
         orphans = await self._records.claim_orphans(owner=self._leases.owner, lease=self._leases.duration)
         for claimed in orphans:
             await self._finish_orphan(claimed)
@@ -261,8 +263,8 @@ class PreparedTransfer:
 
 
 class Moves:
-    """Renames, moves and copies entries in two steps: `prepare` checks, `perform` changes. A client that does not wait
-    for the second step still receives the errors of the first.
+    """Renames, moves and copies entries in two steps: `prepare` checks the request, and `perform` changes the entries.
+    A client that does not wait for the second step still receives the errors of the first.
     """
 
     def __init__(

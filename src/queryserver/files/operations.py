@@ -143,7 +143,7 @@ class LongOperations:
         return status
 
     async def sweep(self) -> int:
-        """Mark the open operations of crashed processes as failed; return how many."""
+        """Mark the open operations of crashed processes as failed. Return their number."""
         return await self._records.give_up(_CRASHED_BODY)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
@@ -222,7 +222,7 @@ def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[
 
 
 async def process_each(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
-    """Process the items one after the other, because later items may depend on earlier ones. Errors do not stop it."""
+    """Process the items one after the other, because later items may depend on earlier ones. Continue after errors."""
     outcomes: dict[str, T | QueryServerError] = {}
     progress.expect(len(items))
     for item in items:

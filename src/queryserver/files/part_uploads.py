@@ -42,7 +42,7 @@ class PartRequest:
     offset: int
     total_bytes: int
     parts: int
-    """Total number of parts; 0 if the request contains the whole file, which also completes the upload."""
+    """Total number of parts; 0 if this request contains the whole file and therefore completes the upload."""
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
@@ -107,7 +107,7 @@ _DIGEST_DIFFERS = "The SHA-256 of the joined file does not match the SHA-256 in 
 
 
 class UploadJoiner:
-    """Looks up and claims uploads, and joins their parts to the file."""
+    """Looks up and claims uploads, and joins their parts into the target file."""
 
     def __init__(self, stores: Stores, records: PartUploads, orphans: OrphanSweep, threads: Executor) -> None:
         self._stores = stores
@@ -145,7 +145,7 @@ class UploadJoiner:
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
-        """Join the parts to the file. If they are already joined, return the recorded result.
+        """Join the parts into the target file. If they are already joined, return the recorded result.
 
         Raises upload_incomplete, VerificationFailed (wrong size, or the file's digest is not `sha256`),
         OperationInProgress, and the errors of `Storage.join_parts`.
@@ -156,7 +156,7 @@ class UploadJoiner:
                 return upload
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.received_parts[0].sha256 != sha256:
-                # A single part has the digest of the whole file, so it is compared before joining.
+                # A single part has the same digest as the file, so the digest is compared before joining.
                 raise errors.VerificationFailed(
                     "The SHA-256 of the received bytes does not match the SHA-256 in the request."
                 )
@@ -283,7 +283,7 @@ class PartWriter:
                 await self._write_whole(pieces)
                 stored = StoredPart(part_request.index, checked.size_bytes, "")
             else:
-                # An empty file in parts has no staging area, so there is nothing to store.
+                # An empty file has no staging area, even if it is uploaded in parts, so there is nothing to store.
                 stored = await self._write_renewing_claim(partial(_consume, pieces, part_request.index))
             await self._record_part(ReceivedPart(stored, checked.sha256))
 

@@ -9,7 +9,7 @@ or container in an object store, and the service in Ozone. Every adapter checks 
 `files/model.py`.
 
 Every call may raise InvalidPath, PermissionDenied (the store denies the user access), PathNotFound, NotADirectory (a
-parent is a file), StorageUnavailable (also on timeout; every wait has one), StorageError.
+parent is a file), StorageUnavailable (also on timeout; all waits are limited), StorageError.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -116,8 +116,8 @@ class Storage(Protocol):
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """Store a file atomically: it either appears complete and durable, or not at all, and an existing file
-        stays.
+        """Store a file atomically: it appears under its name only once it is complete and durable. If the call fails,
+        an existing file remains unchanged.
 
         `size_bytes` is the announced size, which is not verified. Missing parents are created. Before the new file gets
         its final name, the size reported by the store is compared with the size of the body, and the permissions,
@@ -177,8 +177,8 @@ class Storage(Protocol):
         ...
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files directly in a directory, if last written more than `older_than_s` ago; return how
-        many.
+        """Delete orphaned files directly in a directory that were last written more than `older_than_s` ago. Return
+        their number.
 
         Only files with a reserved name are deleted. For uploads that do not appear in listings, see `UnlistedUploads`.
         """
@@ -205,9 +205,9 @@ class UnlistedUploads(Protocol):
     """A store that keeps incomplete uploads under their final names but omits them from listings."""
 
     async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
-        """Abort uploads to `path` that have received no data for `older_than_s`; return how many.
+        """Abort uploads to `path` that have received no data for `older_than_s`. Return their number.
 
-        Uploads of other programs are aborted too, so call this only for paths that queryserver itself has written to.
+        Uploads of other programs are also aborted, so call this only for paths that queryserver itself has written to.
         """
         ...
 
@@ -235,8 +235,8 @@ class RenamingStorage(Protocol):
     """A store that renames files and trees atomically."""
 
     def can_rename(self, source: str, target: str) -> bool:
-        """Return whether the store can rename between these paths; Ozone can only within a bucket. Makes no store
-        call.
+        """Return whether the store can rename between these paths. Ozone, for example, can rename only within a bucket.
+        Makes no store call.
         """
         ...
 
@@ -254,7 +254,7 @@ class TrashStorage(Protocol):
     """A store whose users have a trash."""
 
     async def trash_root(self, path: str) -> str:
-        """Return the path of the trash directory to which the user's entries at `path` move. It need not exist."""
+        """Return the path of the trash directory for an entry that the user deletes at `path`. It need not exist."""
         ...
 
 

@@ -86,7 +86,9 @@ class OperationRecords:
         )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """Mark operations with an expired lease as failed, unless a transfer will still end them; return how many."""
+        """Mark operations with an expired lease as failed, unless their transfer can still be completed. Return their
+        number.
+        """
         return await self._database.execute(_GIVE_UP, dict(result))
 
 
@@ -204,8 +206,8 @@ class TransferRecords:
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """Release a transfer, which any process may then claim after `again_after`; if None, only when the user
-        retries. Return False if the lease was lost.
+        """Release a transfer. Any process may claim it after `again_after`; if that is None, it is claimed only when
+        the user retries the call. Return False if the lease was lost.
         """
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)

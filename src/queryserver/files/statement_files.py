@@ -42,7 +42,9 @@ _RETRY_AFTER = timedelta(seconds=10)
 
 
 class StatementFileAccess:
-    """Creates the file access of engine sessions. One instance per process, because it holds process-wide limits."""
+    """Creates the file access of engine sessions. Must be unique in a process, because it enforces process-wide
+    limits.
+    """
 
     def __init__(
         self, stores: Stores, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, *, max_scanned: int
@@ -53,7 +55,7 @@ class StatementFileAccess:
         self.orphans = orphans
         self.audit = audit
         self.max_scanned = max_scanned
-        # Effectively no limit: the statements that wait here have their own timeouts.
+        # The wait is effectively unlimited, because the waiting statements have their own timeouts.
         self.reads = ByteBudget(_MAX_CONCURRENT_READ_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
@@ -136,8 +138,8 @@ class _RequestedPath:
 
 
 class CallerFiles:
-    """The file access of one statement. Entries are cached, so the statement sees one version of each (up to
-    10,000).
+    """The file access of one statement. The statuses of up to 10,000 entries are cached, so that the statement sees
+    only one version of each file.
     """
 
     def __init__(self, access: StatementFileAccess, user: User, operation_id: str, *, may_write: bool) -> None:
@@ -427,7 +429,7 @@ class _Body:
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
         self._writer: asyncio.Task[FileStatus] | None = None
         self._failure: BaseException | None = None
-        """The error that made the content incomplete."""
+        """The error that left the content incomplete; None while the content is intact."""
         self.size_bytes = 0
 
     def attach(self, writer: "asyncio.Task[FileStatus]") -> None:
@@ -477,7 +479,7 @@ class _Body:
 
 
 def _end_error(writer: "asyncio.Task[FileStatus] | None") -> BaseException:
-    """Return why the store's task accepts no more bytes."""
+    """Return the error that explains why the store's task accepts no more bytes."""
     if writer is None or writer.cancelled():
         return errors.PermissionDenied(_ENDED)
     return writer.exception() or errors.StorageError("The store did not accept the whole file.")

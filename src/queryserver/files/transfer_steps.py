@@ -120,8 +120,8 @@ class TransferResult:
 
 
 class TransferSteps:
-    """The steps of one transfer, under its lease. All raise OperationInProgress if another process has taken it
-    over.
+    """The steps of one transfer, which run under its lease. All methods raise OperationInProgress if another process
+    has taken over the transfer.
     """
 
     def __init__(

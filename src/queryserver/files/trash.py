@@ -1,8 +1,8 @@
-"""Changes of entries: creates directories and files, changes attributes, and moves entries to the trash, restores them
+"""Changes entries in stores: creates directories and files, sets attributes, moves entries to the trash, restores them,
 and empties the trash (Contract storage 6, 8).
 
-The `trash_root` method of a store returns the trash's path (see `stores/webhdfs/storage.py` for HDFS, `stores/ozone.py`
-and `stores/local/storage.py`). Trashed entries are moved to `Current/<original path>` below it.
+The `trash_root` method of a store returns the path of the trash (see `stores/webhdfs/storage.py` for HDFS and
+`stores/local/storage.py` for the local root). Trashed entries are moved to `Current/<original path>` below this path.
 """
 
 import re
@@ -269,8 +269,8 @@ async def _move_to_trash(location: Location) -> StoragePath:
 
 
 async def _create_in_trash(trash: TrashDirectory, directory_path: StoragePath) -> StoragePath:
-    """Create a directory in the trash unless it exists, and return its path. If a file is in the way, the directory
-    that needs its name gets a timestamp appended.
+    """Create a directory in the trash unless it exists, and return its path. If a file already has the name of one of
+    the directories to create, a timestamp is appended to that directory's name.
     """
     try:
         return await _create(trash, directory_path)
@@ -302,7 +302,7 @@ def _unique_name(name: str) -> str:
 
 
 class Trash:
-    """Implements trash/path, trash/restore and trash/purge."""
+    """Implements the endpoints trash/path, trash/restore and trash/purge."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores

@@ -174,15 +174,16 @@ class UnfinishedWrites:
         return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Delete the record, if it exists: the write has left no orphaned files."""
+        """Delete the record, if it exists. Call this only if the write has left no orphaned files."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(
         self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
     ) -> Sequence[UnfinishedWrite]:
-        """Return at most 1000 writes that have not been touched for `older_than`. Omits directories with an open
-        multipart upload, a running transfer, or another write touched within `others_within`, because its files may be
-        older than its record.
+        """Return at most 1000 writes that have not been touched for `older_than`.
+
+        Omits directories with an open multipart upload, a running transfer, or another write that has been touched
+        within `others_within`, because the files of such work may be older than its record.
         """
         return [
             UnfinishedWrite(
@@ -361,14 +362,14 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _AGE_TOLERANCE = timedelta(minutes=15)
-"""How much later than the last renewal of its record a file may have been modified."""
+"""A write may modify its files up to this long after the last renewal of its record."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
     # In these stores, unfinished files keep their creation time, and earlier versions renew records every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""How long a record must go without renewal before its process counts as crashed, by scheme."""
+"""By scheme, the time without renewal after which a record's process counts as crashed."""
 
 
 class OrphanSweep:

@@ -1,1 +1,1 @@
-"""Conversion of rows to bytes and back, without I/O: cells in responses, result files, imported files."""
+"""Converts rows to bytes and back, without I/O, for cells in responses, result files and imported files."""

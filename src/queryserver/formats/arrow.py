@@ -201,8 +201,8 @@ def with_members(array: Any, changed: Callable[[pa.Array, int], pa.Array]) -> pa
         if new_keys is keys and new_items is items:
             return array
         return pa.MapArray.from_arrays(offsets, new_keys, new_items, mask=mask)
-    # Computed from the lengths, because the offsets of a NULL list may still span items, and fixed-size lists have no
-    # offsets.
+    # The offsets are computed from the lengths, because those of a NULL list may still span items, and fixed-size lists
+    # have no offsets.
     sizes = kernels.fill_null(kernels.list_value_length(array), 0).cast(pa.int64())
     ends = pa.concat_arrays([pa.array([0], pa.int64()), kernels.cumulative_sum(sizes)])
     items = array.flatten()

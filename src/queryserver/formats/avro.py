@@ -195,7 +195,7 @@ def _double(value: float, *_schemas: object) -> object:
 
 
 def _decimal(content: bytes, schema: Mapping[str, Any], _reader_schema: object) -> str | bytes:
-    """Read a decimal, which is stored as a big-endian two's-complement integer. Very long ones stay bytes."""
+    """Read a decimal, which is stored as a big-endian two's-complement integer. Very long decimals stay bytes."""
     if len(content) > _MAX_DECIMAL_BYTES:
         return content
     number = Decimal(int.from_bytes(content, "big", signed=True)).as_tuple()

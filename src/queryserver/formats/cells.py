@@ -1,4 +1,4 @@
-"""Conversion of Arrow columns to JSON cells, either raw or in the form that Hue's clients expect (Contract editor 6.3).
+"""Converts Arrow columns to JSON cells, either raw or in the form that Hue's clients expect (Contract editor 6.3).
 
 Whole columns are converted at once: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only
 nested values and unions are converted one by one in Python.
@@ -55,7 +55,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class RenderedRows:
-    """Rows as JSON, in pieces that, joined by commas, are the elements of the array of rows.
+    """Rows as JSON. The pieces, joined with commas, are the elements of the JSON array of rows.
 
     `is_cut` states that the next row would have exceeded the limit.
     """
@@ -303,7 +303,7 @@ def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
     try:
         if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_NESTED_LEVELS:
             return orjson.loads(text)
-        value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=int)  # int refuses NaN
+        value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=int)  # int rejects NaN
         orjson.dumps(value)  # fails for lone surrogates and too many levels, which could not be serialized again
     except (ValueError, TypeError, RecursionError):
         return text
@@ -311,7 +311,7 @@ def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
 
 
 def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> int | str:
-    """Parse an integer. One outside the range stays a string, like integers wider than 64 bits in a column."""
+    """Parse an integer. An integer out of range stays a string, like integers wider than 64 bits in a column."""
     if len(digits) > len(str(greatest)) + 1:
         return digits
     number = int(digits)
@@ -319,7 +319,7 @@ def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> i
 
 
 def _fraction(number: str) -> float | str:
-    """Parse a fraction. One that a double cannot represent exactly stays a string, like decimals in a column."""
+    """Parse a fraction. A fraction that a double cannot represent exactly stays a string, like decimals in a column."""
     value = float(number)
     try:
         is_exact = Decimal(repr(value)) == Decimal(number)

@@ -123,7 +123,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedRows:
-    """A batch of converted rows: of `rows` rows, `batch` contains the good ones, and `bad` rows were left out."""
+    """The result of converting `rows` rows. `batch` contains the good rows; `bad` is the number of rows left out."""
 
     rows: int
     batch: pa.RecordBatch
@@ -247,7 +247,7 @@ _Cells: TypeAlias = "Sequence[Sequence[str | None] | pa.StringArray]"
 
 @dataclass(frozen=True, slots=True)
 class _BadRowCause:
-    """Why a row is bad. `column` is None if the whole row is. If `reason` is empty, `_reason` determines it."""
+    """Why a row is bad. `column` is None if the whole row is bad. If `reason` is empty, `_reason` determines it."""
 
     column: int | None
     reason: str = ""
@@ -301,7 +301,7 @@ def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) 
 
 
 def limit_length(texts: pa.StringArray, column: ColumnType) -> ConvertedColumn:
-    """Mark texts longer than the length limit of the column as invalid."""
+    """Mark strings that are longer than the column's length limit as invalid, and replace them with null."""
     if column.length is None:
         return ConvertedColumn(texts)
     is_long = kernels.fill_null(kernels.greater(kernels.utf8_length(texts), column.length), fill_value=False)
@@ -370,7 +370,7 @@ def _max_length(texts: pa.StringArray) -> int:
 
 
 def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
-    """Convert text with Arrow. Raises ArrowInvalid if a text does not have the type or is out of range."""
+    """Convert strings with Arrow. Raises ArrowInvalid if a string is not a value of the type or is out of range."""
     if types.is_floating(wanted):
         return kernels.cast(kernels.cast(texts, pa.float64()), wanted)
     if types.is_time(wanted):

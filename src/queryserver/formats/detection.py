@@ -61,7 +61,7 @@ _GOOD_FITTING_SHARE = 0.95
 _MIN_VALUE_SHARE = 0.9
 _ONE_COLUMN_CONFIDENCE = 0.5
 _MIN_QUOTED_PER_UNCLOSED = 20
-"""To accept `'` as quote character, each unclosed field needs at least this many fields in closed apostrophes."""
+"""`'` is accepted as the quote character only if at least this many fields are quoted for each unclosed field."""
 _COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
 _TEXT_KINDS = frozenset({CellKind.NULL, CellKind.TEXT})
 _VALUE_KINDS = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
@@ -215,7 +215,10 @@ def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> str |
 
 
 def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
-    """Return whether every non-blank line is JSON and begins with a character of `of`. A cut last line is ignored."""
+    """Return whether every non-blank line is JSON and begins with a character of `of`.
+
+    A last line that may be truncated is ignored.
+    """
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
     if not is_whole and len(lines) > 1:
         lines.pop()
@@ -256,7 +259,7 @@ class TextFormat:
 def detect_delimiters(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> DetectedFormat:
     """Detect the delimiters of text from its first bytes. `is_whole` states that the sample is the whole file.
 
-    If `encoding` is None, detects the encoding too. Raises UnsupportedFormat if the sample is not text.
+    If `encoding` is None, also detects the encoding. Raises UnsupportedFormat if the sample is not text.
     """
     found = detect_encoding(sample, is_whole=is_whole) if encoding is None else DetectedEncoding(encoding, 1.0)
     text = decoded(sample, found.name, is_whole=is_whole)
@@ -504,7 +507,9 @@ def parse_delimiters(field: str, *, quote: str | None = None, record: str | None
 
 
 def parse_comment_prefix(value: str) -> str:
-    """Parse the prefix of comment lines. `\\0` means that there are none: returns `""`. Raises InvalidParameter."""
+    """Parse the prefix of comment lines. Return `""` for `\\0`, which means that there are none. Raises
+    InvalidParameter.
+    """
     text = _checked_text("comment", value)
     if text == NO_QUOTE:
         return ""
@@ -514,7 +519,7 @@ def parse_comment_prefix(value: str) -> str:
 
 
 def parse_escape_character(value: str) -> str:
-    """Parse the escape character. `\\0` means that there is none: returns `""`. Raises InvalidParameter."""
+    """Parse the escape character. Return `""` for `\\0`, which means that there is none. Raises InvalidParameter."""
     text = _checked_text("escape", value)
     if len(text) != 1:
         raise InvalidParameter("escape must be one character.")

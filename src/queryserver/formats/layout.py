@@ -114,7 +114,9 @@ def _has_text(cell: str) -> bool:
 
 
 def _count_notes_below(records: Sequence[Record], follows_blank_line: Callable[[int], bool]) -> int:
-    """Count the notes below the table: single cells after a blank line, not more than records above that line."""
+    """Count the notes below the table. Notes are single cells after a blank line, and there must be at least as many
+    records above that line.
+    """
     first = len(records)
     while first and len(records[first - 1]) == 1:
         first -= 1
@@ -226,7 +228,7 @@ def _count_notes_above(records: Sequence[Record], follows_blank_line: Callable[[
         is_full = not cells and any(sum(map(_has_text, record)) >= names for record in above)
         if is_full or not has_header(table):
             return 0
-        # Two columns above three may also be a separate table with its own header.
+        # Records of two cells above a wider table may also be a separate table with its own header.
         is_labeled = is_labeled and names >= _MIN_CERTAIN and (_has_label(above) or not has_header(above))
         return number if is_text or is_labeled else 0
     return 0

@@ -299,7 +299,9 @@ class MultipartStream:
         return True
 
     async def _next(self) -> bytes | None:
-        """Receive the next piece. Only time spent waiting for the client counts, so that a slow store does no harm."""
+        """Receive the next piece. Only the time spent waiting for the client counts, not that of a slow store. Raises
+        BodyTooSlow.
+        """
         clock = asyncio.get_running_loop().time
         started = clock()
         try:

@@ -28,7 +28,7 @@ _MANY_COLUMNS = 500
 _MAX_SMALL_GROUP_CELLS = 1024 * 1024
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 _MAGIC, _TAIL = b"PAR1", bytes(4)
-"""A file begins and ends with the magic bytes. The metadata size is stored before those at the end."""
+"""A file begins and ends with the magic bytes. The metadata size is stored just before the final magic bytes."""
 _ARROW_TYPES = b"ARROW:schema"
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
@@ -234,7 +234,10 @@ def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Return the number of rows in a batch of about 1 MiB. Repeated values take few file bytes, but memory per row."""
+    """Return the number of rows in a batch of about 1 MiB, at most 1024.
+
+    The number of columns also limits it, because repeated values take few bytes in the file but memory in each row.
+    """
     by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
     by_places = _BATCH_BYTES // max(group.num_columns, 1)
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)

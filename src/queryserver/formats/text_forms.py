@@ -17,7 +17,7 @@ from queryserver.formats.arrow import is_binary, is_text, kernels
 
 _TEXT = pa.string()
 _PLAIN_SCALES = range(7)
-"""Decimal scales that Arrow always writes without an exponent. Like Java, it uses one for numbers below 10^-6."""
+"""Decimal scales that Arrow always writes without an exponent. Like Java, Arrow writes an exponent below 10^-6."""
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S = 86_400
@@ -27,7 +27,9 @@ _INFINITE_TICKS = 2**63 - 1
 
 
 def text_form(array: pa.Array) -> pa.Array | None:
-    """Return each value as raw text; NULL stays NULL. None if the raw form is not text, or if the array is nested."""
+    """Convert each value to raw text; NULL stays NULL. Return None if the raw form is not text or the array is
+    nested.
+    """
     make = next((make for fits, make in _CONVERTERS if fits(array.type)), None)
     return None if make is None else make(array)
 
@@ -68,7 +70,10 @@ def _date_texts(array: pa.Array) -> pa.Array:
 
 
 def _time_texts(array: pa.Array) -> pa.Array:
-    """Format times as `10:20:30`, with a fraction if it is not zero; times beyond a day as `24:00:00`, `-00:00:05`."""
+    """Format times as `10:20:30`, with a fraction if it is not zero.
+
+    Times outside the range of a day have the form `24:00:00` or `-00:00:05`.
+    """
     per_second = _TICKS_PER_SECOND[array.type.unit]
     ticks = array.view(pa.int32() if types.is_time32(array.type) else pa.int64())
     is_beyond = kernels.or_(kernels.less(ticks, 0), kernels.greater_equal(ticks, _DAY_S * per_second))
@@ -81,7 +86,9 @@ def _time_texts(array: pa.Array) -> pa.Array:
 
 
 def _timestamp_texts(array: pa.Array) -> pa.Array:
-    """Format timestamps as `2024-01-31 10:20:30`, with a fraction if it is not zero, and with any zone's UTC offset."""
+    """Format timestamps as `2024-01-31 10:20:30`, with a fraction if it is not zero. Append the UTC offset if the type
+    has a time zone.
+    """
     zone, unit = array.type.tz, array.type.unit
     if zone is None:
         return _naive_texts(array)
@@ -132,7 +139,9 @@ def _utc_texts(utc: pa.Array) -> pa.Array:
 
 
 def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> pa.Array:
-    """Format times with 0 or 6 fraction digits, or up to 9 for nanoseconds. Some years come out as `<value out …>`."""
+    """Format times with 0 or 6 fraction digits, or up to 9 for nanoseconds. For years beyond 16 bits, the result is
+    Arrow's `<value out of range: …>`.
+    """
     try:
         return array.cast(seconds).cast(_TEXT)
     except pa.ArrowInvalid:  # a value has fractional seconds, which the cast to seconds would lose
@@ -152,7 +161,7 @@ def without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def _short_fraction(text: str) -> str:
-    """Truncate zeros at the end of the fraction down to 6 digits; remove a zero fraction."""
+    """Remove trailing zeros from the fraction, but keep at least 6 digits. Remove a zero fraction completely."""
     head, _, fraction = text.partition(".")
     digits = fraction.rstrip("0")
     return f"{head}.{digits.ljust(6, '0')}" if digits else head

@@ -1,4 +1,4 @@
-"""Streaming decompression of gzip, bzip2 and Snappy files, and extraction of the requested range.
+"""Decompresses gzip, bzip2 and Snappy files as streams, and extracts the requested range.
 
 Snappy data is divided into frames or Hadoop blocks, or is one raw block. cramjam decompresses the blocks and verifies
 checksums.
@@ -22,7 +22,7 @@ OUTPUT_BYTES = 64 * 1024
 LOOK_BACK_BYTES = 4096
 """Number of bytes kept before the requested range, to detect a character that is split at its start."""
 LOOK_AHEAD_BYTES = 8
-"""Number of bytes kept after the requested range: to complete a character, and to know that the stream continues."""
+"""Number of bytes kept after the requested range, to complete a character and to detect the end of the stream."""
 START_BYTES = 4
 """Number of bytes kept from the beginning of the stream, for a byte order mark."""
 
@@ -55,7 +55,7 @@ class Codec(StrEnum):
 
 
 def head_bytes(name: str) -> int:
-    """Return how many leading bytes `detect_codec` needs. Raw Snappy has no signature and so needs more."""
+    """Return how many leading bytes `detect_codec` needs. Raw Snappy has no signature, so its detection needs more."""
     return 4096 if name.lower().endswith(_SNAPPY_NAMES) else 16
 
 
@@ -112,7 +112,7 @@ def is_raw_start(head: bytes, size_bytes: int) -> bool:
 def _next_element(head: bytes, place: int) -> tuple[int, int, int] | None:
     """Read one element: its size, the number of bytes it produces, and the distance of a copy (0 for a literal).
 
-    The distance is -1 for a copy with the invalid distance 0. Returns None if the head ends within the element.
+    The distance is -1 for a copy with the invalid distance 0. Return None if the head ends within the element.
     """
     if place >= len(head):
         return None
@@ -277,14 +277,17 @@ class SnappyUnpacker:
 
 
 Unpacker: TypeAlias = StreamsUnpacker | SnappyUnpacker
-"""Decompresses a file in pieces of about 64 KiB. Blocks; not for concurrent use.
+"""Decompresses a file in pieces of about 64 KiB. Its methods block and must not be called concurrently.
 
 `feed` and `end` raise DecompressionFailed, DecompressionLimit; for a truncated file, `end` raises DecompressionFailed.
 """
 
 
 def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
-    """Create an unpacker for a file of `size_bytes`; None if the codec has none. `limit_bytes` is per Snappy block."""
+    """Create an unpacker for a file of `size_bytes`, or return None if this module does not decompress the codec.
+
+    `limit_bytes` limits the decompressed size of each Snappy block.
+    """
     match codec:
         case Codec.GZIP:
             return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflate, padding=b"\0")

@@ -38,7 +38,7 @@ from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
-"""How much larger the sample is with each attempt. The repeated processing costs at most a third more in total."""
+"""Factor by which the sample grows with each attempt. Repeated processing costs at most a third more in total."""
 
 
 _adapter = cache(TypeAdapter[Any])
@@ -164,8 +164,8 @@ class Previews:
             return _adapter(Analysis).validate_python(answer)
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raise format_mismatch if the file's signature is not that of `kind`. JSON Lines have none; their reader
-        checks them.
+        """Raise format_mismatch if the file does not have the signature of `kind`. JSON Lines files have no signature,
+        so they are checked when they are read.
         """
         if kind is FileType.NDJSON:
             return

@@ -234,7 +234,7 @@ class _Import:
 
     async def _convert_again(self, counts: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
         """Convert the file again (the second pass). Raises rejected_by_rule if the counts differ from those of the
-        first.
+        first pass.
         """
         again = ImportCounts()
         self._amount_read, total = 0, counts.rows if self.text_bytes is None else self.text_bytes

@@ -94,8 +94,8 @@ def base_name(client_name: str) -> str:
 
 
 def safe_name(client_name: str) -> str:
-    """Return the base name, with every character except letters, digits and `._-` replaced with `_`, in at most 100
-    characters.
+    """Return the base name, truncated to 100 characters, with every character except letters, digits and `._-`
+    replaced with `_`.
     """
     name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME_CHARACTERS]
     return name if name.strip(".") else _DEFAULT_NAME
@@ -409,8 +409,9 @@ class UploadAreaSweep:
         self._abandoned_after = abandoned_after
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """Remove expired uploads and orphaned files, and return how many. `older_than` overrides the age of orphaned
-        files.
+        """Remove expired uploads and orphaned files, and return their numbers. If `dry_run` is set, only count them.
+
+        `older_than` overrides the minimum age of orphaned files.
         """
         age = self._abandoned_after if older_than is None else older_than
         abandoned = await self._area.sweep_all_directories(age, dry_run=dry_run)

@@ -345,8 +345,8 @@ class CellsByRow:
 class XlsxSerials:
     """The numeric cells of an XLSX workbook that have date or time formats, in file order.
 
-    The cells are found with regular expressions, so only the usual form is recognized: without a namespace prefix, and
-    with the position.
+    The cells are found with regular expressions, so only cells in the usual form are recognized: without a namespace
+    prefix and with a cell reference.
     """
 
     def __init__(self, package: Package, workbook_part: str, relationships: Sequence[Relationship]) -> None:

@@ -35,7 +35,7 @@ CHUNK_REQUEST = b"W"
 """The worker requests a chunk of the displayed file. The frame contains the offset and length as JSON."""
 FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, CHUNK_REQUEST
 CHUNK_HEAD = struct.Struct("<L")
-"""The number of bytes of a chunk, which precedes them."""
+"""The size of a chunk in bytes, which is sent before the chunk."""
 
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
@@ -113,7 +113,7 @@ def encode_rows(rows: Rows) -> bytes:
 
 
 def decode_rows(body: bytes) -> Rows:
-    """Decode the body of a frame of `encode_rows`. Raises ValueError for an invalid frame."""
+    """Decode the body of a frame that `encode_rows` created. Raises ValueError for an invalid frame."""
     texts, letters = json.loads(body)
     return [
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
@@ -127,7 +127,7 @@ def encode_batch(kind: bytes, portion: RecordPortion) -> bytes:
 
     Raises record_too_long if the frame would be too large.
     """
-    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
+    import pyarrow as pa  # noqa: PLC0415 not needed in workers for workbooks
 
     reasons = json.dumps(portion.unreadable).encode()
     sink = pa.BufferOutputStream()
@@ -140,8 +140,8 @@ def encode_batch(kind: bytes, portion: RecordPortion) -> bytes:
 
 
 def decode_batch(body: bytes) -> RecordPortion:
-    """Decode the body of a frame of `encode_batch`. Raises ValueError for an invalid frame."""
-    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
+    """Decode the body of a frame that `encode_batch` created. Raises ValueError for an invalid frame."""
+    import pyarrow as pa  # noqa: PLC0415 not needed in workers for workbooks
 
     (size,) = _UNREADABLE_SIZE.unpack_from(body)
     start = _UNREADABLE_SIZE.size + size

@@ -72,9 +72,9 @@ class OdsSheets:
             raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
 
     def _elements(self) -> Iterator[tuple[str, ET.Element | None]]:
-        """Yield the name of each sheet with None, followed by its row elements.
+        """Yield `(name, None)` for each sheet, followed by `("", element)` for each of its rows.
 
-        A row element is cleared when the next one is requested.
+        The element of a row is cleared when the next item is requested.
         """
         sheets: list[ET.Element] = []
         links = rows = 0
@@ -111,7 +111,7 @@ class OdsSheets:
 
 
 class _RowReader:
-    """Reads the rows of one sheet, without the first `skip` ones."""
+    """Reads the rows of one sheet except the first `skip` rows."""
 
     def __init__(self, notes: cells.RowNotes, skip: int) -> None:
         self._notes = notes
@@ -143,8 +143,8 @@ class _RowReader:
 
 @contextmanager
 def _parse_errors() -> Generator[None]:
-    """Convert parser errors to FileCorrupt. LookupError means an unknown encoding, and ValueError also an invalid
-    number.
+    """Convert parser errors to FileCorrupt. A LookupError means an unknown encoding; a ValueError may also mean an
+    invalid number.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reads each workbook or record file in a worker process of its own, which contains the damage of a malicious file."""
+"""Reads each workbook or record file in a separate worker process, to limit the damage that a malicious file can do."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class SheetRows:
     without_value: tuple[int, Sequence[int]] = (0, ())
     """How many rows have a formula without a stored value, and the numbers (starting at 1) of the first ten."""
     positions: Sequence[int] = ()
-    """The positions in the sheet, starting at 0, of up to 200 of the rows."""
+    """The positions in the sheet, starting at 0, of the first rows (at most 200)."""
     skipped: int = 0
     """How many rows at the start of the sheet were skipped."""
 

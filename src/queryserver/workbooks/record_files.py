@@ -1,7 +1,7 @@
 """Reads record files (Contract importer 8a) in batches: Parquet and Arrow as typed columns, Avro and JSON Lines as
 strings.
 
-All functions block. They run in a worker process with limits, which contains the damage of malicious files.
+All functions block. They run in a worker process with limits, so that a malicious file can do little damage.
 """
 
 import json
@@ -111,8 +111,7 @@ class ColumnarFile:
         are unreadable.
         """
         for part in self._parts:
-            # Convert about 4 MiB at a time (as far as `_bytes_of` can tell), even if the batches of the file are
-            # larger.
+            # Convert about 4 MiB at a time, as estimated by `_bytes_of`, even if the batches of the file are larger.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
             for rows in chain.from_iterable(split_batch(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
                 columns = [

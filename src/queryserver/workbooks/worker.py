@@ -157,7 +157,7 @@ def _answer_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
                 yield from _workbook_frames(file, request.get("sheet"), request.get("limit"), request.get("skip", 0))
             else:
                 hide_pandas()
-                from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
+                from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 not needed for workbooks
 
                 yield from record_frames(file, FileType(records), request.get("fields"))
     except QueryServerError as error:
@@ -168,13 +168,13 @@ def _answer_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
         yield frames.json_frame(frames.FAILED, [errors.FileTooComplex.code, "The file is too large to be read."])
     except BrokenPipeError:
         raise
-    except Exception:  # noqa: BLE001 the outer wall of this process: the server logs the traceback
+    except Exception:  # noqa: BLE001 last resort of this process: the server logs the traceback
         yield frames.json_frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
 def _json_lines_frames(request: frames.WorkerRequest) -> Iterator[bytes]:
     if request.get("records") == FileType.AVRO:
-        from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
+        from queryserver.formats.avro import AvroFile  # noqa: PLC0415 not needed for workbooks
 
         lines = AvroFile(sys.stdin.buffer).lines()
     else:
@@ -363,7 +363,7 @@ def _calamine_errors() -> Generator[None]:
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise errors.FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:
-        # A panic in calamine, which is written in Rust. Its class cannot be imported and is not an Exception.
+        # A panic in calamine, which is written in Rust. Its class cannot be imported and does not extend Exception.
         if type(error).__name__ == "PanicException":
             raise errors.FileCorrupt("The workbook cannot be read.") from error
         raise

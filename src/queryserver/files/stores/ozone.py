@@ -163,7 +163,7 @@ class OzoneStorage(GatewayStorage):
         return _with_service(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files, which only exist inside buckets."""
+        """Delete orphaned files, which exist only inside buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0

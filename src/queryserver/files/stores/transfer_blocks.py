@@ -1,6 +1,6 @@
 """Block sizes for reads and writes in stores, and retries of idempotent calls.
 
-Few concurrent readers use large reads for speed; many use small reads to save memory.
+A few concurrent readers use large reads for speed. As their number grows, the read size shrinks to save memory.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import TypeVar
 _KIB = 1024
 _MAX_READ_BYTES = 1024 * _KIB
 MIN_READ_BYTES = 64 * _KIB
-"""Minimum read size."""
 _TOTAL_READ_BYTES = 8 * 1024 * _KIB
 
 
@@ -40,7 +39,7 @@ async def call_with_retries(
 
 
 class Blocks:
-    """Reads a body in blocks of any size. Between calls, it holds at most the rest of one chunk."""
+    """Splits a body into blocks of requested sizes. Between calls, it buffers at most one chunk of the body."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = body

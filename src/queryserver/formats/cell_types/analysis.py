@@ -1,4 +1,4 @@
-"""Builds previews: the number, names and types of columns, first rows, and warnings (Contract importer 7.3)."""
+"""Builds previews: the number, names and types of columns, the first rows, and warnings (Contract importer 7.3)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,8 @@ class PreviewColumn:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A preview. Each of at most 50 `rows` has one plain `str` per column; missing cells are empty strings.
+    """A preview of a file, with at most 50 `rows`. Each row has one plain `str` per column; missing cells are empty
+    strings.
 
     `is_whole` states that the types were detected from the whole file.
     """
@@ -96,7 +97,7 @@ def skipped_lines(skipped: SkippedLines, comments: int = 0) -> Iterator[SampleWa
 
 
 class WidthUncertain(Exception):
-    """Too many records have another width than the first records, so the width must be determined from all records."""
+    """Too many records differ in width from the first records, so the width must be determined from all records."""
 
 
 def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:

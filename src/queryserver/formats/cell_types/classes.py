@@ -1,7 +1,7 @@
-"""The class of a cell, according to its text (Contract importer 12.1), and the type of a column (12.4).
+"""Determines the class of a cell from its text (Contract importer 12.1), and the type of a column (12.4).
 
 The patterns mean the same in Python's `re` and in RE2, so classifying single cells and whole columns gives the same
-result. Only 0-9 are digits. The date pattern includes the calendar rules.
+result. Only the ASCII characters 0-9 are digits. The date pattern includes the calendar rules.
 """
 
 import re
@@ -218,7 +218,7 @@ def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     if not facts.kinds & _NUMBERS:
         return STRING
     if facts.kinds == {CellKind.INTEGER}:
-        # The rest of the file may contain larger numbers.
+        # Unless all cells have been inspected, later cells may contain larger numbers.
         return ColumnType(BaseType.INT32 if is_whole and not facts.is_wide else BaseType.INT64)
     needs_decimal = CellKind.DECIMAL in facts.kinds or (
         CellKind.DOUBLE in facts.kinds and facts.longest_integer > MAX_DOUBLE_DIGITS

@@ -125,7 +125,8 @@ _REPEATED_SHARE = 0.5
 
 
 def header_evidence(header: str, cells: Sequence[str]) -> float:
-    """Return the evidence, from the form of the cells, that `header` is the name of a text column; negative if against.
+    """Return the evidence from the form of the cells that `header` is the name of a text column. A negative number is
+    evidence against it.
 
     `cells` are trimmed, not NULL, and different from `header`.
     """
@@ -318,9 +319,9 @@ def _are_header_values(header: Cells, kinds: Sequence[CellKind], columns: Sequen
 
 
 def _are_header_dates(header: Cells, dates: Sequence[int], columns: Sequence[_Column]) -> bool:
-    """Return whether dates are column names: at least one above numbers, or several in sequence above text.
+    """Return whether dates in the first record are column names.
 
-    Empty columns are ignored.
+    They are if at least one is above numbers, or if several in sequence are above text. Empty columns are ignored.
     """
     types = {columns[place].type for place in dates}
     if types <= _NUMBERS | {BaseType.NULL} and types & _NUMBERS:
@@ -356,7 +357,7 @@ def _have_equal_steps(numbers: Sequence[int]) -> bool:
 
 
 def _column_evidence(header: str, cells: Sequence[str]) -> float:
-    """Return the evidence from a text column for a header; negative if it is against."""
+    """Return the evidence from a text column for a header. A negative number is evidence against it."""
     if header in cells:
         return -1
     words = column_word_share(header)

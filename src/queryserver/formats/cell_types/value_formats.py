@@ -252,7 +252,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 @dataclass(frozen=True, slots=True)
 class ValueFormats:
-    """The date and number formats that a client declares for all columns; None: formats are detected."""
+    """The date and number formats that a client declares for all columns. If one is None, that format is detected."""
 
     date: str | None = None
     number: str | None = None
@@ -266,7 +266,7 @@ NO_FORMATS = ValueFormats()
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """The facts of a column. If there is a format, they describe the normalized cells."""
+    """The facts of a column. If `format` is set, they describe the normalized cells."""
 
     facts: ColumnFacts
     format: str | None = None
@@ -281,7 +281,7 @@ def profile_column(
 
     A declared format is used if it fits all cells. In text columns, the format is detected otherwise, and null words
     are detected if `null_words` is None. In workbooks, formats apply only to text cells, and null words are not
-    detected: cells have declared types there, so a text is meant as text.
+    detected, because cells have declared types there and a text cell is meant as text.
     """
     if not isinstance(cells, pa.Array) and any(isinstance(cell, TypedText) for cell in cells):
         return _profile(cells, formats)
@@ -339,7 +339,7 @@ def _with_null_words(cells: "pa.StringArray | Sequence[str]", formats: ValueForm
     values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
-    # One cell that is certainly text decides; most text columns are rejected here.
+    # A single cell that is certainly text is decisive, so most text columns are rejected here.
     if any(map(_is_plain_text, values[:_PROBED_CELLS].to_pylist())):
         return None
     values = _non_null_texts(cells)
@@ -401,7 +401,8 @@ def _detect_format(cells: "pa.StringArray | Sequence[str]") -> ColumnProfile | N
 def _detect_number_format(values: pa.StringArray, probes: Sequence[str]) -> ColumnProfile | None:
     """Detect a number format. The decimal mark must be unambiguous, because `1,234` fits two formats.
 
-    Groups separated by points, blanks or apostrophes are no evidence, as addresses and telephone numbers have them too.
+    Groups separated by points, blanks or apostrophes are no evidence, because addresses and telephone numbers also
+    contain such groups.
     """
     fitting = {
         form: one

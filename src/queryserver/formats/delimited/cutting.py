@@ -35,7 +35,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Patterns for the fields of a text. They only backtrack over blanks, so matching takes linear time."""
+    """Patterns for the fields of a text. They backtrack only over blanks, so matching takes linear time."""
 
     field: re.Pattern[str]
     """A whole field and its end.
@@ -136,6 +136,8 @@ class _UnfinishedError(Exception):
 
 
 class RecordCutter:
+    """Cuts a text into records, one record and field at a time."""
+
     __slots__ = (
         "_delimiters",
         "_final",
@@ -159,7 +161,9 @@ class RecordCutter:
         """Number of fields with an unclosed quote in the most recent record."""
 
     def cut(self, text: str, start: int, *, final: bool) -> int | None:
-        """Cut the record at `start` into `cells` and return its end; None if more text is needed (never with `final`).
+        """Cut the record at `start` into `cells` and return its end.
+
+        Return None if more text is needed, which never happens if `final` is set.
 
         Raises record_too_long or too_many_columns.
         """
@@ -202,7 +206,7 @@ class RecordCutter:
         return position
 
     def _read_field(self, position: int) -> tuple[int, bool]:
-        """Read one field. Returns the position after it, and whether the record ends there."""
+        """Read one field. Return the position after it, and whether the record ends there."""
         opened = self._grammar.opening.match(self._text, position)
         if opened is not None:
             end = self._read_quoted(opened.end())

@@ -97,7 +97,7 @@ _EUC_ROW_SHARES = {"cp949": (0.97, 0.015, 0.015), "euc_jis_2004": (0.78, 0.19, 0
 """Fractions of a typical text's characters that are in each of these ranges."""
 _MIN_WEIGHT = 0.15
 _NO_EVIDENCE = 0.2
-"""chardet returns 0.1 if it has no evidence."""
+"""A score up to this value is no evidence: chardet returns 0.1 if it has none, and a weight can double it."""
 _VALID_PER_BROKEN = 20
 _NEARLY_UTF_8_CONFIDENCE = 0.9
 
@@ -169,7 +169,7 @@ def decoded(sample: bytes, encoding: str, *, is_whole: bool) -> str:
 
 
 class _Utf16Decoder:
-    """Decodes UTF-16 in the byte order given by its byte order mark; without one, as little-endian, the usual order.
+    """Decodes UTF-16 in the byte order that its byte order mark declares. If there is none, little-endian is assumed.
 
     Python's decoder rejects text without a byte order mark.
     """
@@ -205,7 +205,9 @@ class Decoder:
         """Number of U+FFFD characters that replace invalid bytes."""
 
     def decode(self, piece: bytes, *, final: bool = False) -> str:
-        """Decode the complete characters received so far; with `final`, also an incomplete last character."""
+        """Decode the complete characters received so far. If `final` is set, also decode an incomplete last
+        character.
+        """
         _counted.undecodable = 0
         text = self._decoder.decode(piece, final)
         self.undecodable += _counted.undecodable
@@ -217,7 +219,7 @@ class Decoder:
         return text
 
     def _without_end_marks(self, text: str, *, final: bool) -> str:
-        """Hold back U+001A at the end of the text until more text follows; with `final`, remove it."""
+        """Hold back U+001A at the end of the text until more text follows. If `final` is set, remove it instead."""
         if self._end_marks:
             text = self._end_marks + text
         if not text.endswith(_END_OF_FILE):
@@ -273,7 +275,7 @@ def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
 
 
 def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
-    """Decode the text. Returns it with the number of bytes that it occupies, including the skipped ones."""
+    """Decode the text. Return it with the number of bytes that it occupies, including the skipped bytes."""
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
     text = decoder.decode(content, final=excerpt.is_last)

@@ -1,4 +1,4 @@
-"""Reads records of delimited text incrementally (Contract importer 8). Results do not depend on how text is divided.
+"""Reads records of delimited text incrementally (Contract importer 8), however the text is divided into pieces.
 
 Text without quotes is split in bulk; a record with a quote is cut field by field. Reading takes linear time: the search
 for a closing quote ends at the next single quote, so two fields with unclosed quotes never search the same text.
@@ -55,7 +55,7 @@ class RecordReader:
         counts_quotes: bool = False,
         max_columns: int = MAX_COLUMNS,
     ) -> None:
-        """If `counts_quotes` is set, `quotes` is filled."""
+        """If `counts_quotes` is set, the reader fills `quotes`."""
         self._delimiters = delimiters
         self._lines_to_skip = skipped.first
         self._comment = skipped.comment
@@ -76,7 +76,7 @@ class RecordReader:
         """By record number: the number of quoted fields and the number of fields with an unclosed quote."""
 
     def feed(self, text: str, *, final: bool = False) -> list[Record]:
-        """Return the records that this text completes; with `final`, also the last record."""
+        """Return the records that this text completes. If `final` is set, also return the last record."""
         found: list[Record] = []
         unclosed: list[int] = []
         for records in self.parts(text, final=final):
@@ -88,8 +88,8 @@ class RecordReader:
     def parts(self, text: str, *, final: bool = False) -> Iterator[list[Record]]:
         """Yield the records of `feed` in small parts. `unclosed` describes the most recent part.
 
-        Saves memory, because an unclosed quote may hold back megabytes of short records. Exhaust the iterator before
-        the next call.
+        This saves memory, because an unclosed quote may hold back megabytes of short records. Exhaust the iterator
+        before the next call.
         """
         self.unclosed = []
         if text:
@@ -138,7 +138,7 @@ class RecordReader:
             raise cutting.whole_record_too_long()
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Append some of the next records to `found`. Returns the position after them, and whether no more follow."""
+        """Append some of the next records to `found`. Return the position after them, and whether no more follow."""
         while position < len(text):
             if len(found) >= _PART_RECORDS:
                 return position, False
@@ -156,7 +156,9 @@ class RecordReader:
         return position, True
 
     def _split(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Add the records before the next quote to `found`. Returns the end position and whether the text is done."""
+        """Add the records before the next quote to `found`. Return the position after them, and whether this is the end
+        of the text.
+        """
         quote, record = self._delimiters.quote, self._delimiters.record
         far = text.find(record, position + _SPLIT_CHARACTERS)
         end = len(text) if far < 0 else far + len(record)
@@ -198,7 +200,9 @@ class RecordReader:
             found += kept
 
     def _cut(self, text: str, start: int, final: bool, found: list[Record]) -> int | None:
-        """Append the record at `start` to `found`. Returns the start of the next one; None if this is incomplete."""
+        """Append the record at `start` to `found`. Return the start of the next record, or None if this record is
+        incomplete.
+        """
         cutter = self._cutter
         if self._comment:
             if text.startswith(self._comment, start):

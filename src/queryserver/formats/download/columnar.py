@@ -146,7 +146,7 @@ def _parquet_date_type(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_time(kind):
-        # As text, like times from engines that return text, because Arrow and Parquet cannot represent 24:00:00.
+        # Times become text, as in engines that return text, because Arrow and Parquet cannot represent 24:00:00.
         return _TEXT
     return pa.date32() if pa.types.is_date(kind) else None
 
@@ -224,7 +224,8 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 class ArrowEncoder(Encoder):
-    """Writes an Arrow IPC stream or file. Buffers are compressed only if `is_packed`, as some readers cannot read them.
+    """Writes an Arrow IPC stream or file. Buffers are compressed only if `is_packed` is set, because some readers do
+    not support compression.
 
     The file format (Feather version 2) is the stream between a magic number and a footer that lists the offset of each
     batch, which takes about 24 bytes of memory per batch.
@@ -270,7 +271,7 @@ class ParquetEncoder(Encoder):
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """Collect the batch. Returns a row group if enough rows have been collected, otherwise no bytes."""
+        """Collect the batch. Return a row group if enough rows have been collected, otherwise no bytes."""
         batch = cast_batch(batch, self._columns, self._schema)
         self._collected.append(batch)
         self._collected_bytes += batch.nbytes

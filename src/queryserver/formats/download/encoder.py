@@ -236,7 +236,8 @@ def row_bytes(*pieces: pa.Array | str, separator: str = "", null: str = "") -> b
 def replace_where(
     texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, of: pa.Array | None = None
 ) -> pa.Array:
-    """Where the mask is true, replace the text with `change(text)` or, if `of` is given, `change(value in of)`.
+    """Where the mask is true, replace the text with `change(text)`. If `of` is given, pass its value instead of the
+    text.
 
     `change` is called once for each distinct value.
     """

@@ -53,7 +53,7 @@ class PackedStream:
         return f'"{operation_id}-arrow-lz4-{sha256(self._head).hexdigest()[:16]}"'
 
     async def pieces(self, start: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield the bytes [start, start + length) of the stream; by default, all.
+        """Yield the bytes [start, start + length) of the stream; by default, the whole stream.
 
         Raises ServiceUnavailable if a segment is shorter than recorded, and errors of the segment store.
         """
@@ -82,9 +82,9 @@ async def _read(segment: PackedRows, start: int, stop: int) -> bytes:
 
 
 def packed_stream(columns: tuple[Column, ...], segments: Sequence[PackedRows]) -> PackedStream | None:
-    """Combine stored segments to a stream; None if types differ between the segments or from `common_schema`.
+    """Combine stored segments into one stream. Blocks.
 
-    Blocks.
+    Return None if there are no segments, or if their types differ from each other or from `common_schema`.
     """
     if not segments:
         return None
@@ -228,7 +228,7 @@ class BackgroundEncoder:
         self._work = threads.submit(encoder.start)
 
     async def then(self, call: Callable[[], bytes]) -> bytes:
-        """Start `call` in a thread. Returns the result of the previous call."""
+        """Start `call` in a thread, and return the result of the previous call."""
         done = await self.last()
         self._work = self._threads.submit(call)
         return done

@@ -192,8 +192,8 @@ class HierarchicalStorage(AzureStorage):
     async def _publish(
         self, staged: AzureLocation, location: AzureLocation, size_bytes: int, *, overwrite: bool
     ) -> FileStatus:
-        """Rename the staged file to its target. A file is replaced only in the version whose permissions were
-        copied.
+        """Rename the staged file to its target. An existing file is replaced only if it has not changed since its
+        permissions were copied.
 
         Raises PathExists, or EntryChanged if the target changes repeatedly.
         """
@@ -212,8 +212,8 @@ class HierarchicalStorage(AzureStorage):
         raise errors.EntryChanged(f"abfs://{location.path} was modified concurrently.")
 
     async def _copy_access(self, staged: AzureLocation, location: AzureLocation, old: FileStatus) -> None:
-        """Copy permissions and owner of the replaced file as far as allowed: owners may set permissions, superusers
-        both.
+        """Copy the permissions and the owner of the replaced file as far as the service allows. A file's owner may set
+        only its permissions; superusers may set both.
         """
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:

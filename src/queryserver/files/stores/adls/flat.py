@@ -43,7 +43,7 @@ PAGE_SIZE = 1000
 _LARGE_XML_BYTES = 256 * 1024
 _DELETES_AT_ONCE = 16
 _MAX_BLOCKS = 50_000
-# Limits the memory for a block. Larger files than 4.7 TiB do not fit in 50,000 blocks of this size.
+# Limits the memory for a block. Files larger than 4.7 TiB do not fit in 50,000 blocks of this size.
 _MAX_BLOCK_BYTES = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 _DOTS = frozenset({".", ".."})
@@ -98,7 +98,7 @@ class BlobCalls:
         return (await self._client.read(AzureCall("HEAD", location.names))).headers
 
     async def put(self, location: AzureLocation, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
-        """Create a blob in one call."""
+        """Create or replace a blob in one call. `headers` may contain conditions."""
         all_headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **headers}
         return (await self._client.change(AzureCall("PUT", location.names, {}, all_headers, content))).headers
 
@@ -111,7 +111,7 @@ class BlobCalls:
         await self._client.repeat(AzureCall("PUT", location.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def commit(self, location: AzureLocation, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
-        """Create the blob from these blocks, in this order."""
+        """Create or replace the blob with these blocks, in this order. `headers` may contain conditions."""
         latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
         content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         kinds = {"content-type": "application/xml", "x-ms-blob-content-type": "application/octet-stream"}
@@ -200,8 +200,8 @@ class AzureFlatStorage(AzureStorage):
         return None
 
     async def _keys_below(self, location: AzureLocation, at_most: int) -> list[str]:
-        """Return at most `at_most` keys below this location. If there are any, it is a folder, even without a
-        marker.
+        """Return at most `at_most` keys below this location. If there are any, the location is a folder, even if it has
+        no marker.
         """
         if location.is_blob:
             return []

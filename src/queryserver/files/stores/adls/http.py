@@ -1,6 +1,6 @@
-"""The HTTP client for one storage account, its credentials, and its failures.
+"""The HTTP client for an Azure storage account, with its credentials and error conversion.
 
-It limits connections, has timeouts, and ignores redirects and cookies.
+The client limits connections, applies timeouts, and ignores redirects and cookies.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from queryserver.errors.files import InvalidPath, StorageUnavailable
 from queryserver.files.stores.transfer_blocks import call_with_retries
 
 UNREACHABLE = "Unreachable"
-"""The error code used here for an account that does not respond."""
+"""The error code that this module assigns if the account does not respond."""
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
@@ -205,7 +205,7 @@ class SharedKey:
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    """A shared access signature (SAS): query parameters, with or without a leading question mark."""
+    """A shared access signature (SAS). `token` consists of query parameters; a leading question mark is optional."""
 
     token: str = field(repr=False)
 
@@ -223,7 +223,7 @@ class ClientCredentials:
     client_id: str = field(repr=False)
     client_secret: str = field(repr=False)
     login_url: str = "https://login.microsoftonline.com"
-    """The URL of the login service. Sovereign clouds have their own."""
+    """The URL of the login service. Sovereign clouds have separate login services."""
 
 
 class TokenAuthorizer:
@@ -299,7 +299,7 @@ class AzureAccount:
     credential: SharedKey | SasToken | ClientCredentials
     is_hierarchical: bool = True
     umask: int = 0o022
-    """Permission bits that new files and directories do not get, if the account has permissions."""
+    """Permission bits to clear in new files and directories. Flat accounts have no permissions and ignore it."""
     allow_container_creation: bool = False
     block_bytes: int = 4 * 1024 * 1024
     """Size of upload blocks. Each upload keeps up to three blocks in memory."""
@@ -465,7 +465,7 @@ class AzureClient:
             if self._is_closed:
                 raise StorageUnavailable("The store is closed.")
             if self._transport is None:
-                # In a thread, because loading the system certificates takes tens of milliseconds.
+                # Runs in a thread, because loading the system certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
             return self._transport

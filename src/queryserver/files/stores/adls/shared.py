@@ -1,4 +1,4 @@
-"""What flat and hierarchical accounts share: paths, entries, and the common methods of `Storage`."""
+"""Shared by flat and hierarchical accounts: locations, file statuses, and the common methods of `Storage`."""
 
 import re
 import secrets
@@ -62,7 +62,7 @@ class AzureLocation:
 
     @property
     def marker(self) -> "AzureLocation":
-        """The blob whose key is that of this folder followed by a slash."""
+        """The location of this folder's marker blob, whose key is the folder's key followed by a slash."""
         return AzureLocation((*self.names, ""), is_blob=True)
 
     @property
@@ -98,8 +98,8 @@ def is_container_name(name: str) -> bool:
 
 
 def staging_location(location: AzureLocation, token: str | None = None) -> AzureLocation:
-    """Return the location, with a reserved name, at which a file is staged until it is complete. Raises InvalidPath for
-    an invalid token.
+    """Return the location, next to the target, where a file is staged under a reserved name until it is complete.
+    Raises InvalidPath for an invalid token.
     """
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
@@ -190,7 +190,7 @@ class AzureStorage(ABC):
     """Whether paths may contain escaped names."""
 
     def __init__(self, account: AzureAccount, client: AzureClient, container_query: Mapping[str, str | int]) -> None:
-        """`container_query` contains the query parameters with which a container is addressed."""
+        """`container_query` contains the query parameters that every call for a container requires."""
         self._account = account
         self._client = client
         self._container_query = container_query

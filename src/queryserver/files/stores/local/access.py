@@ -22,9 +22,9 @@ _TRASH = ".Trash"
 OWNER = "user.queryserver.owner"
 # The permission bits that queryserver needs to read a directory, or the owner attribute of a file.
 _READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
-# How long a measurement is valid. Bytes that this process writes in the meantime are added to it.
+# How long a measurement of disk usage is valid. Bytes that this process writes in the meantime are added to it.
 _VALID_S = 30.0
-# Errors that concurrent changes cause, or entries that only the administrator of the machine can have created.
+# Concurrent changes cause these errors, as do entries that only the machine's administrator can have created.
 _SKIPPED_ERRORS = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
 
 
@@ -79,7 +79,7 @@ def _home_of(name: str) -> str:
 
 
 def is_private(names: tuple[str, ...]) -> bool:
-    """Return whether the directory is a home directory or a trash, which belong to a single user."""
+    """Return whether the directory is a home directory, its trash, or a directory in that trash."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
 
 

@@ -60,7 +60,7 @@ class Deletion:
         return True
 
     def _delete_entries(self, top: int, directory: int, *, depth: int) -> bool:
-        """Delete the entries of a directory. Return False if the time of this step runs out first."""
+        """Delete the entries of a directory. Return False if the time limit of this step is reached first."""
         with os.scandir(directory) as found:
             for entry in found:
                 if time.monotonic() > self._until or not self._delete_inner_entry(top, directory, entry, depth=depth):
@@ -151,7 +151,10 @@ def _visible_entries(
 
 
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
-    """Delete old orphaned files directly in a directory (only count them if `dry_run` is set); return how many."""
+    """Delete the orphaned files directly in a directory that are older than `older_than_s`, and return their number.
+
+    If `dry_run` is set, only count them.
+    """
     before, removed = time.time() - older_than_s, 0
     with tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:

@@ -111,7 +111,7 @@ async def flushed(
 ) -> AsyncGenerator[bytes]:
     """Pass on the chunks of `body`. After every `size_bytes`, run `flush` while the following chunks are passed on.
 
-    When the consumer requests a chunk, it has written all earlier chunks except a few KiB. Raises the errors of
+    The consumer must write the chunks, except the last few KiB, before it requests the next one. Raises the errors of
     `flush`.
     """
     unflushed, running = 0, None
@@ -204,8 +204,7 @@ class LocalStorage:
         """Create a directory. Only one of several concurrent calls for the same directory succeeds."""
         self._check_change(path)
         if not self._access.is_in_trash(path):
-            # Not checked in the tree: deletion creates directories in the trash, and it must work even if the disk is
-            # almost full.
+            # Trash directories are exempt, because deletion creates them and must work even if the disk is almost full.
             await self._run(path, self._tree.require_room)
         await self._run(path, self._tree.make_directory, path, permissions)
 
@@ -362,16 +361,16 @@ class UserStorage(LocalStorage):
         return await self._threads.run("", self._quotas.remaining, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory. If quotas are enabled, it remains readable for queryserver, whatever `permissions`
-        say.
+        """Create a directory. If quotas are enabled, it is always readable for queryserver, regardless of
+        `permissions`.
         """
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Set permissions. If quotas are enabled, the entry remains readable for queryserver, whatever `permissions`
-        say.
+        """Set permissions. If quotas are enabled, the entry remains readable for queryserver, regardless of
+        `permissions`.
         """
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
@@ -395,8 +394,8 @@ class UserStorage(LocalStorage):
         self._needs_user_directories |= path.partition("/")[0] in _USER_DIRECTORY_PARENTS
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call in a thread. The first call in a location that needs them creates the user's home directory and
-        `/shared`.
+        """Run a call in a thread. The first call for the root, `/user`, `/shared` or a path below them also creates the
+        user's home directory and `/shared` if they are missing.
         """
 
         def with_user_directories() -> T:

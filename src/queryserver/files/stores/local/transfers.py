@@ -217,7 +217,10 @@ def make_durable(
 
 
 def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
-    """Create the staging file, with disk space for the whole file, and return its name. The directory must exist."""
+    """Create the staging file, reserve disk space for the whole file, and return the staging file's name.
+
+    The directory must exist. Raises InsufficientStorage.
+    """
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with tree.parent(plan.path) as (directory, _name):
         tree.require_room(plan.size_bytes)
@@ -299,7 +302,7 @@ class LocalPartUpload(IncomingFile[StoredPart]):
         self._tree.require_room()
         self._directory, _ = self._tree.open_parent(self._path, make=False)
         os.stat(self._staging, dir_fd=self._directory, follow_symlinks=False)
-        # Also readable, because `_keep` copies the part through the same descriptor.
+        # The file is also readable, because `_keep` copies the part through the same descriptor.
         flags = NEW_FILE & ~os.O_WRONLY | os.O_RDWR
         self._file = os.open(self._temporary_name, flags, PRIVATE_FILE, dir_fd=self._directory)
 

@@ -190,7 +190,8 @@ _PRIVATE = 0o700
 
 
 class LocalTree:
-    """The tree below `root`. `directory_mode` returns the mode for a new directory, given its names; default 0700.
+    """The tree below `root`. `directory_mode` returns the mode for a new directory, given the names in its path; the
+    default is 0700.
 
     Paths are resolved name by name. Each directory is opened relative to its parent's descriptor and never through a
     link, so that a link that replaces a directory between check and use is not followed (Contract security T1, storage
@@ -226,8 +227,9 @@ class LocalTree:
             return os.open(_handle_path(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
-        """Return a descriptor of the parent directory, which is created if missing and `make` is set, and the last
-        name.
+        """Return a descriptor of the parent directory, which the caller must close, and the last name in the path.
+
+        If `make` is set, missing parents are created.
         """
         with self.parent(path, make=make) as (parent, name):
             return os.dup(parent), name

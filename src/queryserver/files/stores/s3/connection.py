@@ -62,7 +62,7 @@ async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
 
 
 ErrorOverrides = Mapping[str, type[errors.QueryServerError]]
-"""Domain errors by S3 error code, for calls in which an error code has another meaning than usual."""
+"""Domain errors by S3 error code, for calls in which these codes have a special meaning."""
 
 
 class MultipartUploadMissing(errors.PathNotFound):
@@ -149,7 +149,9 @@ _FIRST_SERVER_ERROR = 500
 
 @contextmanager
 def s3_errors(path: str, error_overrides: ErrorOverrides = MappingProxyType({})) -> Generator[None]:
-    """Convert driver errors to domain errors. `path` is used in their messages, as users write it."""
+    """Convert driver errors to domain errors. Their messages contain `path`, which must be in the form that users
+    write.
+    """
     try:
         yield
     except botocore_errors.ClientError as error:

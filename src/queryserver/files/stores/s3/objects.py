@@ -26,7 +26,7 @@ from queryserver.files.stores.s3.connection import (
 IF_ABSENT: ErrorOverrides = {
     "PreconditionFailed": errors.PathExists,
     "412": errors.PathExists,
-    # Of two concurrent conditional writes, the other one has succeeded.
+    # A concurrent conditional write to the same key has succeeded.
     "ConditionalRequestConflict": errors.PathExists,
 }
 MAX_KEYS = 1000
@@ -53,8 +53,8 @@ class Objects:
         except errors.StorageUnavailable:
             raise
         except (errors.PermissionDenied, errors.StorageError) as error:
-            # HEAD responses have no error message. A listing fails with one that distinguishes wrong keys, clocks and
-            # regions.
+            # HEAD responses have no error message. A listing fails with an error that distinguishes wrong access keys,
+            # clocks and regions.
             await self.keys_below(location, 1)
             if isinstance(error, errors.StorageError) and not has_marker(location.segments[-1]):
                 return None  # a store that resolves dots cannot have such an object

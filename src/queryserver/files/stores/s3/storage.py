@@ -28,8 +28,8 @@ from queryserver.platform.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartNumbers:
-    """Maps the parts of a plan to S3 part numbers. A large part is split into blocks with a number each, to save
-    memory.
+    """Maps the parts of a plan to S3 part numbers. To save memory, a large part is split into blocks, each of which has
+    its own S3 part number.
     """
 
     plan: PartPlan
@@ -185,7 +185,10 @@ class S3Storage:
         return 0
 
     async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
-        """Abort uploads to this key whose last part is too old. S3 does not report which program started an upload."""
+        """Abort uploads to this key whose last part was stored more than `older_than_s` ago.
+
+        Uploads of other programs are included, because S3 does not report which program started an upload.
+        """
         before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, parse_object_location(path)
         pages = self._connection.pages(
             "list_multipart_uploads",

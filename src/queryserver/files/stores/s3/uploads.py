@@ -112,7 +112,7 @@ class MultipartUpload:
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
-        """Await `sending` and complete the object. On failure or cancellation (even repeated), abort the upload."""
+        """Await `sending` and complete the object. If this fails or is canceled, even repeatedly, abort the upload."""
         try:
             return await self.complete(await sending, overwrite=overwrite)
         except BaseException:  # includes CancelledError: no parts may remain
@@ -132,8 +132,8 @@ class MultipartUpload:
     async def abort(self) -> None:
         """Delete all parts, if the upload still exists. Errors are ignored.
 
-        A part that is being sent may survive an abort, so it is repeated, up to three times, until the upload no longer
-        exists.
+        A part that is being sent may survive an abort, so the abort is repeated, up to three times, until the upload no
+        longer exists.
         """
         with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
@@ -231,7 +231,7 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
 
 
 UPLOAD_BYTES = 16 * MIB
-"""Memory per upload, for the parts being sent and the part being filled. A single large part may exceed it."""
+"""Memory limit per upload, for the parts being sent and the part being filled. A single large part may exceed it."""
 
 SINGLE_COPY_BYTES = 128 * MIB
 """Larger objects are copied in parts, concurrently. Above 5 GiB, S3 requires this."""
@@ -268,7 +268,7 @@ class S3Upload:
         """
         blocks = Blocks(body)
         size = part_bytes(0, self._announced_bytes)
-        # The only reference to the block, so that its memory is freed as soon as it has been sent.
+        # This is the only reference to the block, so that its memory is freed as soon as it has been sent.
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
@@ -315,9 +315,10 @@ class S3Upload:
 
 
 async def copy(objects: Objects, source: ObjectLocation, target: ObjectLocation, *, overwrite: bool) -> FileStatus:
-    """Copy an object with its attributes. Raises EntryChanged if the source changes during the copy.
+    """Copy an object and its attributes.
 
-    Raises PathNotFound, NotAFile, PathExists, EntryChanged, VerificationFailed.
+    Raises PathNotFound, NotAFile, PathExists, VerificationFailed, and EntryChanged if the source changes during the
+    copy.
     """
     answer = await objects.head(source)
     if answer is None:

@@ -28,7 +28,7 @@ _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """An HTTP/1.1 transport that ignores proxies and reads from sockets in the sizes that `sizes` determines."""
+    """An HTTP/1.1 transport that ignores proxy settings and reads at least `sizes.piece_bytes` from sockets at once."""
 
     def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
@@ -209,9 +209,7 @@ class Gateway:
         auth: httpx.Auth | None = None,
         translate_error: ErrorTranslator = RemoteFailure.error,
     ) -> None:
-        """If `tokens` is None (a cluster without Kerberos), calls send the names of the service user and of the
-        caller.
-        """
+        """If `tokens` is None, calls send the names of the service user and of the caller instead of a token."""
         self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
@@ -274,7 +272,7 @@ class Gateway:
             await response.aclose()
 
     async def upload(self, user: str, call: WebHdfsCall, body: AsyncIterator[bytes]) -> None:
-        """Send a body to the data node URL that the store provides."""
+        """Send a body to the data node that the store selects. If the node cannot be reached, try another one."""
         for tries_left in reversed(range(_TRIES)):
             url = await self._with_retries(
                 replace(call, is_repeatable=True), lambda request=call: self._target(user, request)
@@ -285,7 +283,7 @@ class Gateway:
             except _StoreFailed as error:
                 raise error.failure from error
             except _ConnectionFailed as error:
-                # Repeating is safe: the body is read only after connecting, so nothing of it has been consumed.
+                # Retrying is safe: the body is read only after connecting, so nothing has been consumed yet.
                 if not tries_left:
                     raise errors.StorageUnavailable("A data node of the store is not responding.") from error
                 node = url.netloc.decode()

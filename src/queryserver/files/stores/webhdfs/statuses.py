@@ -1,4 +1,4 @@
-"""Converts the JSON of WebHDFS to file statuses, summaries and errors. Times in WebHDFS are in milliseconds."""
+"""Converts WebHDFS JSON to file statuses, content summaries and errors. Times in WebHDFS are in milliseconds."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
 
 
 class ListedStatuses(Sequence[FileStatus]):
-    """Entries that are converted only when accessed, because a page typically shows 30 entries of a batch of 1000."""
+    """Entries that are converted only when accessed: a page typically shows only 30 of the 1000 entries in a batch."""
 
     def __init__(self, listed: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         self._listed = listed
@@ -86,7 +86,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
 
 
 def _time(milliseconds: int) -> datetime | None:
-    """Return the time, or None if it is out of range: writers may set arbitrary values."""
+    """Return the time, or None if it is out of range, because clients can set file times to arbitrary values."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -97,7 +97,7 @@ _MAX_MESSAGE_CHARACTERS = 500
 _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
-# By exception name without its package. A non-empty text replaces the message from the store.
+# The keys are exception names without the package. A non-empty text replaces the message from the store.
 _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} already exists."),
@@ -127,7 +127,7 @@ _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "ConnectException": (errors.StorageUnavailable, "A data node of the store is not responding."),
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this operation."),
 }
-# Failures that share an exception name, so that only a part of their message distinguishes them.
+# These failures share exception names with others, so they are recognized by a part of their message.
 _KINDS_BY_MESSAGE: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("is not a directory)", errors.NotADirectory, "A parent of {path} is a file."),
     ("Path is not a file", errors.NotAFile, "{path} is not a file."),
@@ -147,7 +147,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteFailure:
-    """A failure that the store has reported. `name` is the name of the exception; empty if the response has none."""
+    """A failure that the store has reported. `name` is the exception name; empty if the response has none."""
 
     status: int
     name: str
@@ -179,7 +179,7 @@ class RemoteFailure:
 
 
 def safe_message(message: str) -> str:
-    """Return the first line of a message without class names and host names, in at most 500 characters."""
+    """Return the first line of a message, without class and host names and truncated to 500 characters."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
     return first[:_MAX_MESSAGE_CHARACTERS] or "The store failed."
@@ -187,7 +187,7 @@ def safe_message(message: str) -> str:
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Convert the errors of httpx to domain errors."""
+    """Convert httpx errors to domain errors."""
     try:
         yield
     except httpx.TimeoutException as error:

@@ -1,4 +1,4 @@
-"""Implements `Storage` for HDFS via WebHDFS or HttpFS, and the parts that Ozone shares.
+"""Implements `Storage` for HDFS via WebHDFS or HttpFS, and the operations shared with Ozone.
 
 The parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are
 joined with CONCAT, which moves blocks without copying them, or by streaming if the store does not support CONCAT. Both
@@ -48,7 +48,7 @@ from queryserver.platform.settings.tree import Settings
 _BATCH_ENTRIES = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
-# After one of these errors, streaming would fail, too, so it is not tried in place of CONCAT.
+# If CONCAT fails with one of these errors, streaming would fail as well, so it is not tried.
 _OTHER_ERRORS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
@@ -72,10 +72,10 @@ class GatewayStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """Yield the entries of a directory. The cursor is the last name.
+        """Yield the entries of a directory in batches. The cursor is the name of the last entry.
 
-        HDFS compares names as signed bytes, so non-ASCII names come first. A directory that fits in one batch is sorted
-        by code points; a larger one is listed in the order of the store.
+        A directory that fits in one batch is sorted by code points. A larger one is listed in the order of the store:
+        HDFS compares names as signed bytes, so non-ASCII names come first.
         """
         tree, path = self.at(path)
         batch_entries, is_first = max(batch_size, _BATCH_ENTRIES), cursor is None
@@ -203,7 +203,7 @@ class GatewayStorage(ABC):
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Write a part to a file. Each attempt has its own file name, which is the receipt."""
+        """Write a part to a file of its own. Each attempt uses a new file name, which serves as the receipt."""
         tree, path = self.at_file(plan.path)
         directory = _parts_directory(path, staging)
         if await tree.find(directory) is None:
@@ -325,7 +325,9 @@ async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None)
 
 
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:
-    """Join all parts into one file in the staging directory. Raises VerificationFailed, PathNotFound."""
+    """Join all parts into one file in the staging directory, and return its path. Raises VerificationFailed,
+    PathNotFound.
+    """
     joined = f"{directory}/{_JOINED}"
     stored = await _stored_files(tree, directory)
     missing = _parts_to_join(parts, stored)
@@ -420,8 +422,8 @@ class WebHdfsCluster:
         self._features = ClusterFeatures(address.umask, has_attributes, listing or ListingOperation())
 
     def tree(self, user: model.StorageUser) -> WebHdfsTree:
-        """Return the tree, accessed with a user's permissions. Raises PermissionDenied if the store would map the name
-        to another user.
+        """Return the cluster's file tree, accessed with the user's permissions. Raises PermissionDenied if the store
+        would map the name to another user.
         """
         return WebHdfsTree(self.gateway, acting_name(user.name), self._features)
 

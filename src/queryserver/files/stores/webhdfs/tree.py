@@ -33,8 +33,8 @@ _MAX_PENDING_CHARACTERS = 1024 * 1024
 
 
 class ListingScanner:
-    """Parses the response to a listing incrementally and yields the objects in its `FileStatus` array. Keeps one chunk
-    and one entry in memory.
+    """Parses a listing response incrementally and yields the objects in its `FileStatus` array. Keeps at most one chunk
+    and one incomplete entry in memory.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class ListingScanner:
             raise _invalid_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
-        """Parse all complete entries but the last in one go, which is several times faster. Return an empty list if the
-        text cannot be split there.
+        """Parse all complete entries but the last in one call, which is several times faster than parsing each one.
+        Return an empty list if the text cannot be split between entries.
         """
         cut = max(map(self._pending.rfind, _OBJECT_SEPARATORS))
         if cut < 0:
@@ -114,7 +114,7 @@ _MAX_QUERY_CHARACTERS = 12_000
 
 
 class RenameOutcome(Enum):
-    """The outcome of RENAME."""
+    """The outcome of RENAME, and whether the store applied the rename option (OVERWRITE or NONE)."""
 
     DONE_WITH_OPTION = "done with the option"
     DONE_WITHOUT_OPTION = "done without the option"
@@ -147,7 +147,10 @@ class Entries:
     """How many entries follow; None if unknown."""
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
-        """Return the statuses of the entries whose names `shows` accepts. `path` is the path of the directory."""
+        """Return the statuses of the entries whose names `shows` accepts, sorted by name if `by_name` is set.
+
+        `path` is the path of the directory.
+        """
         before, listed = f"{path}/" if path else "", self.listed
         if by_name:
             listed = sorted(listed, key=itemgetter(0))
@@ -189,7 +192,7 @@ class WebHdfsTree:
         self.features = features
 
     async def request_value(self, op: str, path: str, *keys: str) -> Any:
-        """Run an operation that only reads, and return the value under `keys` in its response."""
+        """Run a read-only operation, and return the value under `keys` in the response."""
         return await self._gateway.request_value(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
@@ -250,8 +253,8 @@ class WebHdfsTree:
             await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
-        """Write a file and its missing parents, and return the size of the body. Raises PathExists unless `overwrite`
-        is set.
+        """Write a file, creating its missing parents, and return the size of the body. Raises PathExists unless
+        `overwrite` is set.
         """
         sent = 0
 
@@ -441,7 +444,7 @@ class RenameOperation:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFeatures:
-    """How clusters differ. Some of this is detected from responses."""
+    """The features in which clusters differ. `listing` and `renaming` adapt to the responses of the store."""
 
     umask: int
     has_attributes: bool = True
