@@ -74,7 +74,7 @@ class _Seen(HTMLParser):
 
 
 class Store:
-    """A store that counts its health checks, and fails them until `ok` is set."""
+    """A store that counts its health checks and fails them until `ok` is set."""
 
     ok = False
     looks = 0
@@ -87,7 +87,7 @@ class Store:
 
 
 async def nothing() -> None:
-    """The health check of a component that works."""
+    """A health check that always succeeds."""
 
 
 @pytest.mark.platform(98)

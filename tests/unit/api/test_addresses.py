@@ -19,7 +19,7 @@ TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 
 @pytest.fixture(autouse=True)
 def forget_warnings() -> Iterator[None]:
-    """Forget the warnings that were already issued, as in a new process."""
+    """Forget the warnings already issued, as if the process had just started."""
     module._warn_once.cache_clear()
     yield
     module._warn_once.cache_clear()
@@ -91,7 +91,7 @@ DISAGREEING = pytest.mark.parametrize(
 @pytest.mark.platform(35)
 @DISAGREEING
 def test_disagreeing_headers_give_an_unknown_address(x_forwarded_for: str, forwarded: str) -> None:
-    """A proxy has written one of the headers and the client the other, and the server cannot distinguish them."""
+    """If a proxy wrote one header and the client the other, the server cannot tell which of them to trust."""
     assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Request bodies: parsing, size limits, and shares of the memory."""
+"""Request bodies: parsing, size limits, and shares of the memory for bodies."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def test_all_three_encodings_give_the_same_text():
     ],
 )
 def test_json_values_are_parsed(text: str, expected: dict[str, object], padding: int):
-    """Long strings are parsed by a different parser than short ones."""
+    """The padded body is parsed by a different parser than the short one."""
     assert parse_json_object(text.encode() + b" " * padding) == expected
 
 
@@ -244,7 +244,8 @@ async def test_parsing_a_hostile_body_does_not_block_other_threads(name: str):
     async def stalled() -> tuple[float, None]:
         return others_waited_s(read)
 
-    # Measured: 89 ms at worst. The event loop must not stall for 200 ms; a busy machine gets more time.
+    # Measured: at most 89 ms. The event loop must not stall for 200 ms; the limit is higher to allow for a busy
+    # machine.
     await at_best(stalled, below_s=1.0)
 
 

@@ -38,7 +38,7 @@ def command(tmp_path: Path, database_dsn: str) -> Command:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Command:
-    """Run the program without any configuration."""
+    """Provide a function that runs the program without any configuration."""
     return command_in(tmp_path)
 
 

@@ -117,7 +117,7 @@ async def test_server_with_tls_and_prefix_is_healthy(tmp_path: Path, database_ds
 
 
 def has_ipv6() -> bool:
-    """Return whether this machine has an IPv6 loopback address; many containers do not."""
+    """Return whether this machine has an IPv6 loopback address, which many containers lack."""
     try:
         with socket.socket(socket.AF_INET6) as listener:
             listener.bind(("::1", 0))

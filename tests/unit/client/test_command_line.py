@@ -1,4 +1,6 @@
-"""The parts of `qs` that need no server: parameters, ends of statements, column widths (issue 20, section 4)."""
+"""The parts of `qs` that need no server: parameters, statement terminators, completion and column widths (issue 20,
+section 4).
+"""
 
 import datetime as dt
 import importlib.util

@@ -64,19 +64,19 @@ class World:
         return self.state, tuple(self.stored)
 
     async def have(self, *connectors: Connector) -> None:
-        """Store exactly these connectors and wait until the registry has read them."""
+        """Store exactly these connectors, and wait until the registry has loaded them."""
         self.stored = list(connectors)
         self.state += 1
         await self.connectors.at_least(self.state)
 
     def of_version(self, version: int) -> CountedEngine:
-        """Return the engine built for that version of connector 7."""
+        """Return the engine that was built for this version of connector 7."""
         (found,) = (one for one in self.built if one.version == version)
         return found
 
 
 def stored(version: int = 1, *, interface: str = "fake") -> Connector:
-    """Return connector 7 in that version."""
+    """Return connector 7 with this version number."""
     return replace(
         CONNECTOR, key="7", dialect="trino", interface=interface, nice_name="Lake", right="connector:7", version=version
     )

@@ -137,7 +137,7 @@ async def test_resealed_secrets_do_not_need_the_former_key(records: ConnectorRep
     lost = await records.find(made.id)
     assert lost is not None
     assert (lost.settings["url"], lost.settings["password"]) == ("mysql://svc:@db/shop", "")
-    # When the key is restored, so are the secrets, even if other settings have changed since.
+    # Once the old key is available again, so are the secrets, even if other settings have changed in the meantime.
     await records.change(lost, new("Renamed", settings=lost.settings))
     back = await both.find(made.id)
     assert back is not None

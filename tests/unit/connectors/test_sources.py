@@ -50,7 +50,8 @@ def test_adapter_problems_are_keyed_by_setting_name() -> None:
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 OWN = "pysqlite"
-"""The interface of the page's example engine, which tests/contract/test_documented_engine.py tests."""
+"""The interface of the example engine on that page; tests/contract/test_documented_engine.py tests the engine itself.
+"""
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])

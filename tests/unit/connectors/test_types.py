@@ -57,7 +57,7 @@ _FURTHER: dict[int, dict[str, Any]] = {
     1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
     44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
 }  # fmt: skip
-"""Settings that follow those of the table: the optional settings of section 5.11, with their defaults."""
+"""The optional settings of section 5.11 with their defaults, which follow the settings in the table."""
 
 
 def test_no_connector_type_has_an_optimizer_flag() -> None:

@@ -33,7 +33,7 @@ class Line:
 
 
 class Lines:
-    """Creates the connections of a test and keeps a list of them."""
+    """A factory of connections that keeps a list of those it has made."""
 
     def __init__(self) -> None:
         self.made: list[Line] = []
@@ -60,7 +60,7 @@ Pool = ConnectionPool[str, Line]
 
 
 async def giving_back(pool: Pool, line: Line) -> asyncio.Task[None]:
-    """Start to return a connection to the pool; return the task, which waits for the cleanup."""
+    """Start returning a connection to the pool; return the task, which waits for the connection's cleanup."""
     line.cleaned.clear()
     task = asyncio.create_task(pool.give_back("ana", line))
     await asyncio.sleep(0)

@@ -189,8 +189,8 @@ LOAD = TableLoad(TARGET, STAGING, (LoadColumn("n", ColumnType(BaseType.INT64), "
 class MemoryLoader(StatementLoader):
     """A loader that stores a single word as the content of each table.
 
-    `failures` describes the renames that fail: the number of the rename, starting at 1; the error; and whether the
-    table is renamed before the error is raised.
+    `failures` describes the renames that fail. Each entry gives the number of the rename, starting at 1; the error; and
+    whether the table is renamed before the error is raised.
     """
 
     max_statement_bytes = 1000

@@ -17,8 +17,8 @@ from queryserver.formats.arrow import Column, ResultType
 
 
 class FakeSource:
-    """Returns rows with one integer each, once `answer` is set. The first `lost_signals` stop signals have
-    no effect.
+    """A source of rows with one integer each, which are available once `answer` is set. The first `lost_signals` stop
+    signals have no effect.
     """
 
     def __init__(self, rows: int = 0, *, lost_signals: int = 0, commit_error: EngineError | None = None) -> None:

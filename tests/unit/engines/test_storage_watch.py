@@ -47,7 +47,7 @@ class SmallDisk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.other_bytes = 0
-        """The number of bytes written by other programs."""
+        """The number of bytes that other programs have written."""
 
     def usage(self, _: Path) -> Usage:
         files = (file for file in self.directory.rglob("*") if file.is_file())

@@ -183,7 +183,7 @@ async def test_old_writes_are_abandoned_except_next_to_an_open_upload(database, 
         await writes.begin(write)
     upload = await opened(uploads, new(await user(database)))
     assert await abandoned(writes, timedelta(minutes=1)) == []
-    # Other active writes in a directory protect this write.
+    # A write that was touched in the last 15 minutes protects all writes in its directory, including itself.
     assert await abandoned(writes, timedelta(0)) == []
     await database.execute("update unfinished_writes set touched_at = now() - interval '1 day'")
     assert set(await abandoned(writes, timedelta(0))) == {root, elsewhere}

@@ -1,4 +1,4 @@
-"""Sizes of values."""
+"""The sizes of Arrow values, and the first values and rows that exceed a size limit."""
 
 import pyarrow as pa
 import pytest

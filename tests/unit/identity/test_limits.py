@@ -96,7 +96,7 @@ async def test_processes_share_one_limit(clock: Clock):
     await there.exchange()
     assert allowed(there, 9) == 3
     await there.exchange()
-    # A process learns about the calls of other processes only after a new call of its own.
+    # A process learns about the calls of other processes only when it exchanges a new call of its own.
     assert allowed(here, 1) == 1
     await here.exchange()
     assert allowed(here, 5) == 0

@@ -91,7 +91,7 @@ class TestReading:
         found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert (found.is_whole, len(found.rows)) == (False, 15)
         assert warnings(found) == {"truncated_sample": (1, [])}
-        # The additional bytes reveal how long the last field is.
+        # The additional bytes show how long the field at the end of the sample is.
         assert file.read_bytes == 8 * MIB + CUT_FIELD_BYTES
 
     @pytest.mark.importer(72)
@@ -138,7 +138,7 @@ class TestEncodings:
 
         monkeypatch.setattr(samples, "_has_value", counting)
         assert (await previews.header(ANA, MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)).has_header
-        # If a sample is too small, more of the file is read, so the record before the quote counts twice.
+        # The first sample is too small, so more of the file is read, and the record before the quote is counted twice.
         assert looked_at == SAMPLE_RECORDS + 1 + 1
 
     @pytest.mark.importer(38)

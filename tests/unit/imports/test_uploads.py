@@ -127,7 +127,7 @@ CONTENT = bytes(range(256))
 
 
 class CopyingUploads:
-    """The part of the upload area that files on remote stores need: temporary copies."""
+    """An upload area with only the temporary copies that files on remote stores need."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -26,7 +26,7 @@ CONTRACTS = "alter table users drop column nickname"
 
 
 def scripts_with(directory: Path, *added: tuple[str, str | None, str]) -> Path:
-    """Return the migration scripts of a later program.
+    """Return the migration scripts of a newer program.
 
     Each added migration is given by its revision, the oldest program that can use the result (or None), and its DDL.
     """
@@ -100,7 +100,7 @@ async def test_former_program_continues_on_expanded_schema(database_dsn, tmp_pat
     later = scripts_with(tmp_path, ("9001", newest_revision(), EXPANDS))
     assert await migrate(database_dsn, later) == Schema("9001", newest_revision())
     await require_usable(database_dsn)
-    # The migration of the former program, which auto_migrate runs at startup, does not change the newer schema.
+    # auto_migrate runs the older program's migrations at startup; they must not change the newer schema.
     assert await migrate(database_dsn) == Schema("9001", newest_revision())
 
 
@@ -116,7 +116,7 @@ async def test_former_program_is_refused_on_contracted_schema(database_dsn, tmp_
         await require_usable(database_dsn)
     with pytest.raises(SchemaMismatch, match="9002, which this release does not know"):
         await migrate(database_dsn)
-    # The program between the two can still use the schema.
+    # The program whose newest migration is 9001 can still use the schema.
     assert refusal(await read_schema(database_dsn), scripts_with(tmp_path, added)) is None
 
 

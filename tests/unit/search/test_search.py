@@ -33,8 +33,8 @@ class Failing:
 
 
 class Holding:
-    """A source that matches every one of `names`, with the rank `position`; each is a day older than the
-    one before it.
+    """A source in which every one of `names` matches with the rank `position`. Each match is one day older than the
+    previous one.
     """
 
     def __init__(self, *names: str, position: int = 1) -> None:

@@ -245,7 +245,7 @@ def walk(max_seconds: float) -> StorageSource:
 
 
 def test_source_timeout_exceeds_the_time_limit_of_the_walk() -> None:
-    """The source's timeout exceeds the walk's own time limit, so that the matches found until then are returned."""
+    """The walk must reach its own time limit first, so that the matches found until then are returned."""
     for seconds in (3, 25, 30, 31, 600):
         assert limit_s(walk(seconds)) >= seconds + 5
 

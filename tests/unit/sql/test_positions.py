@@ -91,5 +91,5 @@ def test_position_lookup_is_linear_in_the_text():
         assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
         assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
 
-    # The lookup blocks the event loop; a loop over the characters took at least four seconds.
+    # The lookup blocks the event loop; a loop over the characters would take at least four seconds.
     assert any(processor_s(look) < 2 for _ in range(TRIES))

@@ -1,4 +1,4 @@
-"""Setups for tests of the statement services: a single run or several runners, over fakes."""
+"""Setups for tests of the statement services: a single run, or several runners, with fakes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,7 @@ QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelt
 
 @dataclass
 class Run:
-    """Runs single statements over fakes."""
+    """A setup that runs single statements with fakes."""
 
     leases: MemoryLeases = field(default_factory=MemoryLeases)
     engine: FakeEngine = field(default_factory=FakeEngine)
@@ -42,7 +42,7 @@ class Run:
     before_end: Callable[[], Awaitable[None]] | None = None
 
     def execution(self, assignment: Assignment) -> Execution:
-        """Return an execution that opens a session of its own."""
+        """Return an execution that opens its own session."""
 
         @asynccontextmanager
         async def session(_: Assignment) -> AsyncIterator[EngineSession]:
@@ -141,7 +141,9 @@ CONNECTOR = Connector(
 
 
 class PausingEngine(FakeEngine):
-    """Returns batches only after `go_on` is set. The first batch does not wait, unless `first_waits` is set."""
+    """An engine that returns batches only once `go_on` is set. The first batch is available immediately unless
+    `first_waits` is set.
+    """
 
     def __init__(self, *, first_waits: bool = False) -> None:
         super().__init__()

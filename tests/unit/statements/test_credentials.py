@@ -18,7 +18,7 @@ GIVEN = Credentials("ana", "planted-secret")
 
 
 class Sessions:
-    """Stores sealed credentials of sessions."""
+    """Session records that contain the given sealed credentials."""
 
     def __init__(self, sealed: bytes) -> None:
         self.sealed = sealed

@@ -28,7 +28,7 @@ AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS
 
 
 class OddEngine(FakeEngine):
-    """An engine that rejects the first submissions or fails when a session closes."""
+    """An engine that rejects the first `times` submissions or fails when a session closes."""
 
     def __init__(
         self, *, refuse: Callable[[str], QueryServerError] | None = None, times: int = 0, leave_fails: bool = False

@@ -33,7 +33,7 @@ LEASE = Lease(uuid4(), "me", 1)
 
 
 class Shown:
-    """Collects the segments that have become visible."""
+    """A collector of the segments that have become visible."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -190,7 +190,7 @@ async def test_rows_before_a_checkpoint_are_stored_together() -> None:
 
 
 class Source:
-    """Yields numbers, each but the first after `delay_s`; counts how many were requested."""
+    """A source of numbers that counts how many were requested. Each number except the first arrives after `delay_s`."""
 
     def __init__(self, numbers: int, delay_s: float = 0, *, fail: bool = False) -> None:
         self.numbers, self.delay_s, self.fail = numbers, delay_s, fail

@@ -277,7 +277,7 @@ async def test_statement_sent_during_shutdown_ends_with_a_reason() -> None:
     assignment = fleet.leases.add("sleep 30")
     async with runner.running():
         runner.statements.start(assignment, ANA)
-        # Marked as sent between the shutdown's check and the release.
+        # The statement is marked as sent after the shutdown has checked it and before its lease is released.
         fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
     assert fleet.leases.of(assignment).state is CANCELED
 

@@ -1,4 +1,6 @@
-"""Tasks in a real database: claims, leases, cancellation and completion; the tests script the tasks' work."""
+"""Tasks in a real database: claims, leases, cancellation and completion. The tests replace the tasks' work with
+scripts.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 class Socket(asyncio.Transport):
-    """The transport below TLS; it records the bytes written."""
+    """The transport below the TLS layer, which records the bytes written to it."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 5000)})
@@ -43,7 +43,7 @@ class Socket(asyncio.Transport):
 
 
 class Http(asyncio.Protocol):
-    """A protocol that records the bytes received."""
+    """A protocol that records the bytes it receives."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -80,7 +80,9 @@ class Server:
 
 
 class Client:
-    """The client side; `exchange` repeats a call, passing bytes between both sides, until the call succeeds."""
+    """The client side of one connection. `exchange` passes bytes between both sides and repeats a call until it
+    succeeds.
+    """
 
     def __init__(self, context: ssl.SSLContext, server: Server) -> None:
         self._server = server

@@ -37,7 +37,7 @@ class Socket(asyncio.Transport):
 
 
 class Recorded(UvicornHttp):
-    """Records the events of the adapter, and in `parsed` the callbacks of httptools."""
+    """An adapter that records its own events in `events` and the httptools callbacks in `parsed`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config, ServerState(), {})

@@ -119,7 +119,7 @@ def test_literals_are_kept_where_duckdb_cannot_bind_parameters(
 def test_placeholder_that_duckdb_parses_differently_is_refused(
     native: duckdb.DuckDBPyConnection, dialect: str, statement: str
 ) -> None:
-    """The placeholders were located by the rules of another dialect."""
+    """The rules of the other dialect find a placeholder where DuckDB reads a string or a comment."""
     with pytest.raises(StatementRejected, match="ambiguous"):
         what_runs(native, bound(statement, 7, dialect=dialect))
 

@@ -179,7 +179,7 @@ async def test_error_location_refers_to_the_submitted_statement(session: EngineS
         ("INSERT INTO t SELECT n, nope FROM t", (1, 25)),
         ("EXPLAIN SELECT nope FROM t", (1, 16)),
         ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
-        # For errors while rows are read, DuckDB counts the lines in the expressions around text columns.
+        # The error is raised while rows are read. DuckDB then counts lines in the expressions that wrap text columns.
         ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
         # For these statements, the position that DuckDB reports refers to another text.
         ("SELECT 1,  2, 3, 4 FROM v", None),

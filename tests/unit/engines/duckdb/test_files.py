@@ -33,7 +33,7 @@ GIB = 1024**3
 
 @dataclass
 class Setting:
-    """A store, a database, and sessions that use both. `files` holds the view that each session has of the store."""
+    """A store, a database, and sessions that use both. `files` maps each session to its view of the store."""
 
     store: Path
     database: DuckdbDatabase
@@ -92,7 +92,9 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Setting]:
-    """Ana may read the files in `ana` and `both`, and Bob those in `bob` and `both`. Both may list every directory."""
+    """Provide a store in which Ana may read the files in `ana` and `both`, and Bob those in `bob` and `both`. Both
+    users may list every directory.
+    """
     found = opened(
         tmp_path,
         may_read={
@@ -249,8 +251,8 @@ def test_unpermitted_file_access_is_refused(setting: Setting, tmp_path: Path, su
 
 
 def test_every_function_with_path_parameter_is_known() -> None:
-    """A function that a DuckDB update adds must be entered here: it lists its files while it is bound, lists them
-    later, or is refused.
+    """Every function that a DuckDB update adds must be entered in one of these sets: functions that list their files
+    while they are bound, functions that list them later, refused functions, and functions without paths.
     """
     listing = {"glob", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json", "read_json_auto",
                "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto", "read_ndjson_objects",
@@ -261,7 +263,7 @@ def test_every_function_with_path_parameter_is_known() -> None:
     pathless = {
         "import_database",
         "which_secret",
-    }  # the first is part of a refused statement; the second lists secrets, of which there are none
+    }  # the first belongs to a refused statement; the second lists secrets, and there are none
     with duckdb.connect() as plain:
         found = plain.execute(
             "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'pragma', 'scalar')"
@@ -545,7 +547,8 @@ def test_statement_closed_early_releases_its_claims(setting: Setting) -> None:
 
 
 def test_unpermitted_listing_fails_when_another_session_reads_the_file(shared: Setting) -> None:
-    """Bob may list Ana's file but not read it; however, DuckDB could open the file for his statement at any time."""
+    """Bob may list Ana's file but not read it. While Ana reads the file, DuckDB could also open it for Bob's statement.
+    """
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     listed = bob.run("SELECT * FROM glob('s3a://ana/0.csv'), range(10_000_000)")
     assert listed.next_batches()
@@ -582,7 +585,9 @@ def test_two_permitted_sessions_read_the_same_file_concurrently(shared: Setting)
 
 
 def test_sniffed_file_is_refused_while_another_session_runs_a_statement(shared: Setting) -> None:
-    """DuckDB may list the path of sniff_csv in any of its threads."""
+    """DuckDB may list the path of sniff_csv in any of its threads, so the listing belongs to an unknown statement
+    unless only one statement is running.
+    """
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     for _ in range(20):
         assert rows(ana, "SELECT delimiter FROM sniff_csv('s3a://ana/0.csv')") == [(",",)]

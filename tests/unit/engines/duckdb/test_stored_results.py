@@ -21,7 +21,7 @@ from queryserver.results.segments import encode
 
 
 class StoredPieces:
-    """Replaces `RemoteResult`, with chunks in memory or in files of a directory."""
+    """A replacement for `RemoteResult` whose chunks are in memory or, if `directory` is given, in files."""
 
     def __init__(self, tables: Sequence[pa.Table], kinds: Sequence[ResultType], directory: Path | None = None) -> None:
         names = tables[0].column_names
@@ -185,8 +185,8 @@ def test_special_values_are_preserved() -> None:
 
 
 def test_chunks_of_different_types_share_a_common_type() -> None:
-    """A column may start with NULLs, and its integers may become wider. Only columns whose types differ are
-    converted.
+    """A column may start with NULLs, and later chunks may need a wider integer type. Only columns whose types differ
+    are converted.
     """
     tables = [
         pa.table({"a": pa.nulls(2), "b": pa.array([1, 2], pa.int32())}),

@@ -462,7 +462,7 @@ async def _asked(wire: Wire) -> None:
 
 @pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
 async def test_refused_login_is_not_retried(error: EngineError) -> None:
-    """One attempt per second for a minute would lock the user's directory account."""
+    """Repeating a refused login every second for a minute would lock the user's directory account."""
     group = _Group(error)
     with pytest.raises(ConnectionLost):
         await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))

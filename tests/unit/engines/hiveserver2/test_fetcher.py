@@ -160,7 +160,7 @@ Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
 
 @dataclass
 class RowServer:
-    """Replies to FetchResults from a cursor that every call advances, as a server does. Also replaces `Wire`.
+    """A server whose cursor advances with every FetchResults call, even if the reply is lost. Also replaces `Wire`.
 
     `happens` maps the number of a call to a function that changes its response.
     """

@@ -87,7 +87,7 @@ def test_very_long_text_round_trips_as_constant(write, letter) -> None:
 
 
 def test_spark_gets_long_text_with_many_escapes_as_hex() -> None:
-    """At each escape, Spark's parser scans all of the remaining text."""
+    """Spark's parser scans all of the remaining text at each escape, so parsing many escapes takes quadratic time."""
     assert HEX.fullmatch(spark_string_literal("'" * 100_000))
     assert PLAIN.fullmatch(spark_string_literal("a" * 100_000))
     assert PLAIN.fullmatch(spark_string_literal("it's"))

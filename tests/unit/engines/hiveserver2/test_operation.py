@@ -70,7 +70,7 @@ HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s")
 
 @dataclass
 class LogServer:
-    """Serves a log: new lines through FetchResults, all lines through GetLog. Also replaces `Wire`."""
+    """A server with a log: FetchResults returns new lines, and GetLog returns all lines. Also replaces `Wire`."""
 
     values: list[str]
     limits: Limits = field(default_factory=Limits)
@@ -153,8 +153,8 @@ SESSION = TSessionHandle(session_id=IDENTIFIER)
 
 @dataclass
 class SettingServer:
-    """Replies to SET with `cells`; an empty tuple refuses the statement, and None loses the reply. Also replaces
-    `Wire`.
+    """A server that replies to SET with `cells`. An empty tuple refuses the statement, and None loses the reply. Also
+    replaces `Wire`.
     """
 
     cells: tuple[bytes, ...] | None

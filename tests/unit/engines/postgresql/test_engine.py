@@ -16,8 +16,8 @@ pytestmark = pytest.mark.security("T8")
 
 
 class Server:
-    """Replies with scripted rows or errors, as a PostgreSQL-compatible product or a server with fewer
-    privileges might.
+    """A server that replies with scripted rows or errors, like a PostgreSQL-compatible product or a server on which the
+    login has fewer privileges.
     """
 
     def __init__(self, *answers: Mapping[str, Any] | Exception) -> None:
@@ -44,7 +44,7 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def own(database_dsn: str, tasks: Tasks) -> OwnDatabase:
-    """Return the protection of this test's service database."""
+    """Return the object that protects this test's service database."""
     return OwnDatabase(database_dsn, tasks)
 
 
@@ -101,7 +101,7 @@ async def test_unavailable_service_database_blocks_all_connections(sample_dsn: s
 
 
 class Outage:
-    """Replaces the driver's connect function.
+    """A replacement for the driver's connect function.
 
     It connects only if `is_over` is set; `attempts` counts the attempts that failed or hung.
     """
@@ -162,7 +162,7 @@ async def test_connections_waiting_for_service_database_share_one_attempt(databa
 
 
 async def test_canceled_waiter_does_not_abort_shared_attempt(database_dsn, tasks, monkeypatch) -> None:
-    """A worker that has lost a statement cancels it; at the same time, it may run other statements."""
+    """A worker cancels a statement that it has lost, but its other statements may be waiting for the same attempt."""
     outage = Outage(monkeypatch)
     outage.is_over, outage.hangs = False, True
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)

@@ -54,7 +54,7 @@ class Connecting(DefaultDialect):
 
 
 class UsesLibpq(DefaultDialect):
-    """A dialect that uses libpq, which its URLs do not reveal."""
+    """A dialect that uses libpq although its URLs do not mention it."""
 
     name = "qs_uses_libpq"
     driver = "psycopg2"

@@ -33,7 +33,7 @@ _ANA = User(id=1, username="ana")
 class World:
     """Servers on two addresses.
 
-    They reply with the entry in `answers` for the path, or redirect as `redirects` specifies.
+    A server redirects if `redirects` has an entry for the path; otherwise, it returns the entry in `answers`.
     """
 
     port: int = 0

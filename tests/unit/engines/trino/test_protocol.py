@@ -200,7 +200,7 @@ def patience(broken: str) -> TrinoTimeouts:
 async def side_by_side(attempt: Callable[[str], Awaitable[object]], kinds: Iterable[str]) -> dict[str, object]:
     """Run the attempt for each kind of response; return the results and errors by kind.
 
-    The attempts run concurrently, since they spend most of their time waiting.
+    The attempts run concurrently, because they spend most of their time waiting.
     """
     kinds = list(kinds)
     return dict(zip(kinds, await asyncio.gather(*map(attempt, kinds), return_exceptions=True), strict=True))

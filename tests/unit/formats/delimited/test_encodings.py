@@ -154,7 +154,7 @@ def test_consecutive_windows_give_the_whole_text_once(encoding: str, size: int):
 def test_window_at_any_offset_starts_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
-    # The offsets at which characters start, each with the text from there on.
+    # Maps each offset at which a character starts to the text from that offset.
     mark = 2 if encoding == "utf-16" else 0
     plain = "utf-16-le" if mark else encoding
     borders = {mark + len(text[:place].encode(plain)): text[place:] for place in range(len(text) + 1)}

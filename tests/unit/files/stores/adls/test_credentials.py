@@ -29,7 +29,7 @@ APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.exa
 
 
 class Login:
-    """A login service, and a clock in seconds."""
+    """A login service with a clock that counts seconds."""
 
     def __init__(self, life: object = 3600) -> None:
         self.life = life

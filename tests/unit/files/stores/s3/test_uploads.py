@@ -1,4 +1,4 @@
-"""Request bodies divided into blocks, and the sizes of parts."""
+"""Splitting request bodies into blocks, part sizes, and ETags of joined files."""
 
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -95,7 +95,7 @@ def test_empty_part_has_a_number():
 
 
 def test_joined_tag_is_known_if_part_tags_are_checksums() -> None:
-    # A real store returned this tag for two parts of 5 MiB each, filled with "y".
+    # A real store returned this ETag for two parts of 5 MiB each, filled with "y".
     part = "69a41dff505e8c36b0373e700e2c875d"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, part)]) == "796ca8c6e7129ef48d224336f6c20ffc-2"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, "opaque")]) == ""
