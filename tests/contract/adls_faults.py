@@ -30,9 +30,8 @@ USER = StorageUser("alice")
 
 
 class AzureFaults:
-    """Inherited by one test class per account kind.
-
-    The class provides the fixtures `server` (host and port) and `account`.
+    """The network fault tests. A test class for each account kind inherits them and provides the fixtures `server`
+    (host and port) and `account`.
     """
 
     of_a_wrong_key: ClassVar[type[QueryServerError]] = StorageError

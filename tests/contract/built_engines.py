@@ -33,13 +33,13 @@ async def built(interface: str, *, dialect: str = "shop", **options: str | int |
 
 
 async def cell(engine: Engine, sql: str, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> object:
-    """Run a statement in a session of its own and return its only value."""
+    """Run a statement in a separate session and return its only value."""
     async with engine.session(user, options) as session:
         return (await run(session, sql)).cell
 
 
 async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> EngineError:
-    """Return the error that opening a session raises."""
+    """Return the error that is raised when a session is opened."""
     async with asyncio.timeout(_REFUSED_WITHIN_S):
         try:
             async with engine.session(user, options):

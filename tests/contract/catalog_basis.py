@@ -1,4 +1,4 @@
-"""The base class of the catalog suite: it holds the engine's facts and creates tables according to them."""
+"""The base class of the catalog suite, which holds the engine's facts and creates tables according to them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -26,7 +26,7 @@ FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 
 
 class CatalogBasis:
-    """Base class of the catalog tests. A subclass declares `catalog_facts`, `running_statements` and the fixture
+    """The base class of the catalog tests. A subclass declares `catalog_facts`, `running_statements` and the fixture
     `engine`.
     """
 
@@ -34,7 +34,7 @@ class CatalogBasis:
     tested_with: ClassVar[str] = ""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Query how many statements the engine is running."""
+        """Return how many statements the engine is running."""
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

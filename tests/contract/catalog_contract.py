@@ -22,7 +22,7 @@ from queryserver.errors.statements import EngineUnavailable, TableNotFound
 
 
 class CatalogContract(CatalogNames, CatalogSampling):
-    """Inherited by one test class per engine."""
+    """The catalog tests. Each engine has a test class that inherits them."""
 
     @pytest.mark.item(60)
     @pytest.mark.capability("Databases, tables, views")

@@ -96,11 +96,13 @@ class CatalogFacts:
     """Maps the plain name of a new database to its catalog name."""
     quote: Callable[[str], str] = identifier
     quote_database: Callable[[str], str] | None = None
-    """Quotes the catalog name of a database; None to use `quote`."""
+    """Quotes the catalog name of a database. If None, `quote` is used."""
     create_table: Callable[[str, Sequence[tuple[str, str]]], Sequence[str]] = _create_table
-    """Takes a quoted table name and (quoted column, type) pairs; the first column is unique and contains no NULL."""
+    """Takes a quoted table name and (quoted column, type) pairs, and returns the statements that create the table. The
+    first column is unique and contains no NULL.
+    """
     insert: Callable[[str, Sequence[Sequence[str]]], Sequence[str]] = _insert
-    """Takes a quoted table name and rows of literals."""
+    """Takes a quoted table name and rows of literals, and returns the statements that insert the rows."""
     create_view: str | None = "CREATE VIEW {v} AS SELECT * FROM {t}"
     drop_table: str = "DROP TABLE {t}"
     drop_view: str = "DROP VIEW {v}"
@@ -110,7 +112,7 @@ class CatalogFacts:
     odd_databases: tuple[str, ...] = ODD_NAMES
     odd_tables: tuple[str, ...] = ODD_NAMES
     odd_columns: tuple[str, ...] = ODD_NAMES
-    """Those of the odd names that the engine allows for columns."""
+    """The names from ODD_NAMES that the engine allows for columns."""
 
     analyzes_tables: bool = True
     analyzes_columns: bool = True
@@ -118,8 +120,8 @@ class CatalogFacts:
     """Table statistics that the engine reports after it has analyzed a table of four rows; the suite creates the table.
     """
     column_statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """ColumnStatistics fields that the engine reports for `id` and `name` after analyze. If empty, it returns only a
-    message.
+    """ColumnStatistics fields that the engine reports for `id` and `name` after analyze. If empty, the engine returns
+    only a message.
     """
 
     builtin_function: str | None = None
@@ -136,7 +138,7 @@ class CatalogFacts:
     Needed only if creating the tables one by one takes too long.
     """
     catalog_on: Callable[[EngineSession], Catalog] | None = None
-    """Opens the catalog on a session of the suite, which counts the catalog's statements."""
+    """Opens the catalog on a session of the suite that counts the catalog's statements."""
 
     def table(self, database: str, table: str) -> str:
         """Return the quoted name of a table, given its catalog names."""

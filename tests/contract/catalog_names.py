@@ -17,7 +17,7 @@ _MADE_AND_ASKED = {
 
 
 class CatalogNames(CatalogBasis):
-    """Part of `CatalogContract`."""
+    """The tests of `CatalogContract` for names."""
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
@@ -30,7 +30,7 @@ class CatalogNames(CatalogBasis):
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
     async def test_database_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Use the opposite case of the engine's own folding, since the fixture creates the name in the folded case."""
+        """Use the case opposite to the engine's own folding, because the fixture creates the name in folded case."""
         await self.make_table(engine, database, "items")
         asked = database.lower() if self.catalog_facts.folding is Folding.UPPER else database.upper()
         assert (await catalog.database(asked)).name == database

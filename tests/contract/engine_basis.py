@@ -19,7 +19,7 @@ STOP_S = 20.0
 
 
 class EngineBasis:
-    """Base class of the engine tests.
+    """The base class of the engine tests.
 
     A subclass declares `facts`, `known_failures`, `running_statements` and the fixture `engine`.
     """
@@ -30,7 +30,7 @@ class EngineBasis:
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     async def running_statements(self, engine: Engine) -> int:
-        """Query how many of the tests' statements the engine is running."""
+        """Return how many of the tests' statements the engine is running."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -1,8 +1,8 @@
 """Short network outages for engines whose sessions outlive a connection: running statements must survive them.
 
-Inherited by a test class that provides `facts`, `running_statements`, the fixture `server` (host and port of the
-engine) and the fixture `engine_at`, which makes an engine for another port on this machine. A proxy between the adapter
-and the engine breaks the connections.
+A test class that inherits `BreaksContract` provides `facts`, `running_statements`, the fixture `server` (host and port
+of the engine) and the fixture `engine_at`, which makes an engine for another port on this machine. A proxy between the
+adapter and the engine breaks the connections.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from queryserver.engines.protocol import Engine, OperationState
 from queryserver.errors.statements import StatementRejected
 
 _PROMPTLY_S = 30.0
-"""Limit for operations that take at most 3 s on an idle machine (Limits.end_s); the statements run for longer."""
+"""Time limit for operations that take at most 3 s on an idle machine (Limits.end_s). The statements run for longer."""
 
 
 @pytest.mark.capability("A broken connection is reported in time")
 class BreaksContract(EngineBasis):
-    """Each test starts with an engine behind a proxy that forwards all traffic."""
+    """The tests of network outages. Each test starts with an engine behind a proxy that forwards all traffic."""
 
     break_s: ClassVar[float] = 3.0
     sleep_sql: ClassVar[Callable[[int], str]]

@@ -1,8 +1,8 @@
 """The contract of every engine adapter (engines/protocol.py), as one test suite.
 
 Each adapter has a test class that inherits `EngineContract`, declares its `facts`, and provides the fixtures `engine`
-and `unreachable_engine`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or `never`) with a reason;
-once a marked test passes, it fails the run (conftest.py).
+and `unreachable_engine`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or `never`) with a reason.
+If a marked test passes, the run fails (conftest.py).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /*
 
 
 class EngineContract(ParameterContract, StoppingContract):
-    """Inherited by one test class per adapter."""
+    """The engine tests. Each adapter has a test class that inherits them."""
 
     @pytest.mark.item(10)
     @pytest.mark.capability("Run and follow")

@@ -1,4 +1,4 @@
-"""Functions that drive an engine session: run a statement, wait for its completion, read its rows."""
+"""Functions that drive an engine session: they run a statement, wait for its completion, and read its rows."""
 
 import asyncio
 import threading
@@ -58,7 +58,7 @@ async def ended(session: EngineSession, handle: OperationHandle, *, within_s: fl
 
 
 async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_s: float) -> OperationStatus:
-    """Poll for `wait_s`, even if the engine returns earlier only because there is a new resume token to store."""
+    """Poll for `wait_s`, even if the engine returns earlier because it has a new resume token to store."""
     until = time.monotonic() + wait_s
     while True:
         before = session.resume_token(handle) if isinstance(session, ResumableSession) else None

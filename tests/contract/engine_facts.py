@@ -46,21 +46,23 @@ class EngineFacts:
     """
 
     slow_sql: str
-    """Runs for about 30 s unless it is canceled."""
+    """A statement that runs for about 30 s unless it is canceled."""
     rows_sql: Callable[[int], str]
-    """Returns one column with the integers 0, 1, … in order; the engine produces the rows while they are read."""
+    """Takes a row count. The statement returns the integers 0, 1, … in one column, and the engine produces the rows
+    while they are read.
+    """
     wide_rows_sql: Callable[[int, int], str]
-    """Takes the number of rows and the number of ASCII characters of the only value in each row."""
+    """Takes the number of rows, and the number of ASCII characters in the single value of each row."""
     text_sql: Callable[[str], str]
-    """Returns a single value: the given string, written as an engine literal."""
+    """Takes a string. The statement returns the string, written as an engine literal, as a single value."""
     bad_table_sql: str
     bad_table_message: str
     """Part of the engine's message about `bad_table_sql`."""
     misspelled_at: tuple[int, int | None] | None
-    """The line and column of the error that the engine reports for `misspelled_sql`; None if it reports no position."""
+    """The line and column that the engine reports for the error in `misspelled_sql`; None if it reports no position."""
     types: tuple[TypeFact, ...]
     changes: tuple[Change, ...]
-    """Statements that run in this order in one session; the last one cleans up."""
+    """Statements that run in this order in one session. The last one cleans up."""
     session_state: tuple[SessionState, ...]
     unknown_database: str
     known_database: str | None = None
@@ -68,16 +70,16 @@ class EngineFacts:
     misspelled_sql: str = "SELECT '😀é' AS a,\n 1 AS b )"
     no_rows_sql: str = "SELECT 1 AS a, 'x' AS b WHERE 1 = 0"
     fails_midway_sql: str | None = None
-    """Returns at least 100,000 rows and then fails."""
+    """A statement that returns at least 100,000 rows and then fails."""
     nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
     parameter_sql: Callable[[ParameterType], str] = lambda _: "SELECT ? AS v"
-    """Returns a parameter of the given type in one row.
+    """Takes a parameter type. The statement returns a parameter of this type in one row.
 
-    If `parameter_read_sql` is set, `parameter_sql` stores the value instead, and `parameter_read_sql` reads it.
+    If `parameter_read_sql` is set, the statement stores the value instead, and `parameter_read_sql` reads it.
     """
     parameter_read_sql: Callable[[ParameterType], str] | None = None
     number_sql: Callable[[str], str] = lambda expression: f"SELECT {expression} AS v"
-    """Returns one row with the value of an expression; the value is an integer from 0 to 1000."""
+    """Takes an expression. The statement returns the expression's value, an integer from 0 to 1000, in one row."""
     takes_rows: bool = False
     """Whether a session can run one statement for many rows of parameter values, in one call and one transaction."""
     nan_is_null: bool = False

@@ -1,9 +1,9 @@
 """How every adapter responds when the connection to its engine fails (Contract editor 1.5, 3.4).
 
-Inherited by a test class that provides `facts`, the fixture `server` (host and port of a real engine) and the fixture
-`engine_at`, which makes an engine for another port on this machine; in tests with "silence" in their name, its connect
-timeout must be at most 3 s. A proxy between the adapter and the engine breaks the connection, and the tests check which
-error the adapter raises, and how soon.
+A test class that inherits `FaultsContract` provides `facts`, the fixture `server` (host and port of a real engine) and
+the fixture `engine_at`, which makes an engine for another port on this machine. In tests with "silence" in their name,
+the connect timeout of this engine must be at most 3 s. A proxy between the adapter and the engine breaks the
+connection, and the tests check which error the adapter raises, and how soon.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
 
 @pytest.mark.capability("A broken connection is reported in time")
 class FaultsContract(EngineBasis):
-    """Each test starts with an engine behind a proxy that forwards all traffic."""
+    """The tests of broken connections. Each test starts with an engine behind a proxy that forwards all traffic."""
 
     limit_s: ClassVar[float] = 60.0
-    """By when the outcome must be known, in seconds; longer than the adapters' own timeouts, to allow for a busy
+    """Time limit for the outcome of a call, in seconds. It exceeds the adapters' own timeouts to allow for a busy
     machine.
     """
     session_options: ClassVar[SessionOptions] = NO_OPTIONS
@@ -57,8 +57,8 @@ class FaultsContract(EngineBasis):
 
     @pytest.fixture
     def is_at_engine(self) -> Callable[[], Awaitable[bool]]:
-        """Return a function that checks whether a slow statement has started on the engine; by default, `started`
-        suffices.
+        """Return a function that checks whether a slow statement has reached the engine. The default returns True,
+        because waiting with `started` is sufficient for most adapters.
         """
 
         async def at_once() -> bool:
@@ -73,8 +73,8 @@ class FaultsContract(EngineBasis):
             assert (await run(session, self.facts.rows_sql(3))).rows == [(0,), (1,), (2,)]
 
     async def not_opened(self, engine: Engine) -> EngineError:
-        """Return the error of opening a session and running a statement, since some adapters connect only for a
-        statement.
+        """Return the error that is raised while a session is opened and a statement is run. Some adapters connect only
+        when the statement is run.
         """
         async with asyncio.timeout(self.limit_s):
             with pytest.raises(EngineError) as raised:
@@ -203,8 +203,8 @@ class FaultsContract(EngineBasis):
         return None
 
     async def _left_in_time(self, session: EngineSession, sql: str) -> None:
-        """Check that a task that waits for the statement ends in time after cancel and close, even if both must time
-        out.
+        """Check that a task that waits for the statement ends in time after cancel and close, even if both of these
+        calls time out.
         """
         try:
             async with asyncio.timeout(self.limit_s):

@@ -1,4 +1,4 @@
-"""Contract for engines whose running statements survive the loss of their client (`ResumableEngine`)."""
+"""The contract of engines whose running statements survive the loss of their client (`ResumableEngine`)."""
 
 import asyncio
 from contextlib import aclosing
@@ -28,7 +28,9 @@ def resuming(engine: Engine) -> ResumableEngine:
 @pytest.mark.item(25)
 @pytest.mark.capability("Survives a queryserver restart")
 class ResumingContract(EngineBasis):
-    """Inherited, in addition to `EngineContract`, by adapters that can reattach to a running statement."""
+    """The tests of reattaching to a running statement. Adapters that support this inherit them in addition to
+    `EngineContract`.
+    """
 
     async def test_running_statement_survives_its_client(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:

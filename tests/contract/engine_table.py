@@ -58,7 +58,7 @@ _MARK = "capability"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An engine: the common part of its test file names, and a connector that supplies its capabilities."""
+    """An engine, with the common part of its test file names and a connector that determines its capabilities."""
 
     name: str
     tests: str

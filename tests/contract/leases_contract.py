@@ -108,7 +108,7 @@ class LeaseDesk(ABC):
 
 
 class LeasesContract:
-    """Inherited by one test class per implementation, which provides the fixture `desk`."""
+    """The lease tests. Each implementation has a test class that inherits them and provides the fixture `desk`."""
 
     async def test_free_statement_is_claimed_once(self, desk: LeaseDesk) -> None:
         free = await desk.add(owner=None)

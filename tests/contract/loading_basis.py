@@ -1,4 +1,6 @@
-"""The base class of the loading suite: builds loads from an engine's facts, records them in a ledger, compares rows."""
+"""The base class of the loading suite, which builds loads from an engine's facts, records them in a ledger, and
+compares rows.
+"""
 
 import asyncio
 import datetime as dt
@@ -29,7 +31,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class MemoryLedger:
-    """A LoadLedger in memory that records its calls. It calls `on_add` before `add` returns."""
+    """A LoadLedger in memory that records its calls. `add` calls `on_add` before it returns."""
 
     def __init__(self, on_add: Callable[[TableName], Awaitable[None]] | None = None) -> None:
         self.open: set[TableName] = set()
@@ -48,7 +50,7 @@ class MemoryLedger:
 
 
 class LoadingBasis:
-    """Base class of the loading tests.
+    """The base class of the loading tests.
 
     A subclass declares `loading_facts`, `running_statements` and the fixture `engine`.
     """
@@ -58,7 +60,7 @@ class LoadingBasis:
     """The server that the tests connect to, as named in the support table."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Query how many of the tests' statements the engine is running."""
+        """Return how many of the tests' statements the engine is running."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -98,7 +100,7 @@ class LoadingBasis:
             assert not ledger.open
 
     async def run(self, engine: Engine, sql: str, table: TableName) -> list[tuple[Any, ...]]:
-        """Run a statement in a session of its own; `{t}` stands for the table."""
+        """Run a statement in a separate session; `{t}` stands for the table."""
         async with engine.session(USER, NO_OPTIONS) as session:
             answer = await run(session, sql.format(t=self.loading_facts.sql_name(table)))
             return answer.rows

@@ -42,7 +42,7 @@ class RowsBroke(Exception):
 
 
 class LoadingContract(LoadingBasis):
-    """Inherited by one test class per adapter."""
+    """The loader tests. Each adapter has a test class that inherits them."""
 
     @pytest.mark.capability("Tables from files")
     async def test_values_of_all_types_arrive_unchanged(self, engine: Engine, loader: TableLoader, target: TableName):
@@ -60,8 +60,8 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_columns_with_only_nulls_are_loaded(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Loads a single column of each kind of encoding: a row with only a NULL must not be read as an empty line or a
-        string.
+        """Loads a single column for each kind of encoding. A row that contains only a NULL must not be read as an empty
+        line or a string.
         """
         for kind in (STRING, ColumnType(BaseType.NULL), INT64):
             load = self.load_of(TableName(None, f"{target.name}_x"), self.column("only", kind))
@@ -116,7 +116,7 @@ class LoadingContract(LoadingBasis):
     async def test_names_unsupported_by_the_engine_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
-        """Names that are too long are never truncated, since two of them could become the same name."""
+        """Names that are too long are refused rather than truncated, because two of them could become the same name."""
         longest = self.loading_facts.longest_name
         names = ["a" * length for length in (128, (longest or 0) + 1) if longest and length > longest]
         facts = self.loading_facts

@@ -27,10 +27,10 @@ async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession
 
 
 class MariadbBasis:
-    """Mixin for test classes that use the fixture `mariadb`; precedes the contract class in the list of bases."""
+    """A mixin for test classes that use the fixture `mariadb`. It precedes the contract class in the list of bases."""
 
     engine_on: ClassVar[Callable[[ServerAddress], Engine]]
-    """Makes the adapter's engine for the server's database `users`."""
+    """Builds the adapter's engine for the server's database `users`."""
 
     async def running_statements(self, engine: Engine) -> int:
         """Return how many statements the server is running, apart from this query."""

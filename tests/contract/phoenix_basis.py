@@ -9,13 +9,19 @@ from tests.engines.servers import HttpAddress
 from queryserver.engines.protocol import Engine
 
 _REST_S = 30.0
-"""The Query Server stops its part of a statement at once; the region server may need some more seconds."""
+"""How long a test waits until its statements have ended, in seconds. The Query Server stops its part of a statement at
+once; the region server may need a few more seconds.
+"""
 _START_S = 250.0
-"""HBase does not interrupt an aggregation; one took more than 100 s while other engines were running."""
+"""How long a test waits for earlier statements to end, in seconds. HBase does not interrupt an aggregation; one took
+more than 100 s while other engines were running.
+"""
 
 
 class PhoenixBasis:
-    """Inherited, before the contract, by test classes that use the fixture `phoenix_server`."""
+    """A mixin for test classes that use the fixture `phoenix_server`. It precedes the contract class in the list of
+    bases.
+    """
 
     @pytest.fixture(autouse=True)
     async def _at_rest(self, phoenix_server: HttpAddress) -> None:
@@ -31,7 +37,8 @@ class PhoenixBasis:
         await self._idle(within_s=_REST_S)
 
     async def scanning(self, *, within_s: float) -> None:
-        """Wait until HBase has been scanning for a second, since an earlier cancel might not reach HBase."""
+        """Wait until HBase has been scanning for a second, because a cancel that is sent earlier might not reach HBase.
+        """
         async with asyncio.timeout(within_s):
             while not await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)

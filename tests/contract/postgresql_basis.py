@@ -23,7 +23,7 @@ def address_of(dsn: str) -> PostgresqlAddress:
 
 
 class PostgresqlBasis:
-    """Inherited, before the contract, by the test classes of every PostgreSQL release."""
+    """A mixin for the test classes of every PostgreSQL release. It precedes the contract class in the list of bases."""
 
     adapter: ClassVar[type[PostgresqlEngine]]
     """The adapter under test; it connects to the fixture `address`."""
@@ -51,7 +51,7 @@ class PostgresqlBasis:
 
 
 class EmbeddedBasis(PostgresqlBasis):
-    """The release of the embedded default database; each test has a database of its own."""
+    """A mixin for tests on the release of the embedded default database. Each test has its own database."""
 
     tested_with = "PostgreSQL 18 of the embedded default"
 
@@ -61,7 +61,7 @@ class EmbeddedBasis(PostgresqlBasis):
 
 
 class Release15Basis(PostgresqlBasis):
-    """An older release from the distribution's packages, including its contrib extensions."""
+    """A mixin for tests on an older release from the distribution's packages, including its contrib extensions."""
 
     tested_with = "PostgreSQL 15"
 

@@ -155,7 +155,8 @@ class ResultStoreContract:
         await results.ping()
         await results.ping()
 
-    # Hypothesis runs all examples on one store, so each example first empties it. Several classes run this method.
+    # Hypothesis runs all examples on one store, so each example first empties it. Several test classes run this method,
+    # which Hypothesis would otherwise report.
     @settings(
         examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
     )

@@ -1,7 +1,7 @@
-"""A short version of the loader contract, for engines on which each statement takes seconds.
+"""A short version of the loader contract for engines on which each statement takes seconds.
 
-It reuses the tests of `LoadingContract` that depend on the engine. The code for the remaining rules is shared by all
-statement-based loaders, and the other engines' suites test it.
+It reuses the tests of `LoadingContract` that depend on the engine. All statement-based loaders share the code for the
+remaining rules, which the suites of the other engines test.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from queryserver.engines.protocol import Engine, TableLoader, TableName
 
 
 class SlowLoadingContract(LoadingBasis):
-    """Inherited by one test class per slow engine."""
+    """The short loader tests. Each slow engine has a test class that inherits them."""
 
     test_values_of_all_types_arrive_unchanged = LoadingContract.test_values_of_all_types_arrive_unchanged
     test_columns_with_only_nulls_are_loaded = LoadingContract.test_columns_with_only_nulls_are_loaded

@@ -1,4 +1,4 @@
-"""Shared code of the Spark suites: counts the statements that the Thrift server is running."""
+"""Shared code of the Spark suites, which counts the statements that the Thrift server is running."""
 
 import httpx
 import pytest
@@ -8,7 +8,7 @@ from queryserver.engines.protocol import Engine
 
 
 class SparkBasis:
-    """Inherited, before the contract, by the Spark test classes."""
+    """A mixin for the Spark test classes. It precedes the contract class in the list of bases."""
 
     @pytest.fixture(autouse=True)
     def _spark(self, spark_server: SparkAddress) -> None:

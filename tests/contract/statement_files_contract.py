@@ -165,14 +165,16 @@ class StatementFilesContract(StorageBasis):
 
 
 class OwnersOfFilesContract(StorageBasis):
-    """For stores that have home directories: `alice` denies `bob` access to hers."""
+    """The tests for stores with home directories, in which `alice` denies `bob` access to her files."""
 
     @pytest.fixture
     def files(self, file_system: FileSystem) -> SessionFiles:
         return GivenFiles(file_system).session()
 
     async def close_to_others(self, storage: Storage, base: str) -> None:
-        """Deny other users access to the directory. Does nothing where home directories are private by default."""
+        """Deny other users access to the directory. The default does nothing, because home directories may already be
+        private.
+        """
 
     @pytest.mark.item(95)
     async def test_statements_cannot_access_files_of_another_user(

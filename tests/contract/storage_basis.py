@@ -18,7 +18,7 @@ USER = StorageUser("alice")
 
 
 class StorageBasis:
-    """Base class of the storage tests.
+    """The base class of the storage tests.
 
     A subclass declares `facts`, `known_failures` and the fixture `file_system`. If the adapter has a Storage but no
     FileSystem, the subclass provides the fixtures `storage`, `same_storage` and `traits` instead.

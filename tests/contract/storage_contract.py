@@ -2,7 +2,7 @@
 
 Each adapter has a test class that inherits `StorageContract` and the suites of its optional powers (storage_powers.py),
 declares its `facts`, and provides the fixture `file_system`. Its `known_failures` map a test name to a mark (`notimpl`,
-`notyet` or `never`) with a reason; once a marked test passes, it fails the run (conftest.py).
+`notyet` or `never`) with a reason. If a marked test passes, the run fails (conftest.py).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ INVALID_PATHS = (
 
 @pytest.mark.storage(93)
 class StorageContract(WritingContract, ListingContract, PartsContract):
-    """Inherited by one test class per adapter."""
+    """The storage tests. Each adapter has a test class that inherits them."""
 
     @pytest.mark.power("Attributes")
     async def test_stat_distinguishes_files_from_directories(self, storage: Storage, base: str) -> None:
@@ -237,7 +237,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
             self.assert_tidy(told.value)
 
     async def test_declared_powers_match_inherited_suites(self, storage: Storage) -> None:
-        """Callers refuse an operation that a store does not implement, before any call to the store (Contract storage
+        """Before any call to the store, callers refuse an operation that the store does not implement (Contract storage
         11).
         """
         declared = {suite for protocol, suite in SUITES if isinstance(storage, protocol)}

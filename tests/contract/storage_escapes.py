@@ -15,7 +15,9 @@ Raw = Callable[[str], Awaitable[set[bytes]]]
 
 
 class EscapesContract(StorageBasis):
-    """Tests `facts.unnameable`: names, relative to a directory, that other programs can give to files in the store."""
+    """The tests of the names in `facts.unnameable`, which other programs can give to files in the store. The names are
+    relative to a directory.
+    """
 
     @pytest.fixture
     def plant(self) -> Plant:
@@ -31,7 +33,8 @@ class EscapesContract(StorageBasis):
 
     @pytest.fixture
     async def tree(self, storage: Storage, base: str, plant: Plant) -> str:
-        """Create a directory that contains a file for each of these names and a file with an ordinary name."""
+        """Create a directory that contains a file for each name in `facts.unnameable` and a file with an ordinary name.
+        """
         await put(storage, f"{base}/tree/plain", b"plain")
         for name in self.facts.unnameable:
             await plant(f"{base}/tree", name)

@@ -29,7 +29,7 @@ class StorageFacts:
     name: str
     """The name in the support table, such as `HDFS (WebHDFS)`."""
     place: str = ""
-    """An existing directory for the tests' own directories: `bucket`, `user/alice`, `service/volume/bucket`."""
+    """An existing directory in which the tests create their own directories, such as `bucket` or `user/alice`."""
     has_directories: bool = True
     """Whether directories are real entries rather than name prefixes. If so, nothing can be created below a file."""
     reads_parts: bool = True

@@ -12,7 +12,9 @@ from queryserver.files.protocol import PartPlan, ReadableParts, Storage, Storage
 
 
 class PartsContract(StorageBasis):
-    """Part of StorageContract. The uploaded files are 2.5 times as large as the store's smallest part."""
+    """The tests of `StorageContract` for multipart uploads. The uploaded files are 2.5 times as large as the store's
+    smallest part.
+    """
 
     @pytest.fixture
     def whole(self, traits: StorageTraits) -> bytes:

@@ -1,4 +1,6 @@
-"""The contracts of the optional powers, one suite each. Adapters inherit them in addition to `StorageContract`."""
+"""The contracts of the optional powers, with one suite for each power. Adapters inherit these suites in addition to
+`StorageContract`.
+"""
 
 import pytest
 from tests.contract.storage_basis import StorageBasis, content, is_there, names, put

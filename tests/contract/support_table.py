@@ -1,4 +1,4 @@
-"""Shared code of the generated support tables: derives cells from test marks and numbers the footnotes."""
+"""Shared code of the generated support tables, which derives cells from test marks and numbers the footnotes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Suite:
 
 
 class Footnotes:
-    """Numbered reasons; identical reasons share a number."""
+    """The footnotes of a table, which are numbered reasons. Identical reasons share a number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

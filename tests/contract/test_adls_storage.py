@@ -74,7 +74,7 @@ class TestFlatAccount(StorageContract, EscapesContract):
 
 
 class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):
-    """Runs on our stand-in server; the behavior of a real account is untested."""
+    """The storage contract over our stand-in server. The behavior of a real account is untested."""
 
     facts = StorageFacts(
         "Azure storage, hierarchical",

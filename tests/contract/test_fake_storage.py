@@ -37,7 +37,7 @@ class TestMemoryStorage(StorageContract):
 
 
 class TestFaultyStorage(TestMemoryStorage):
-    """Runs the same tests through a FaultyStorage without injected failures."""
+    """The same tests through a FaultyStorage without injected failures."""
 
     facts = StorageFacts("memory", reads_parts=False)
 
@@ -79,7 +79,7 @@ class TestMemoryLikeS3(StorageContract):
 
 
 class TestFaultyFileSystem(TestMemoryLikeHdfs):
-    """Checks that the wrapper has the optional powers of the wrapped file system."""
+    """The same tests through a wrapper, which must have the optional powers of the wrapped file system."""
 
     @pytest.fixture
     def file_system(self):
@@ -87,7 +87,7 @@ class TestFaultyFileSystem(TestMemoryLikeHdfs):
 
 
 class TestFaultyLikeS3(TestMemoryLikeS3):
-    """Checks that the wrapper adds no optional powers."""
+    """The same tests through a wrapper, which must not add optional powers."""
 
     @pytest.fixture
     def file_system(self):

@@ -99,7 +99,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("hive")
 class TestHiveCatalog(CatalogContract):
-    """Covers the output of Hive's SHOW and DESCRIBE."""
+    """The catalog contract over the output of Hive's SHOW and DESCRIBE."""
 
     tested_with = "Hive 4.0.1 HiveServer2"
     catalog_facts = FACTS
@@ -133,7 +133,7 @@ class TestHiveCatalog(CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list contains only names, because each signature would need a statement of its own."""
+        """The list contains only names, because each signature would need a separate statement."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         found = await catalog.function(None, "abs")

@@ -156,7 +156,7 @@ def numbers(hive_server: ServerAddress) -> None:
 
 @pytest.mark.engine("hive")
 class TestHive(ResumingContract, EngineContract):
-    """Runs on Hive in one JVM, with Tez in local mode."""
+    """The engine contract over Hive in one JVM, with Tez in local mode."""
 
     tested_with = "Hive 4.0.1"
     facts = FACTS
@@ -169,7 +169,7 @@ class TestHive(ResumingContract, EngineContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Query the JVM for the number of HiveServer2 threads that are running a statement."""
+        """Return the number of HiveServer2 threads that are running a statement, as reported by the JVM."""
         return await statements_at_work(self.port)
 
     @pytest.fixture
@@ -198,7 +198,9 @@ async def rest_afterward(hive_server: ServerAddress) -> AsyncGenerator[None]:
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveFaults(FaultsContract):
-    """A session outlives its connection, but the adapter does not repeat a call whose response was lost."""
+    """The contract of broken connections over Hive. A session outlives its connection, but the adapter does not repeat
+    a call whose response was lost.
+    """
 
     facts = replace(FACTS, slow_sql=_sleep(_FAULTS_SLEEP_S))
     tested_with = "Hive 4.0.1"
@@ -216,7 +218,7 @@ class TestHiveFaults(FaultsContract):
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveBreaks(BreaksContract):
-    """The network fails for twenty seconds."""
+    """The contract of network outages over Hive, with an outage of twenty seconds."""
 
     facts = FACTS
     tested_with = "Hive 4.0.1"
@@ -250,7 +252,8 @@ class TestHiveBreaks(BreaksContract):
     ids=["without a job", "of a job"],
 )
 async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAddress, sql: str, is_kept: bool) -> None:
-    """If a query needs no job, reading it a second time loses rows: Hive does not reset its LIMIT counter."""
+    """If a query needs no job, reading it a second time would lose rows, because Hive does not reset its LIMIT counter.
+    """
     async with fault_proxy(hive_server.host, hive_server.port) as proxy:
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
         given = list[object]()

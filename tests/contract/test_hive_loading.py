@@ -28,7 +28,7 @@ _SHORT_NAMES = {"hive.resultset.use.unique.column.names": "false"}
 
 @pytest.mark.engine("hive")
 class TestHiveLoading(SlowLoadingContract):
-    """Runs on HiveServer2 with Tez in local mode."""
+    """The short loader contract over HiveServer2 with Tez in local mode."""
 
     loading_facts = FACTS
     tested_with = "Hive 4.0.1"
@@ -38,7 +38,7 @@ class TestHiveLoading(SlowLoadingContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Query the JVM for the number of HiveServer2 threads that are running a statement."""
+        """Return the number of HiveServer2 threads that are running a statement, as reported by the JVM."""
         return await statements_at_work(self.port)
 
     @pytest.fixture

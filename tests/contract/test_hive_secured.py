@@ -24,7 +24,7 @@ WHO = "SELECT concat(current_user(), '/', logged_in_user())"
 """Returns the user whose permissions apply, and the user to whom the session belongs."""
 ROWS = 5_000
 WIDE = 2_000
-"""The characters per row; the whole result takes several TLS frames and many reads."""
+"""The number of characters per row. The whole result takes several TLS records and many reads."""
 
 
 def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:

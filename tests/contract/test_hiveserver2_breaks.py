@@ -26,7 +26,9 @@ TESTED_WITH = "scripted peer"
 
 
 class TestBreaks(BreaksContract):
-    """The peer keeps at most 10,000 rows of a result, as many as the client fetches at once."""
+    """The contract of network outages. The peer keeps at most 10,000 rows of a result, as many as the client fetches at
+    once.
+    """
 
     facts = FACTS
     tested_with = TESTED_WITH

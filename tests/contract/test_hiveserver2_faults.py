@@ -36,7 +36,7 @@ TESTED_WITH = "scripted peer"
 SLOW = "SELECT SLEEP(30000)"
 LIMITS = Limits(connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=60, retry_s=1.0, settle_s=0.05)
 MAX_S = 30.0
-"""Enough even for a busy machine, but less than each timeout in LIMITS."""
+"""Time limit in seconds: long enough for a busy machine, but shorter than each call timeout in LIMITS."""
 
 TRANSPORTS = ("sasl", "nosasl", "http")
 BROKEN = (Fault.GARBAGE, Fault.HALF, Fault.RESET, Fault.CLOSE, Fault.HANG)

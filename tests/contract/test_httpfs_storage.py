@@ -47,7 +47,7 @@ class TestHttpFsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """The service impersonates `alice`."""
+    """The storage contract over HttpFS. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (HttpFS)",
@@ -120,7 +120,7 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
 
 
 class NoLogin(httpx.Auth):
-    """Adds no credentials, because the username in the request suffices."""
+    """An authenticator that adds no credentials, because the username in the request suffices."""
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ FACTS = CatalogFacts(
 
 
 class TestImpalaCatalog(ScriptedImpala, CatalogContract):
-    """Covers the output of Impala's SHOW and DESCRIBE."""
+    """The catalog contract over the output of Impala's SHOW and DESCRIBE."""
 
     catalog_facts = FACTS
 

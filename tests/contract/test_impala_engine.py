@@ -1,4 +1,4 @@
-"""The engine contract over the Impala dialect. A scripted server replaces Impala, of which no server package is
+"""The engine contract over the Impala dialect. A scripted server replaces Impala, because no Impala server package is
 published.
 """
 
@@ -79,7 +79,7 @@ def address(port: int) -> Hs2Address:
 
 
 class ScriptedImpala:
-    """Provides engines on the scripted server; a mixin for the suites' test classes."""
+    """A mixin for test classes that provides engines on the scripted server."""
 
     tested_with = "scripted peer"
     transport = "sasl"
@@ -110,7 +110,7 @@ class ScriptedImpala:
 
 
 class TestImpala(ScriptedImpala, EngineContract):
-    """Connects through SASL PLAIN."""
+    """The engine contract over connections with SASL PLAIN."""
 
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {

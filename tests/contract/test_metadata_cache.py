@@ -19,7 +19,7 @@ ROOM = 1 << 20
 
 @pytest.fixture
 async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
-    """Open the cache on a test database of its own."""
+    """Open the cache in a separate test database."""
     async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ())
@@ -56,7 +56,9 @@ async def test_value_looked_up_before_change_is_not_cached_after_it(answers: Met
 
 
 async def test_change_after_the_reported_end_invalidates_again(answers: MetadataCacheRecords) -> None:
-    """If a statement finishes on the engine only after it was reported as finished, that counts as a second change."""
+    """If a statement finishes on the engine only after it was reported as finished, the late change also invalidates
+    the cache.
+    """
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
     between = await answers.find(key, max_age=AGE)

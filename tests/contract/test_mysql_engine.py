@@ -117,7 +117,7 @@ def engine_on(server: ServerAddress, *, read_only: bool = False) -> MysqlEngine:
 
 @pytest.mark.engine("mariadb")
 class TestMariadb(MariadbBasis, EngineContract):
-    """Runs on the MariaDB packaged by Debian."""
+    """The engine contract over the MariaDB that Debian packages."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"

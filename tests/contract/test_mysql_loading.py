@@ -44,7 +44,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("mariadb")
 class TestMariadbLoading(MariadbBasis, LoadingContract):
-    """Runs on the MariaDB packaged by Debian."""
+    """The loader contract over the MariaDB that Debian packages."""
 
     loading_facts: ClassVar[LoadingFacts] = FACTS
     tested_with = "MariaDB 10.11"

@@ -47,7 +47,7 @@ async def file_system(ozone_gateway: OzoneGateway) -> AsyncGenerator[OzoneFileSy
 class TestOzoneStorage(
     StorageContract, RenamingContract, ReplicationContract, SummaryContract, ModesContract, OwnersContract
 ):
-    """The service impersonates `alice`."""
+    """The storage contract over Ozone. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="Ozone (HttpFS)",

@@ -73,7 +73,9 @@ class World:
         self.reached.clear()
 
     def resolve(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
-        """Replace the system resolver; after the last result, repeat it."""
+        """Return the next result for the tests' host name, and repeat the last result from then on. Resolve other names
+        normally.
+        """
         if host != _NAME:
             return _system_resolver(host, port, *more, **options)
         addresses = self.answers[min(self.asked, len(self.answers) - 1)]

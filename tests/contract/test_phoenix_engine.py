@@ -165,7 +165,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenix(PhoenixBasis, EngineContract):
-    """Runs on the Query Server and on HBase in one process."""
+    """The engine contract over the Query Server, and HBase in one process."""
 
     facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -198,7 +198,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.item(36)
     @pytest.mark.parametrize("after_s", [0, 0.003, 0.01, 0.02, 0.05, 0.1, 1])
     async def test_cancel_at_any_moment_stops_statement(self, engine: Engine, after_s: float) -> None:
-        """A statement that is only closed before the server has started it would still run."""
+        """Closing a statement before the server has started it would not stop it."""
         async with engine.session(USER, SessionOptions(database="qs")) as session:
             async with operation(session, self.facts.slow_sql) as handle:
                 await asyncio.sleep(after_s)

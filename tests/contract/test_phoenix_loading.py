@@ -72,7 +72,9 @@ FACTS = LoadingFacts(
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixLoading(PhoenixBasis, LoadingContract):
-    """The first column of each table is its key; otherwise, the loader would add a key column unknown to the suite."""
+    """The loader contract over Phoenix. The first column of each table is the key; otherwise, the loader would add a
+    key column unknown to the suite.
+    """
 
     loading_facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -94,7 +96,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         return super().column(name, kind, nullable=nullable and not is_key)
 
     async def test_columns_with_only_nulls_are_loaded(self, engine: Engine, loader: TableLoader, target: TableName):
-        """The generated row numbers tell the rows apart."""
+        """The loader adds the key column `row_id`, whose numbers distinguish the rows."""
         load = self.load_of(target, self.column("only", STRING))
         assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
         assert await self.run(engine, 'SELECT "only", "row_id" FROM {t}', target) == [(None, 1), (None, 2)]

@@ -169,12 +169,12 @@ class PostgresqlCatalogContract(CatalogContract):
 
 
 class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
-    """Runs on the newest release."""
+    """The catalog tests on the newest release."""
 
     async def test_inaccessible_objects_are_forbidden_and_not_listed(
         self, engine: Engine, users_dsn: str, tcp_open: EmbeddedPostgres, catalog: Catalog
     ) -> None:
-        """Reports `engine_forbidden` (Contract editor 1.5)."""
+        """The error code is `engine_forbidden` (Contract editor 1.5)."""
         name = users_dsn.rpartition("/")[2]
         admin = tcp_open.admin_dsn().replace("/postgres?", f"/{name}?", 1)
         for sql in (
@@ -203,4 +203,4 @@ class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15Catalog(Release15Basis, PostgresqlCatalogContract):
-    """Runs on an older release."""
+    """The catalog tests on an older release."""

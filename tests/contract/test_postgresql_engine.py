@@ -122,7 +122,7 @@ FACTS = EngineFacts(
 
 
 class TestPostgresql(EmbeddedBasis, EngineContract):
-    """Runs on the newest release."""
+    """The engine contract on the newest release."""
 
     adapter = PostgresqlEngine
     facts = FACTS
@@ -130,7 +130,7 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15(Release15Basis, EngineContract):
-    """Runs on an older release with its contrib extensions."""
+    """The engine contract on an older release with its contrib extensions."""
 
     adapter = PostgresqlEngine
     facts = FACTS

@@ -35,7 +35,7 @@ FACTS = LoadingFacts(
 
 
 class ReadingBasis(LoadingContract):
-    """Adds an engine with a read-only connector to the same database."""
+    """The loader contract with a second engine, whose connector to the same database is read-only."""
 
     adapter = PostgresqlEngine
     loading_facts: ClassVar[LoadingFacts] = FACTS
@@ -48,7 +48,7 @@ class ReadingBasis(LoadingContract):
 
 
 class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
-    """Runs on the newest release."""
+    """The loader contract on the newest release."""
 
     async def test_reading_stops_after_refused_row(
         self, engine: Engine, loader: TableLoader, target: TableName
@@ -151,4 +151,4 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
 
 @pytest.mark.engine("postgresql15")
 class TestPostgresql15Loading(Release15Basis, ReadingBasis, LoadingContract):
-    """Runs on an older release."""
+    """The loader contract on an older release."""

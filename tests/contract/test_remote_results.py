@@ -20,7 +20,7 @@ def settings_of(place: ResultsPlace, data_dir: Path, **task_server: object) -> S
 
 
 class RemoteResults(ResultStoreContract):
-    """Runs on the fixture `place`, an empty location that is new for each test."""
+    """The ResultStore contract over the fixture `place`, a new and empty location for each test."""
 
     @pytest.fixture
     async def place(self) -> ResultsPlace:

@@ -246,7 +246,7 @@ async def test_invalid_bucket_names_are_not_found(store):
 
 
 class NoRecords:
-    """Accepts unfinished writes and audit events without recording them."""
+    """A stub that accepts unfinished writes and audit events without recording them."""
 
     async def begin(self, write: object) -> None: ...
     async def end(self, write_id: object) -> None: ...

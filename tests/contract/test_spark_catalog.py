@@ -86,7 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("sparksql")
 class TestSparkCatalog(SparkBasis, CatalogContract):
-    """Covers the output of Spark's SHOW and DESCRIBE."""
+    """The catalog contract over the output of Spark's SHOW and DESCRIBE."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     catalog_facts = FACTS
@@ -106,7 +106,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list contains only names, because each signature would need a statement of its own."""
+        """The list contains only names, because each signature would need a separate statement."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         assert "abs" in names

@@ -60,8 +60,8 @@ def _range(rows: int, size: int) -> str:
 
 
 FACTS = EngineFacts(
-    # A single partition, so that only one of the server's two cores is busy. The result is repartitioned because the
-    # last step of a query runs only while its rows are read, when the query already counts as finished.
+    # The query has a single partition, so that only one of the server's two cores is busy. The result is repartitioned
+    # because the last step of a query runs only while its rows are read, when the query already counts as finished.
     slow_sql=(
         "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ count(*) AS x"
         " FROM range(0, 40000000000, 1, 1) WHERE id % 7 = 1 AND sqrt(id) > 5)"
@@ -109,7 +109,7 @@ def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limit
 
 @pytest.mark.engine("sparksql")
 class TestSpark(SparkBasis, EngineContract):
-    """Runs on Spark in one JVM with two cores."""
+    """The engine contract over Spark in one JVM with two cores."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     facts = FACTS

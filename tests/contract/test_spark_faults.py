@@ -16,7 +16,9 @@ LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s
 
 @pytest.mark.engine("sparksql")
 class TestSparkFaults(FaultsContract):
-    """Sessions and statements end with the connection on which they were opened."""
+    """The contract of broken connections over Spark. Sessions and statements end with the connection on which they were
+    opened.
+    """
 
     facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"

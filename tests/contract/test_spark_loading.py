@@ -40,7 +40,7 @@ FACTS = replace(
 
 @pytest.mark.engine("sparksql")
 class TestSparkLoading(SparkBasis, SlowLoadingContract):
-    """Runs on Spark's Thrift server."""
+    """The short loader contract over Spark's Thrift server."""
 
     loading_facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"

@@ -68,7 +68,9 @@ def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
-    """PyMySQL is synchronous, buffers whole results by default, and cannot cancel statements."""
+    """The engine contract over PyMySQL, which is synchronous, buffers whole results by default, and cannot cancel
+    statements.
+    """
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
@@ -102,7 +104,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyFaults(FaultsContract):
-    """The contract of broken connections with the same engine."""
+    """The contract of broken connections over the same engine."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"

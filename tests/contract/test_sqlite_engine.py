@@ -121,7 +121,7 @@ class TestSqliteEngine(EngineContract):
 
 
 class TestSqliteInMemory(TestSqliteEngine):
-    """Runs the same tests with a private in-memory database per session."""
+    """The same tests with a private in-memory database per session."""
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_change_is_visible_to_the_next_session": pytest.mark.never(

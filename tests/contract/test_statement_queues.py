@@ -23,7 +23,8 @@ pytestmark = pytest.mark.platform(102)
 
 
 class NoNotices:
-    """Implements `platform.database.Notices` without notifying any process, because sweeps and the broker suffice."""
+    """An implementation of `platform.database.Notices` that notifies no process, because sweeps and the broker suffice.
+    """
 
     async def publish(self, kind: str, subject: str) -> None:
         return None
@@ -49,7 +50,7 @@ class Desk:
 
 
 class QueueContract(ABC):
-    """The contract; the tests run with two slots per user and four slots in total."""
+    """The queue tests. They run with two slots per user and four slots in total."""
 
     @pytest.fixture
     @abstractmethod
@@ -80,7 +81,7 @@ class QueueContract(ABC):
         assert sum(one.sent for one in many) == 2
 
     async def cancel(self, desk: Desk, entry: Entry) -> None:
-        """Cancel as an API call does; every process receives the notice."""
+        """Request cancellation as an API call does, and deliver the notice to every process."""
         statement_id = entry.assignment.lease.statement_id
         desk.fleet.leases.ask_to_cancel(statement_id)
         for runner in desk.runners:

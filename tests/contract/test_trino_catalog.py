@@ -86,7 +86,8 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoCatalog(TrinoBasis, CatalogContract):
-    """The memory connector stores no column statistics and does not support ANALYZE."""
+    """The catalog contract over the memory connector, which stores no column statistics and does not support ANALYZE.
+    """
 
     catalog_facts = FACTS
     tested_with = "Trino 476"

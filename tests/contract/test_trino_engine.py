@@ -107,7 +107,7 @@ FACTS = EngineFacts(
 
 @pytest.mark.engine("trino")
 class TestTrino(TrinoBasis, EngineContract, ResumingContract):
-    """Runs on a single node."""
+    """The engine contract over a single node."""
 
     facts = FACTS
     tested_with = "Trino 476"

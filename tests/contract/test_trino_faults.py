@@ -18,8 +18,8 @@ SHORT = TrinoTimeouts(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open
 
 @pytest.mark.engine("trino")
 class TestTrinoFaults(FaultsContract):
-    """Runs on a real coordinator. The adapter repeats a request whose response was lost, since the statement still
-    runs.
+    """The contract of broken connections over a real coordinator. The adapter repeats a request whose response was
+    lost, because the statement is still running.
     """
 
     facts = FACTS

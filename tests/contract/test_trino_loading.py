@@ -41,7 +41,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoLoading(TrinoBasis, LoadingContract):
-    """Runs on a single node with the memory connector."""
+    """The loader contract over a single node with the memory connector."""
 
     loading_facts = FACTS
     tested_with = "Trino 476"

@@ -45,7 +45,7 @@ def settings_of(server: SecuredAddress, **changes: str | bool) -> dict[str, str 
 
 
 def by_token(server: SecuredAddress) -> dict[str, str | bool]:
-    """Return settings with which each user logs in with a token of their own."""
+    """Return settings with which each user logs in with a separate token."""
     return settings_of(server, auth_mechanism="JWT", username="", password="")
 
 

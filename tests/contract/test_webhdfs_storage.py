@@ -45,7 +45,7 @@ class TestWebHdfsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """The service impersonates `alice`."""
+    """The storage contract over WebHDFS. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (WebHDFS)",

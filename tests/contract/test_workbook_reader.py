@@ -206,7 +206,7 @@ async def test_unsupported_file_kind_is_not_supported(workbooks, tmp_path):
 async def all_answers(workbooks: ProcessWorkbooks, path: Path) -> None:
     """Read the sheet names and all rows of the first sheet.
 
-    This covers the checks before the first rows, which are the same as before all rows.
+    The worker performs the same checks before it returns the first rows, so `first_rows` needs no separate test.
     """
     (sheet, *_) = await workbooks.sheet_names(path)
     async with aclosing(workbooks.rows(path, sheet)) as portions:

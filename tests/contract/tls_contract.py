@@ -16,7 +16,7 @@ from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 
 class TlsContract(ABC):
-    """Inherited by test classes that provide the attributes below and four fixtures.
+    """The TLS tests. A test class that inherits them provides the attributes below and four fixtures.
 
     `server` has a certificate from `authority` for `localhost` but not for 127.0.0.1, and accepts the user `private`
     only over TLS; `plain_server` does not support TLS. `verifying` lists the modes that verify the certificate
@@ -45,7 +45,7 @@ class TlsContract(ABC):
 
     @pytest.fixture
     def trusted(self, authority: Authority, trust: Callable[[str], None]) -> None:
-        """Add the authority to the system's trusted ones, because connector URLs cannot name certificate files."""
+        """Make the system trust the authority, because connector URLs cannot name certificate files."""
         trust(authority.certificate)
 
     @pytest.mark.usefixtures("trusted")

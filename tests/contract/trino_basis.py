@@ -20,7 +20,7 @@ def address_of(server: HttpAddress, **changes: Any) -> TrinoAddress:
 
 
 class TrinoBasis:
-    """Inherited, before the contract, by the Trino test classes."""
+    """A mixin for the Trino test classes. It precedes the contract class in the list of bases."""
 
     async def running_statements(self, engine: Engine) -> int:
         """Return how many statements of this test run have not finished, according to the coordinator."""
