@@ -37,8 +37,7 @@ class PhoenixBasis:
         await self._idle(within_s=_REST_S)
 
     async def scanning(self, *, within_s: float) -> None:
-        """Wait until HBase has been scanning for a second, because a cancel that is sent earlier might not reach HBase.
-        """
+        """Wait until HBase has been scanning for a second, because a cancel sent earlier might not reach HBase."""
         async with asyncio.timeout(within_s):
             while not await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)

@@ -33,8 +33,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.fixture
     async def tree(self, storage: Storage, base: str, plant: Plant) -> str:
-        """Create a directory that contains a file for each name in `facts.unnameable` and a file with an ordinary name.
-        """
+        """Create a directory with a file for each name in `facts.unnameable` and a file with an ordinary name."""
         await put(storage, f"{base}/tree/plain", b"plain")
         for name in self.facts.unnameable:
             await plant(f"{base}/tree", name)

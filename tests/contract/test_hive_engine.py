@@ -252,8 +252,7 @@ class TestHiveBreaks(BreaksContract):
     ids=["without a job", "of a job"],
 )
 async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAddress, sql: str, is_kept: bool) -> None:
-    """If a query needs no job, reading it a second time would lose rows, because Hive does not reset its LIMIT counter.
-    """
+    """If a query needs no job, reading it a second time would lose rows: Hive does not reset its LIMIT counter."""
     async with fault_proxy(hive_server.host, hive_server.port) as proxy:
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
         given = list[object]()

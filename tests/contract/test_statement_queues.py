@@ -23,8 +23,7 @@ pytestmark = pytest.mark.platform(102)
 
 
 class NoNotices:
-    """An implementation of `platform.database.Notices` that notifies no process, because sweeps and the broker suffice.
-    """
+    """An implementation of `platform.database.Notices` that notifies no process; sweeps and the broker suffice."""
 
     async def publish(self, kind: str, subject: str) -> None:
         return None

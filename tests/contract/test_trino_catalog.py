@@ -86,8 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoCatalog(TrinoBasis, CatalogContract):
-    """The catalog contract over the memory connector, which stores no column statistics and does not support ANALYZE.
-    """
+    """The catalog contract over the memory connector, which has no column statistics and does not support ANALYZE."""
 
     catalog_facts = FACTS
     tested_with = "Trino 476"

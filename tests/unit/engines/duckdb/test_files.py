@@ -547,8 +547,7 @@ def test_statement_closed_early_releases_its_claims(setting: Setting) -> None:
 
 
 def test_unpermitted_listing_fails_when_another_session_reads_the_file(shared: Setting) -> None:
-    """Bob may list Ana's file but not read it. While Ana reads the file, DuckDB could also open it for Bob's statement.
-    """
+    """Bob may list Ana's file but not read it. While Ana reads it, DuckDB could also open it for Bob's statement."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     listed = bob.run("SELECT * FROM glob('s3a://ana/0.csv'), range(10_000_000)")
     assert listed.next_batches()

@@ -1,5 +1,4 @@
-"""Statements with several rows of parameters: which statements the guard checks only once, and which rows run together.
-"""
+"""Statements with several rows of parameters: which statements are checked only once, and which rows run together."""
 
 from collections.abc import Generator
 from typing import Any
