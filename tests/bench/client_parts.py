@@ -96,7 +96,7 @@ async def _streamed(result: Result) -> None:
 
 
 async def _bare(bench: Bench, result: Result) -> None:
-    """Measure the server's upper limit: the same download, whose bytes are discarded."""
+    """Download the same result and discard its bytes, which shows the server's upper limit."""
     address = urlsplit(bench.server.base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**20)
     path = f"/api/v1/editor/download/{result.operation_id}?format=arrow&compression=lz4"

@@ -47,7 +47,9 @@ class TimeComparison:
     plain_s: float
     plain_processor_s: float
     is_bound: bool = False
-    """Whether a statement through the server was canceled before it returned its rows."""
+    """Whether a statement through the server was canceled before it returned its rows. If so, the rates are upper
+    bounds.
+    """
 
     @property
     def rate(self) -> float:

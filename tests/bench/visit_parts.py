@@ -1,4 +1,4 @@
-"""What a small statement asks of the service database: statements, round trips, rows written and WAL, call by call."""
+"""A small statement's load on the service database: statements, round trips, rows written and WAL for each call."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from tests.bench.setting import Measured, bench_server
 
 _CYCLES = 200
 _QUIET_S = 0.03
-"""Time without a statement after which the work of a call counts as done."""
+"""Time in seconds without a statement, after which the work of a call counts as done."""
 _IDLE_S = 10.0
 _BUFFER_BYTES = 64 * 1024
 _TABLE_COUNTERS = "n_tup_ins + n_tup_upd + n_tup_del"
@@ -119,8 +119,10 @@ class _Cost:
 
 
 async def visits(folder: Path) -> list[Measured]:
-    """Count, for each call of a small statement's life, what reaches the service database. One client, one call after
-    another; background work, measured on the idle server, is subtracted.
+    """Measure the load on the service database for each call in the life of a small statement.
+
+    A single client makes one call after another. The load of background work is measured on the idle server and
+    subtracted.
     """
     seen = Visits()
     (folder / "counted").mkdir()
@@ -136,7 +138,7 @@ async def visits(folder: Path) -> list[Measured]:
 
 
 class _Meter:
-    """Attributes the visits to steps."""
+    """A meter that attributes the load on the service database to steps."""
 
     def __init__(self, database: "asyncpg.Connection[Any]", seen: Visits) -> None:
         self._database = database
@@ -149,7 +151,9 @@ class _Meter:
         return _Cost(self.seen.statements, self.seen.round_trips, float(wal))
 
     async def step(self, name: str, call: Awaitable[Any]) -> Any:
-        """Await the call; add what reached the database until then, and until it fell quiet, to the step."""
+        """Await the call and wait until the database receives no more statements; add the load of this time to the
+        step.
+        """
         before, started = await self.state(), asyncio.get_running_loop().time()
         answer = await call
         await self._quiet()

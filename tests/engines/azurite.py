@@ -15,7 +15,7 @@ from tests.ports import free_port
 ACCOUNT = "devstoreaccount1"
 """Azurite's built-in account; paths begin with its name."""
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's published key, which is the same everywhere."""
+"""Azurite's published key, which is the same in every installation."""
 
 _ENGINE = "azurite"
 _RECIPE = RECIPES / "azurite_blob"

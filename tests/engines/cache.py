@@ -14,7 +14,7 @@ from tests.engines.servers import unavailable
 
 DOWNLOAD_TIMEOUT_S = 900.0
 RECIPES = Path(__file__).parent
-"""Contains one folder per engine, with its pinned versions and its configuration."""
+"""The directory with one folder per engine, which contains the engine's pinned versions and configuration."""
 
 
 def cache_directory() -> Path:

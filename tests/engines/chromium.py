@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 @contextmanager
 def chromium() -> Generator[str]:
-    """Run a browser; yield the address of its DevTools. The browser can reach no other host."""
+    """Run a browser; yield the address of its DevTools. The browser can reach only 127.0.0.1."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     program = require(Path(found) if found else None, ENGINE)
     with data_directory() as directory:

@@ -1,4 +1,4 @@
-"""A TCP proxy between an adapter and a real engine, which breaks connections in realistic ways."""
+"""A TCP proxy between an adapter and a real engine that breaks connections in realistic ways."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ _CLOSED_S = 10.0
 
 
 class Fault(Enum):
-    """What the proxy does with the server's response."""
+    """The ways in which the proxy handles the server's response."""
 
     NONE = "passed on"
     RESET = "connection reset"
@@ -41,7 +41,7 @@ class _Line:
 
 
 class FaultProxy:
-    """Listens on `port`. A fault applies to existing and new connections until another fault is set."""
+    """A proxy that listens on `port`. A fault applies to existing and new connections until another fault is set."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = free_port()

@@ -56,7 +56,7 @@ class HdfsCluster:
         return f"{self.name_node.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = SUPERUSER, **parameters: str) -> httpx.Response:
-        """Call a WebHDFS operation that has no request body, as this user."""
+        """Call a WebHDFS operation that has no request body as `user`."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_TOOL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query).raise_for_status()

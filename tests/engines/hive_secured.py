@@ -1,4 +1,4 @@
-"""The same Hive with other logins: over TLS with passwords, and without any login.
+"""Hive servers with other logins: one over TLS with passwords, and one without any login.
 
 HTTP mode is not covered, because no setting binds it to the loopback interface: HTTP listeners of Hive 4.0 accept only
 a port.

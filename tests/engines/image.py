@@ -32,7 +32,7 @@ _PIP_SETTINGS = frozenset(
     {"cert", "default-timeout", "extra-index-url", "index-url", "proxy", "timeout", "trusted-host"}
 )
 
-# What a container gets in addition to its image: a read-only root, devices, processes, and mounts.
+# Sets up what a container has in addition to its image: a read-only root, devices, processes, and mounts.
 _ENTER = """
 set -e
 root=$1; shift

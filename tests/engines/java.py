@@ -86,7 +86,7 @@ def java_17(engine: str) -> Jdk:
 
 def maven(engine: str, goal: str, *settings: str) -> Path:
     """Run a goal of the engine's own pom.xml; return the folder that it fills, which the pom calls `${home}`. Any JDK
-    from 17 on will do.
+    from version 17 on works.
     """
     pom = RECIPES / engine / "pom.xml"
 

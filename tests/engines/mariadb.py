@@ -34,8 +34,9 @@ def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[Se
     """Start MariaDB with an empty data directory, a database `users`, an administrator, and a user `private` who may
     log in only over TLS.
 
-    Without a certificate the server offers no TLS. It has its own directory for temporary tables, because a server that
-    starts deletes all files for temporary tables, including those of another server that is just being installed.
+    If no certificate is given, the server offers no TLS. The server uses a separate directory for temporary tables,
+    because a starting server deletes all files of temporary tables in the default directory, including those of a
+    server that is being installed.
     """
     server = require(_program("mariadbd"), "mariadb")
     installer = require(_program("mariadb-install-db"), "mariadb")

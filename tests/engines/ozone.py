@@ -48,7 +48,7 @@ class OzoneGateway:
         return f"{self.address.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = ADMINISTRATOR, **parameters: str) -> httpx.Response:
-        """Call an operation that has no request body, as this user."""
+        """Call an operation that has no request body as `user`."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_CALL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query)
@@ -62,7 +62,7 @@ class _Network:
 
     @property
     def entrance(self) -> Sequence[str]:
-        """A prefix for commands that run in the namespace."""
+        """The command prefix that runs a program in the namespace."""
         return ("nsenter", f"--net=/proc/{self.keeper}/ns/net")
 
     def listens(self, port: int) -> bool:

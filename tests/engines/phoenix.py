@@ -50,7 +50,7 @@ def phoenix_libraries() -> Path:
 
 @contextmanager
 def _hbase(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[str, str]) -> Generator[None]:
-    """Start master, region server and ZooKeeper in one JVM. With 0.5 GB of heap, the tests' joins would crash it."""
+    """Start the master, a region server and ZooKeeper in one JVM. The tests' joins would crash it at 0.5 GB of heap."""
     directory.mkdir()
     arguments = ["-Xmx1536m", *OPENS, "-cp", _joined(class_path), _MASTER, "start"]
     with jvm(jdk, arguments, directory, lambda: _is_initialized(directory / "server.log"), environment):

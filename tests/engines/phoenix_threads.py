@@ -19,7 +19,9 @@ async def statements_of(port: int) -> int:
 
 
 async def scans_of(port: int) -> int:
-    """Return how many calls of Phoenix the region server behind that Query Server is running."""
+    """Return how many Phoenix calls the region server is running that belongs to the Query Server on the local port
+    `port`.
+    """
     listeners = _listeners()
     called = {call.raddr.port for call in psutil.Process(listeners[port]).net_connections() if call.raddr}
     peers = [psutil.Process(listeners[one]) for one in called & listeners.keys()]
@@ -28,7 +30,7 @@ async def scans_of(port: int) -> int:
 
 
 def _listeners() -> dict[int, int]:
-    """Map each local port that is listened on to the PID of its process."""
+    """Map each local listening port to the PID of its process."""
     return {
         one.laddr.port: one.pid
         for one in psutil.net_connections("tcp4")

@@ -1,5 +1,6 @@
-"""A byte relay between a TCP port and a Unix socket, which connects a network namespace with the host: both share only
-files.
+"""A byte relay between a TCP port and a Unix socket.
+
+It connects a network namespace with the host, because the two share only files.
 
 python relay.py tcp:127.0.0.1:4000 unix:/tmp/door      outside: accepts TCP connections, connects to the socket
 python relay.py unix:/tmp/door tcp:127.0.0.1:14001     inside: accepts connections from the socket

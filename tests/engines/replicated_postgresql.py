@@ -34,7 +34,7 @@ class ServerPair:
         return f"postgresql://{login}@{hosts}/{database}?target_session_attrs=read-write"
 
     def kill_first(self) -> None:
-        """Kill the primary for good, without notifying its clients."""
+        """Stop the primary permanently through an immediate shutdown (SIGQUIT)."""
         self._first.send_signal(signal.SIGQUIT)
         self._first.wait(_STARTED_WITHIN_S)
 

@@ -30,7 +30,7 @@ class ResultsPlace:
 
 
 async def s3_results(address: S3Address) -> ResultsPlace:
-    """Create a new bucket for results."""
+    """Create a new bucket for results; return the settings that use it."""
     bucket = f"results-{uuid4().hex}"
     keys = S3Keys(address.access_key_id, address.secret_access_key)
     options = S3Options(endpoint=address.url, path_style=True, keys=keys, allow_bucket_creation=True)
@@ -46,15 +46,15 @@ async def s3_results(address: S3Address) -> ResultsPlace:
 
 
 async def hdfs_results(cluster: HdfsCluster) -> ResultsPlace:
-    """Choose a new directory of a user who needs no permission to impersonate others."""
+    """Return settings with a new directory of a user who needs no permission to impersonate others."""
     location = f"hdfs:///user/{SERVICE_USER}/results-{uuid4().hex}"
     properties = {"location": location, "webhdfs_url": cluster.webhdfs_url, "user": SERVICE_USER}
     return ResultsPlace(_setting("hdfs", properties))
 
 
 async def abfs_results(address: HttpAddress) -> ResultsPlace:
-    """Create a new container in an account without a hierarchical namespace; the account's address is in the file store
-    settings.
+    """Create a new container in an account without a hierarchical namespace; return the settings that use it. The file
+    store settings contain the account's address.
     """
     container = f"results{uuid4().hex}"
     blob_url = f"http://127.0.0.1:{address.port}/{ACCOUNT}"

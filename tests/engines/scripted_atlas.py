@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass
 class ScriptedAtlas:
-    """The entities that the peer serves, and the requests that it has received."""
+    """A peer with the entities that it serves and the requests that it has received."""
 
     entities: list[dict[str, Any]]
     classifications: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ async def scripted_atlas(
 
 @asynccontextmanager
 async def listening(atlas: AnyAtlas) -> AsyncGenerator[AnyAtlas]:
-    """Serve this peer on a free loopback port."""
+    """Run this peer on a free loopback port."""
     server = await asyncio.start_server(atlas.serve, "127.0.0.1", 0)
     atlas.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

@@ -34,12 +34,12 @@ class Peer:
     status: int = 200
     """HTTP status of responses. Any status except 200 is sent with an HTML page."""
     mute: frozenset[str] = frozenset()
-    """Names of requests that get no response."""
+    """Names of requests whose response arrives too late for any client."""
     refusal: tuple[str, str] | None = None
     """Class name and message of the Java exception with which the next statement fails."""
 
     async def answer(self, body: bytes) -> bytes:
-        """Return the body of the response to a request body."""
+        """Return the response body for a request body."""
         wire = Message(body)
         name = wire.text(1).rpartition("$")[2].removesuffix("Request")
         self.asked.append(name)

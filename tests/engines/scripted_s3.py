@@ -37,7 +37,7 @@ class ReceivedRequest:
 
 
 class ScriptedS3:
-    """Sends its responses in order, with a separate sequence for HEAD. The last response is repeated."""
+    """A peer that sends the given responses in order, with a separate sequence for HEAD, and repeats the last one."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -46,8 +46,8 @@ class ScriptedS3:
         self._heads = deque[Reply]()
 
     def will_answer(self, *replies: Reply, heads: Sequence[Reply] = ()) -> None:
-        """Set the next responses and clear the recorded requests. Without `heads`, HEAD requests get the same responses
-        as other requests.
+        """Set the next responses and clear the recorded requests. If `heads` is empty, HEAD requests get the same
+        responses as other requests.
         """
         self._replies, self._heads = deque(replies), deque(heads)
         self.asked = []

@@ -20,7 +20,7 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response. `cut` closes the connection after that many bytes of the body; if `hangs` is set, no response is
+    """A response. `cut` closes the connection after this many bytes of the body. If `hangs` is set, no response is
     sent.
     """
 
@@ -99,7 +99,9 @@ def spooled_segment(name: str, rows: int, headers: Mapping[str, Sequence[str]]) 
 
 
 class ScriptedTrino:
-    """Listens on `port` and records `requests`. Login checks (`/v1/query`) do not consume responses of the script."""
+    """A coordinator that listens on `port` and records `requests`. Login checks (`/v1/query`) do not consume responses
+    of the script.
+    """
 
     def __init__(self, script: Sequence[Reply]) -> None:
         self.requests: list[Request] = []

@@ -78,7 +78,7 @@ def _has_started(client: httpx.Client) -> bool:
 
 
 def _runs_queries(client: httpx.Client) -> bool:
-    """Return whether the server completes a query; just after its start, it has no node to run queries."""
+    """Return whether the server completes a query. Immediately after its start, it has no node to run queries."""
     reply = client.post("/v1/statement", content="SELECT count(*) FROM tpch.tiny.nation").json()
     while "nextUri" in reply:
         reply = client.get(reply["nextUri"]).json()

@@ -1,5 +1,5 @@
-"""A reference reader that splits delimited text one character at a time. It is slow, and follows the wording of
-Contract importer 8.2 as closely as possible.
+"""A reference reader that splits delimited text one character at a time. It is slow and follows the wording of Contract
+importer 8.2 as closely as possible.
 """
 
 from queryserver.formats.table_files import Delimiters
@@ -8,8 +8,8 @@ BLANKS = " \t\n\r\f\v"
 
 
 def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, bool]]], list[int]]:
-    """Return the cells of each record, each with whether it is quoted, and the numbers of records with an unclosed
-    quote.
+    """Return the cells of each record, as pairs of the text and whether it is quoted, and the numbers of the records
+    with an unclosed quote.
     """
     records: list[list[tuple[str, bool]]] = []
     unclosed: list[int] = []
@@ -37,7 +37,7 @@ def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, 
 
 
 def _end_at(text: str, at: int, delimiters: Delimiters) -> tuple[str | None, int]:
-    """Return which kind of end is at this position, and the position after it."""
+    """Return what ends at this position (`text`, `record`, `field` or None), and the position after the delimiter."""
     if at == len(text):
         return "text", at
     ends = ("\r\n", "\n") if delimiters.record == "\n" else (delimiters.record,)

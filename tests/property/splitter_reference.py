@@ -1,4 +1,4 @@
-"""A reference implementation of the splitting rules in Contract editor 5. It works character by character, slowly, and
+"""A slow reference implementation of the splitting rules in Contract editor 5, which works character by character and
 without `re`.
 """
 
@@ -179,8 +179,8 @@ class Reference:
         return self.s[token.start : token.stop].upper() if token.kind == "word" else ""
 
     def spans(self) -> list[tuple[int, int, int, int]]:
-        """Return for each statement: the end of the previous terminator, the first offset, the stop offset, and the end
-        of its own terminator, or -1 if it has none.
+        """Return four offsets for each statement: the end of the previous terminator, the first offset, the stop
+        offset, and the end of its own terminator. An offset is -1 if the terminator does not exist.
         """
         tokens, spans, k, after = self.tokens(), [], 0, -1
         while k < len(tokens):

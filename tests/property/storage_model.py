@@ -117,8 +117,8 @@ def _parents(path: str) -> list[str]:
 
 @dataclass
 class Comparison:
-    """Compares a store with the model. `has_directories` states whether the store ensures that no entry is below a
-    file.
+    """A comparison of a store with the model. `has_directories` states whether the store ensures that no entry is below
+    a file.
     """
 
     storage: Storage
@@ -136,8 +136,8 @@ class Comparison:
         await self._compare("")
 
     def _is_comparable(self, operation: Operation) -> bool:
-        """Return whether the operation's outcome is defined. Each store may decide about writes below a file, and about
-        a file copied or renamed onto itself.
+        """Return whether the operation's outcome is defined. Stores may handle writes below a file differently, and
+        also a file that is copied or renamed onto itself.
         """
         is_two_places = operation.kind in {"rename", "copy"}
         if is_two_places and operation.path == operation.target and operation.flag:
@@ -164,7 +164,8 @@ class Comparison:
             self.model.move(it.path, it.target)
 
     async def _copy(self, it: Operation) -> None:
-        # The service refuses this before it calls the store, with a different code from that of a missing source.
+        # The service refuses to copy a file onto itself before it calls the store, so the error differs from the
+        # store's error for a missing source.
         if it.path == it.target:
             return
         refusals = self.model.not_readable(it.path) | self.model.not_free(it.target, overwrite=it.flag)
@@ -195,8 +196,8 @@ class Comparison:
             assert found == self.model.children(it.path)
 
     async def _agrees(self, call: Awaitable[object], refusals: Refusals, it: Operation) -> bool:
-        """Await the call; return whether it succeeded. Fails if the model predicts otherwise; an error must be one of
-        the predicted ones.
+        """Await the call; return whether it succeeded. Fails unless the model predicts this outcome; an error must be
+        one of the predicted errors.
         """
         (outcome,) = await asyncio.gather(call, return_exceptions=True)
         if not isinstance(outcome, BaseException):

@@ -22,7 +22,7 @@ MARKS = st.text(alphabet='{}[]",:\\u0123dDeE.+-truefalsn \n\t\x00\x1fé😀', ma
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """Return JSON text from which a part is cut and into which another part is inserted."""
+    """Draw JSON text in which a few characters are replaced with other characters."""
     text = json.dumps(draw(JSON), ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.integers(0, 2)))
     start = draw(st.integers(0, len(text)))
     return text[:start] + draw(MARKS)[: draw(st.integers(0, 4))] + text[start + draw(st.integers(0, 3)) :]

@@ -90,7 +90,7 @@ def _one_by_one(column: Sequence[str | None]) -> ColumnFacts:
 
 
 def _known(facts: ColumnFacts) -> ColumnFacts:
-    """Return the facts without those that are no longer tracked once a column is text."""
+    """Return the facts; for a text column, only its kind, because other facts are no longer tracked."""
     return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
 
 

@@ -23,7 +23,9 @@ _STEPS = st.lists(
 
 
 class _SearchingModel:
-    """The rules as specified; every step searches all users. Calls are identified by numbers."""
+    """A model that applies the specified rules literally: every step searches all users. Calls are identified by
+    numbers.
+    """
 
     def __init__(self, slots: int, per_user: int) -> None:
         self._free = slots

@@ -1,4 +1,6 @@
-"""Thrift's binary protocol for the structs in `idl`. Structs are dictionaries by field name, without absent fields."""
+"""Thrift's binary protocol for the structs in `idl`. A struct is represented by a dictionary from field names to
+values, which omits absent fields.
+"""
 
 import struct
 from collections.abc import Mapping, Sequence

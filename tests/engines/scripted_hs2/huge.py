@@ -1,5 +1,5 @@
-"""A response to FetchResults that contains one far too large string. It is sent in chunks, so it is never completely in
-memory.
+"""A response to FetchResults that contains one oversized string. The response is sent in chunks, so it is never
+completely in memory.
 """
 
 import asyncio

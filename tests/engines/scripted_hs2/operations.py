@@ -11,7 +11,7 @@ from tests.engines.scripted_hs2.warehouse import StatementRefusal
 
 RUNNING, FINISHED, ERROR = 1, 2, 5
 FETCH_WAIT_S = 10.0
-"""The time for which a fetch waits for rows before it returns none (FETCH_ROWS_TIMEOUT_MS)."""
+"""How long a fetch waits for rows before it returns none, in seconds (FETCH_ROWS_TIMEOUT_MS)."""
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ _STOP_S = 10
 
 @dataclass(frozen=True, slots=True)
 class ScriptedProcess:
-    """The ports on which the process listens."""
+    """A running scripted server and the ports on which it listens."""
 
     port: int
     page_port: int

@@ -24,7 +24,7 @@ class Fault(StrEnum):
     HALF = "half"
     """The call is executed, but only half of its response is sent."""
     HALF_ONCE = "half once"
-    """The same, but for a single call."""
+    """Like HALF, but only for a single call."""
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
@@ -84,7 +84,7 @@ class ScriptedServer:
         return len(self._writers)
 
     async def until(self, has_come: Callable[[], bool]) -> None:
-        """Wait for a condition that depends on connections or calls. Raises TimeoutError."""
+        """Wait for a condition that depends on connections or calls. Raises TimeoutError if it stays false."""
         async with asyncio.timeout(_UNTIL_S), self.changed:
             await self.changed.wait_for(has_come)
 

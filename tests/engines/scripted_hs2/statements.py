@@ -20,7 +20,7 @@ _CHANGES = ("insert", "update", "delete", "upsert")
 
 @dataclass(slots=True)
 class Plan:
-    """What a statement returns. `columns` are names and types, or None if there is no result set; `cursor` has rows
+    """The result of a statement. `columns` are names and types, or None if there is no result set; `cursor` has rows
     that are still to be fetched.
     """
 

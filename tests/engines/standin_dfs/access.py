@@ -51,7 +51,7 @@ class Access:
 
 @dataclass
 class LoginService:
-    """Issues tokens to a single application. `asked` counts all calls, including those that are refused."""
+    """A service that issues tokens to a single application. `asked` counts all calls, including refused calls."""
 
     access: Access
     tenant_id: str = "tenant-of-tests"

@@ -14,7 +14,9 @@ from tests.engines.standin_dfs.tree import Entry, Refusal, Tree
 
 ACCOUNT = "standinaccount"
 _DELETED_AT_ONCE = 3
-"""Small enough that recursive deletes in tests need continuations."""
+"""The number of entries that one call deletes, which is small enough that recursive deletes in tests need
+continuations.
+"""
 
 _LETTERS = "rwxrwxrwx"
 
