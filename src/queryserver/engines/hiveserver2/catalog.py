@@ -1,6 +1,6 @@
-"""Reads metadata and builds sample statements in the ways that Hive, Spark and Impala have in common.
+"""Reads metadata and builds sample statements: the code that the catalogs of Hive, Spark and Impala share.
 
-Parses the DESCRIBE output: sections, table kinds, file formats, statistics and dates.
+Also parses the output of DESCRIBE: sections, table kinds, file formats, statistics and dates.
 """
 
 import re
@@ -94,9 +94,9 @@ _BY_INPUT = ("parquet", "orc", "avro", "rcfile", "sequencefile", "json", "kudu",
 
 
 def table_kind(word: str) -> TableKind:
-    """Return the table kind for a word in the description.
+    """Return the table kind for the engine's table type, such as `VIRTUAL_VIEW`.
 
-    For an unknown word, return the kind of an ordinary table.
+    An unknown type counts as a managed table.
     """
     return _KINDS.get(word.upper(), TableKind.MANAGED)
 
@@ -116,9 +116,7 @@ def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> st
 
 
 def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
-    """Whether UPDATE and DELETE work, which is the case only for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID
-    tables.
-    """
+    """Return whether a table supports UPDATE and DELETE. Only Kudu, Iceberg, Delta, Hudi and full ACID tables do."""
     if format_name in {"kudu", "iceberg", "delta", "hudi"}:
         return True
     is_acid = parameters.get("transactional", "").lower() == "true"
@@ -174,7 +172,7 @@ class Layout:
 
 
 def read_layout(rows: Iterable[Row], clean: Callable[[str], str] = str) -> Layout:
-    """Parse the rows of a description. `clean` decodes the engine's escape sequences in user-written text."""
+    """Parse the output of DESCRIBE FORMATTED. `clean` decodes the engine's escape sequences in user-written text."""
     layout, section = Layout(), ""
     for row in rows:
         first, second, third = (cell(one) for one in row[:3])
@@ -237,8 +235,9 @@ class NestedValues:
 def nested_values(
     table: str, column: protocol.TableColumn, nested: Sequence[str], *, joins: bool = False
 ) -> NestedValues:
-    """Select the values at a path with LATERAL VIEW explode or, with `joins`, with Impala's collection joins.
+    """Build the expression and the FROM clause that select the values at a path inside a column.
 
+    The clause uses LATERAL VIEW explode or, if `joins` is set, Impala's collection joins.
     Raises NotSupported if the path does not exist in the column's type.
     """
     values = NestedValues(f"{table} t", f"t.{backquoted(column.name)}", parse_type(column.type), column.name)
@@ -263,8 +262,8 @@ def nested_values(
 def nested_sample_query(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
     """Build a query for the distinct values with NULL last, or for the maximum or minimum.
 
-    Without `groups_maps`, the engine cannot compare maps, so their JSON texts are compared. Maps have no maximum or
-    minimum, so NotSupported is raised.
+    If `groups_maps` is False, the engine cannot compare maps, so their JSON representations are compared.
+    Raises NotSupported for the maximum or minimum of values that contain maps, which have no order.
     """
     name, expression, source = backquoted(values.name), values.expression, values.source
     maps = has_map(values.type)
@@ -288,7 +287,7 @@ Partition = tuple[str, ...]
 
 
 def newest_partitions(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
-    """Return the partitions with the greatest values, in descending order. Numeric values compare as numbers.
+    """Return the three partitions with the greatest values, in descending order. Numeric values compare as numbers.
 
     Partitions that have no value for a column are skipped.
     """
@@ -319,7 +318,7 @@ def newest_first_query(
                 constant = f"CAST({constant} AS {column.type})"
             tests.append(f"{backquoted(column.name)} = {constant}")
         conditions.append(f"({' AND '.join(tests)})")
-    # NULL equals nothing, so partitions without a value need their own condition.
+    # A comparison with NULL is never true, so partitions without a value need their own condition.
     absent = " OR ".join(f"{backquoted(column.name)} IS NULL" for column in columns)
     others = f"NOT ({' OR '.join(conditions)}) OR {absent}"
     rank = "sample_rank"
@@ -372,7 +371,7 @@ class HiveFamilyCatalog(ABC):
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """List the tables with at most two statements."""
+        """List the tables. The number of statements does not depend on the number of tables."""
         name = await self._name(database)
         with metadata_errors(database):
             return await self._tables(name)
@@ -443,7 +442,7 @@ class HiveFamilyCatalog(ABC):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> protocol.TableDescription: ...
 
     async def _column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Read a column's statistics as reported by Hive and Spark, which use the same names for them."""
+        """Read a column's statistics from DESCRIBE. Hive and Spark use the same names for them."""
         name = backquoted(table.database, table.name)
         rows = await self._read(f"DESCRIBE {self.describe_column} {name} {backquoted(column)}")
         values = {cell(row[0]): self._text(row[1]) for row in rows}
@@ -488,7 +487,7 @@ class HiveFamilyCatalog(ABC):
         return cell(value)
 
     async def _names(self, statement: str) -> list[str]:
-        """Return the first cell of each row."""
+        """Run a statement and return the first cell of each row."""
         return [self._text(row[0]) for row in await self._read(statement)]
 
     async def _read(self, statement: str) -> list[Row]:

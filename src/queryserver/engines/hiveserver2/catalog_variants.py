@@ -1,4 +1,4 @@
-"""Reads metadata in the ways in which Apache Hive, Impala and Spark differ."""
+"""Implements the statements and output formats in which the catalogs of Apache Hive, Impala and Spark differ."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ from queryserver.sql.types import parse_type
 
 
 class HiveCatalog(HiveFamilyCatalog):
-    """Implements `Catalog` for Hive, which escapes text like Java string literals."""
+    """Implements `Catalog` for Hive, which returns user-written text with the escape sequences of Java strings."""
 
     def _text(self, value: object) -> str:
         return unescaped(cell(value))
@@ -181,7 +181,10 @@ class ImpalaCatalog(HiveFamilyCatalog):
         return described(database, table, layout, has_constraints=is_kudu)
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """Find the column in SHOW COLUMN STATS: name, type, distinct values, NULLs, max and avg size, trues, falses."""
+        """Read the column's row from SHOW COLUMN STATS.
+
+        The cells are name, type, distinct values, NULLs, maximum size, average size, trues and falses.
+        """
         rows = await self._read(f"SHOW COLUMN STATS {backquoted(table.database, table.name)}")
         cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
         distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]

@@ -133,7 +133,10 @@ class Hs2Connection:
 
 
 class Wire:
-    """Makes the calls of one session. `more` opens another connection to the same member with the same login."""
+    """Makes a session's calls on up to three connections.
+
+    `more` opens another connection to the same member with the same login.
+    """
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
-        self.is_released = False  # no more calls are made once released
+        self.is_released = False  # once set, every call raises ConnectionLost
 
     @property
     def is_connected(self) -> bool:
@@ -159,7 +162,8 @@ class Wire:
     ) -> ReplyT:
         """Make a call, on an idle connection if there is one. Raises the same errors as Hs2Connection.call.
 
-        `limit_s` applies separately to three steps: opening a connection, waiting for it to become idle, and the reply.
+        `limit_s` applies separately to each of three steps: opening a connection, waiting until it is idle, and
+        waiting for the reply.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -214,7 +218,7 @@ class Wire:
                 await connection.disconnect()
                 raise ConnectionLost(sent=False)
             self._connections.append(connection)
-            # Broken connections still have an open socket.
+            # A broken connection keeps its socket open until it is disconnected.
             for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
                 await broken.disconnect()
                 self._connections = [one for one in self._connections if one is not broken]

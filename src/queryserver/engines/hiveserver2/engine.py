@@ -1,4 +1,4 @@
-"""The engine for a group of HiveServer2 members. Opens sessions, and resumes statements from a token."""
+"""Implements the engine for a group of HiveServer2 servers. Opens sessions, and reattaches to running statements."""
 
 import asyncio
 import itertools
@@ -176,7 +176,7 @@ async def _open_session(
 ) -> structs.TSessionHandle:
     """Open a session.
 
-    Raises EngineUnavailable, CredentialsRequired, StatementRejected (refused database or setting).
+    Raises EngineUnavailable, CredentialsRequired, and StatementRejected if the database or a setting is refused.
     """
     request = structs.TOpenSessionReq(
         client_protocol=structs.TProtocolVersion.V11,
@@ -271,7 +271,8 @@ class Hs2Engine:
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
         """Attach to a statement that another process started.
 
-        Works only if the server keeps sessions without a connection.
+        Works only if the server keeps a session after its connection has closed. Raises OutcomeUnknown if the statement
+        no longer exists there.
         """
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
@@ -306,7 +307,10 @@ class Hs2Engine:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Open a session as the service. If only callers can log in, only resolve the members' host names."""
+        """Check that a member is available by opening a session as the service.
+
+        If only callers can log in, check instead that a member's host name can be resolved.
+        """
         if self._address.needs_caller:
             rules = self._address.rules
             await connect_first(self._address.members, lambda member: rules.resolve(member.host, member.port))
@@ -340,7 +344,7 @@ class Hs2Engine:
     async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
         """Close a session once it is open.
 
-        If its connection were closed earlier, Hive would keep the session until its handle is closed.
+        Closing the connection before that would leave the session open: Hive keeps it until its handle is closed.
         """
         session: Hs2Session | None = None
         try:

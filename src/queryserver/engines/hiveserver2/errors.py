@@ -1,4 +1,4 @@
-"""Translates failures of HiveServer2 calls to domain errors, and removes server internals from messages.
+"""Translates failures of HiveServer2 calls into domain errors, and removes server internals from messages.
 
 - ConnectionLost: the connection broke or could not be opened. `sent` is set if the server may have received the call.
 - LoginRefused: the server refused the login.
@@ -43,7 +43,7 @@ _BARE_EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}(?=[A-Z][\w$]*(?:Exception
 _CLASSES = re.compile(r"(?<![\w$.'\"`])(?:org\.apache|javax?|scala|jdk|sun|com\.sun)(?:\.[a-z_][\w$]*)+\.(?=[A-Z])")
 
 _ADDRESSES = re.compile(
-    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with a user name and password
+    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # a JDBC URL, which may contain a user name and password
     r"|\b(?:https?|ldaps?|thrift|spark|tcp):/{1,2}[^\s'\"<>)\],;]*[^\s'\"<>)\],;.]"
     # an address in the format that Java prints
     r"|(?<![\w/:.-])[\w-]+(?:\.[\w-]+)*/(?:\d{1,3}(?:\.\d{1,3}){3}|<unresolved>)(?::\d+)?"
@@ -64,7 +64,10 @@ _PATHS = re.compile(
 
 
 def without_internals(text: str) -> str:
-    """Remove stack frames, exception names, addresses, and paths on the server's local disk."""
+    """Remove stack frames and Java exception names from a message, and mask details of the server.
+
+    Addresses, host names and paths on the server's local disk are replaced with placeholders such as `(path)`.
+    """
     text = _FRAME.sub("", _ESCAPED_FRAME.sub("", text))
     text = _CLASSES.sub("", _BARE_EXCEPTION.sub("", _EXCEPTION.sub("", text)))
     text = _ADDRESSES.sub(_ADDRESS, text)
@@ -99,7 +102,7 @@ class LogFilter:
 
 
 class ConnectionLost(Exception):
-    """The connection was lost before the reply arrived.
+    """The connection could not be opened, or was lost before the reply arrived.
 
     `sent` is set if the server may have received the call, and `timed_out` if the server may still be processing it.
     `is_refused` is set if the server rejected the login for a new connection. Such a login is not retried, because
@@ -126,14 +129,14 @@ class ServerRefused(Exception):
 
 
 class Purpose(Enum):
-    """The purpose of a call, which determines the domain error that a failure becomes."""
+    """The purpose of a call. It determines which domain error a failure is translated into."""
 
     OPEN = auto()  # opening a session; no statement was started
     SUBMIT = auto()
     FOLLOW = auto()  # any call about a running or finished statement
 
 
-# All exceptions that a call can raise, including the one for an error status in the reply.
+# All exceptions that a call can raise, including ServerRefused for an error status in the reply.
 CALL_FAILURES = (ConnectionLost, LoginRefused, ServerRefused, ServerException, ReplyTooLarge)
 
 # Transports raise these errors when a connection is no longer usable. After a NOT_SENT error, the server has not
@@ -163,7 +166,7 @@ _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}time
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate connection failures to EngineUnavailable or CredentialsRequired."""
+    """Translate connection failures into EngineUnavailable or CredentialsRequired."""
     try:
         yield
     except LoginRefused as error:
@@ -174,7 +177,7 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def call_errors(purpose: Purpose) -> Generator[None]:
-    """Translate call failures to domain errors, depending on the call's purpose."""
+    """Translate call failures into domain errors, depending on the call's purpose."""
     try:
         yield
     except ConnectionLost as error:
@@ -220,11 +223,14 @@ _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_MESSAGE_CHARACTERS = 128 * 1024  # the rest of a message is dropped; records store only half as much
+_MESSAGE_CHARACTERS = 128 * 1024  # longer messages are truncated; records store only half as much
 
 
 def clean_message(text: str) -> str:
-    """Remove stack traces, Java exception names, addresses, and paths on the server's local disk."""
+    """Prepare an error message for users.
+
+    Truncates the message, and removes stack traces, wrapper prefixes and server internals.
+    """
     text = text[:_MESSAGE_CHARACTERS]
     is_wrapped = text.startswith("*")
     if match := _STACK.search(text):
@@ -245,8 +251,9 @@ _NO_TABLE = re.compile(
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Translate errors of metadata queries to database_not_found, TableNotFound or EngineForbidden where one
-    applies.
+    """Translate errors of metadata queries that report a missing database, a missing table or a missing privilege.
+
+    They become `database_not_found`, TableNotFound and EngineForbidden. All other errors stay unchanged.
     """
     try:
         with catalog_queries.metadata_errors():

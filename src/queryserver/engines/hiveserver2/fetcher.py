@@ -100,7 +100,7 @@ def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
 def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
     """Build a mask that is true for NULL values; return None if there are none.
 
-    The bits in `nulls` start with the lowest, and there may be fewer bits than rows.
+    In `nulls`, the lowest bit of each byte comes first, and there may be fewer bits than rows.
     """
     if not nulls.strip(b"\0"):
         return None
@@ -111,7 +111,7 @@ def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
 def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
     """Parse strings into the column's type.
 
-    If one does not fit (e.g. a year outside Arrow's range), keep all as strings.
+    If a string cannot be converted (for example, a year outside Arrow's range), all values stay strings.
     """
     if pa.types.is_binary(declared.arrow):
         return raw

@@ -1,8 +1,8 @@
 """Loads Hive and Spark tables with INSERT statements that cast string literals to the column types.
 
 All values are written as strings, so that a single function handles escaping. In measurements, Spark loaded 1,000 rows
-in 1 s, and Hive ran a job of several seconds per statement. On both, a single JSON string, as used for Trino, takes
-quadratic time.
+in 1 s, and Hive ran a job of several seconds per statement. Both engines would need quadratic time to parse all rows
+from a single JSON string, as the Trino loader passes them.
 """
 
 import re
@@ -27,7 +27,7 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(ch
 
 @dataclass(frozen=True, slots=True)
 class LoaderDialect:
-    """How Hive and Spark differ in loading tables."""
+    """The syntax and the restrictions in which loading a table differs between Hive and Spark."""
 
     create: str  # appended to the column list of CREATE TABLE
     values: str  # a table of literals; `{}` stands for its rows
@@ -36,8 +36,8 @@ class LoaderDialect:
     hides_underscores: bool = False  # a table cannot be read if its name (and thus its directory) starts with `_`
 
 
-# Unlike text files, both formats preserve line breaks, empty strings and NULLs. Hive's Parquet writer fails for column
-# names with spaces or parentheses, but its ORC writer accepts them.
+# Unlike text files, ORC and Parquet preserve line breaks, empty strings and NULLs. Hive's Parquet writer fails for
+# column names with spaces or parentheses, but its ORC writer accepts them.
 HIVE_LOADING = LoaderDialect(
     "STORED AS ORC",
     "TABLE(VALUES {})",
@@ -50,7 +50,7 @@ SPARK_LOADING = LoaderDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
-    # Otherwise Spark rejects dates before 1582. With these settings, Spark writes such dates and reads them back
+    # By default, Spark refuses to write dates before 1582. With these settings, it writes them and reads them back
     # unchanged.
     settings=tuple(
         f"SET spark.sql.parquet.{name}RebaseModeInWrite=CORRECTED" for name in ("datetime", "int96")
@@ -69,7 +69,10 @@ def string_literal(text: str | None) -> str:
 
 
 def spark_string_literal(text: str | None) -> str:
-    """Format a string as a literal for Spark. Parsing many escapes takes quadratic time, so such strings become hex."""
+    """Format a string as a literal for Spark; None becomes NULL.
+
+    Spark parses escape sequences in quadratic time, so a long string with many of them is written in hexadecimal.
+    """
     plain = string_literal(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
@@ -91,7 +94,10 @@ class Hs2Loader(StatementLoader):
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Load the rows. An append reads the staging table, so on Hive that table's name must not start with `_`."""
+        """Load the rows. For an append on Hive, remove leading underscores from the staging table's name.
+
+        An append reads the staging table, and Hive cannot read a table whose name starts with `_`.
+        """
         if load.append and self._dialect.hides_underscores:
             load = replace(load, staging=replace(load.staging, name=load.staging.name.lstrip("_")))
         return await super().load(load, batches, ledger)
@@ -107,7 +113,7 @@ class Hs2Loader(StatementLoader):
         return any(table.name.lower() in map(str, row) for row in found)
 
     async def is_view(self, table: TableName) -> bool:
-        """Check the table type. Hive returns `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
+        """Return whether the table is a view. Hive reports `Table Type: VIRTUAL_VIEW`, Spark reports `Type VIEW`."""
         rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.qualified_name(table)}")
         kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
         return any("VIEW" in kind for kind in kinds)
@@ -129,7 +135,7 @@ class Hs2Loader(StatementLoader):
         return backquoted(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Create the table without NOT NULL, which neither engine enforces for file-based tables."""
+        """Create the table without NOT NULL constraints, which neither engine enforces for file-based tables."""
         if not self._is_set:
             for setting in self._dialect.settings:
                 with suppress(StatementRejected):
@@ -162,6 +168,6 @@ class Hs2Loader(StatementLoader):
         return f"INSERT INTO {table} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """Rename a table. This is a single change in the metastore."""
+        """Rename the table, which is a single change in the metastore."""
         await execute(self._session, f"ALTER TABLE {self.qualified_name(table)} RENAME TO {self.qualified_name(name)}")
         return True

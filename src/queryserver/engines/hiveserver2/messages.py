@@ -55,7 +55,7 @@ class IncompleteMessage(MalformedMessage):
 
 
 class ServerException(Exception):
-    """The server could not handle the call (TApplicationException), for example because the method is unknown to it."""
+    """The server could not handle the call (TApplicationException), for example because it does not know the method."""
 
     def __init__(self, message: str, kind: int) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ _AROUND: dict[tuple[type[Struct], int], type[Struct]] = {}
 
 
 class _Reader:
-    """Reads one message. Rejects containers with more elements than the message has bytes."""
+    """Reads one message. Rejects containers with more than _MAX_ELEMENTS elements."""
 
     def __init__(self, raw: bytes, protocol: type[TBinaryProtocol] = TBinaryProtocolAccelerated) -> None:
         self._raw = raw
@@ -129,7 +129,7 @@ class _Reader:
         return self._raw[_HEADER.size : end].decode("utf-8", "replace"), version & 0xFF, sequence
 
     def wrapped(self, kind: type[StructT], *, field: int) -> StructT:
-        """Read the only field of the enclosing struct: the request of a call (field 1) or its result (field 0)."""
+        """Read the only field of the enclosing struct: a call's request (field 1) or result (field 0)."""
         around = _AROUND.get((kind, field))
         if around is None:
 

@@ -34,8 +34,8 @@ _STEP_CHARACTERS = 32 * 1024  # filtering this many characters (at least one lin
 class OperationLog:
     """Reads and cleans a statement's log lines.
 
-    If `by_rpc` is set, each call returns the whole log, otherwise new lines. Lines beyond MAX_LOG_LINES or 8 Mi
-    characters are dropped.
+    If `by_rpc` is set, each server call returns the whole log; otherwise, it returns only new lines. Lines beyond
+    MAX_LOG_LINES or 8 Mi characters are dropped.
     """
 
     def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
@@ -51,7 +51,7 @@ class OperationLog:
         self.lines: list[str] = []
 
     async def read(self) -> None:
-        """Add new lines. Errors are ignored, because a missing log must not fail the statement."""
+        """Read new log lines into `lines`. Errors are ignored, because a missing log must not fail the statement."""
         async with self._reading:
             if self._is_full:
                 return
@@ -65,7 +65,7 @@ class OperationLog:
                         await self._take(text.splitlines(), is_whole=True)
                         self._whole = whole
                 else:
-                    # A lost reply loses its lines, so the call after it reads the whole log.
+                    # The lines in a lost reply are not sent again, so the next call reads the whole log.
                     is_whole, self._is_first = self._is_first, True
                     lines = await log_lines(self._wire, self._handle, first=is_whole)
                     await self._take(lines, is_whole=is_whole)
@@ -120,7 +120,7 @@ async def retains_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2
 
 
 async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
-    """Return the cells in the result of SET: one cell `name=value`, or a name and a value."""
+    """Run `SET name` and return the first row of the result: one cell `name=value`, or a name and a value."""
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_with_retries(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
@@ -150,7 +150,7 @@ CANCELED = "The statement was canceled."
 
 
 class Hs2Operation:
-    """Polls a statement in a task of its own, so that no caller waits for the server.
+    """Polls a statement's status in a background task, so that reading the status requires no server call.
 
     If another process started the statement, `rows_read` is the number of rows that it has already read.
     """
@@ -346,7 +346,7 @@ class Hs2Operation:
         if has_result_set or (modified is not None and modified < 0):
             modified = None
         if not has_result_set and self._variant.close_returns_row_count:
-            # Impala's own close call discards the log, so the log is read first.
+            # CloseImpalaOperation discards the log, so read the log first.
             await self._log.read()
             self._closed = True
             closed = await self._wire.call(

@@ -13,7 +13,7 @@ from thrift.Thrift import TType
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """A Thrift type. `arguments` describes its elements or fields in the format of `thrift_spec`."""
+    """A Thrift type. `arguments` describes the type's elements or fields in the format of `thrift_spec`."""
 
     number: int
     arguments: Any = None
@@ -111,7 +111,7 @@ class TPrimitiveTypeEntry(Struct):
 
 
 class TTypeEntry(Struct):
-    """A union. Servers send only this member."""
+    """A union of type descriptions, of which servers send only primitive entries."""
 
     primitive: TPrimitiveTypeEntry | None = wire(1, struct_of(TPrimitiveTypeEntry), default=None)
 
@@ -133,7 +133,10 @@ class TTableSchema(Struct):
 
 
 class ColumnValues(Struct):
-    """The values of a column. The bit mask `nulls` starts with the lowest bit and may be shorter than the column."""
+    """The values of a column.
+
+    `nulls` is a bit mask in which the lowest bit of each byte comes first. It may have fewer bits than values.
+    """
 
     nulls: bytes = wire(2, BYTES)
 
@@ -163,7 +166,7 @@ class TDoubleColumn(ColumnValues):
 
 
 class TStringColumn(ColumnValues):
-    """Also used for TBinaryColumn. Strings stay UTF-8 bytes, which Arrow accepts without conversion to str."""
+    """TStringColumn or TBinaryColumn. Strings stay UTF-8 bytes, which Arrow accepts without conversion to str."""
 
     values: list[bytes] = wire(1, list_of(BYTES))
 
@@ -243,7 +246,7 @@ class FetchType(IntEnum):
 
 
 class TStatusResp(Struct):
-    """A reply with a status. CloseSession, CancelOperation and CloseOperation return nothing else."""
+    """A reply with a status, which is all that CloseSession, CancelOperation and CloseOperation return."""
 
     status: TStatus = wire(1, STATUS)
 
@@ -286,7 +289,7 @@ class TProgressUpdateResp(Struct):
 class TOperationReq(Struct):
     """A request with an operation handle.
 
-    CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog take nothing else.
+    CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog need no other field.
     """
 
     operation_handle: TOperationHandle = wire(1, OPERATION)

@@ -1,4 +1,4 @@
-"""Transports messages over TCP: framed after SASL, or unframed. Handles one call at a time.
+"""Exchanges messages over TCP, one call at a time. Messages are framed after a SASL login, and unframed otherwise.
 
 A reply that exceeds the size limit is read and discarded, so that the connection stays usable.
 """
@@ -47,7 +47,7 @@ class CellTooLarge(Exception):
 
 
 class MessageSkipper:
-    """Skips one message. `largest_cell` is the maximum cell size in bytes; None means no limit."""
+    """Skips one message without storing it. `largest_cell` is the maximum cell size in bytes; None means no limit."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
         self._largest_cell = largest_cell
@@ -172,7 +172,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection. Limited in time; never raises."""
+        """Close the connection. This takes a limited time and raises no error."""
         ...
 
 

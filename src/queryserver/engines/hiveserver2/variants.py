@@ -29,10 +29,10 @@ class Hs2Variant:
     quotes_database: bool = False  # the server inserts the initial database into a USE statement unquoted
     long_polls: bool = True  # GetOperationStatus waits some seconds for the statement to end
     empty_result_column: str | None = None  # column returned for a statement without a result set
-    logs_by_rpc: bool = False  # GetLog returns the whole log, instead of FetchResults returning lines
+    logs_by_rpc: bool = False  # read the log with GetLog, which returns the whole log, instead of FetchResults
     close_returns_row_count: bool = False  # CloseImpalaOperation returns the number of changed rows
-    progress_by_summary: bool = False  # GetExecSummary returns the progress
-    has_reliable_more_rows: bool = False  # `has_more_rows` is reliable
+    progress_by_summary: bool = False  # read the progress with GetExecSummary
+    has_reliable_more_rows: bool = False  # `has_more_rows` in replies is reliable
     # The session setting that determines whether the server keeps result rows, and the values that enable this. None if
     # the server itself rejects a request for rows that it has not kept.
     row_retention_setting: tuple[str, frozenset[str]] | None = None
@@ -136,7 +136,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits for calls. Hive compiles the statement during `execute`; a server may compute rows during `fetch`."""
+    """Time limits for calls.
+
+    `execute_s` includes the time in which Hive compiles the statement, and `fetch_s` the time in which a server may
+    compute rows.
+    """
 
     connect_s: float = 10.0
     execute_s: float = 300.0

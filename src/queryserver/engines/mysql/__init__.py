@@ -1,1 +1,1 @@
-"""The engine for MySQL and MariaDB, through asyncmy."""
+"""Connects to MySQL and MariaDB through asyncmy."""

@@ -126,7 +126,9 @@ class RawConnection(Connection):
         return await super().read_packet(packet_type)
 
     async def check_size(self, need: int) -> None:
-        """Check a size before waiting for `need` bytes, which are a header, or the rest of a packet or packet part.
+        """Check the size of the data that asyncmy is about to wait for.
+
+        `need` is the number of bytes of a header, or of the rest of a packet or packet part.
 
         Subclasses override this method. If it raises an error, the rest of the packet is not received.
         """

@@ -1,7 +1,7 @@
-"""Metadata of a MySQL or MariaDB server, read from information_schema, which shows only objects visible to the login.
+"""Reads the metadata of a MySQL or MariaDB server from information_schema, which contains only visible objects.
 
-Whether names may differ only in case depends on the server's settings: an exact match wins, otherwise a unique
-case-insensitive match. Lists read only columns for which the server need not open every table.
+Whether names may differ only in case depends on the server's settings. An exact match takes precedence over a unique
+case-insensitive match. Queries for lists read only columns for which the server need not open every table.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""An asyncmy connection with raw values, flow control, one statement per text, and session reset.
+"""Implements an asyncmy connection that returns raw values, and adds flow control and session reset.
 
 asyncmy reads from its socket continuously, so with a slow reader the whole result would accumulate in memory. The
 transport is therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the
@@ -59,7 +59,7 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 # Access denied to this login: 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
-# Errors during preparation that do not mean that the statement cannot be prepared.
+# Errors that can occur during preparation although the statement can be prepared.
 _OTHER_PREPARE_ERRORS = frozenset({QUERY_INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
 _NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
@@ -68,7 +68,7 @@ _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate connection errors to EngineUnavailable, CredentialsRequired or StatementRejected."""
+    """Translate connection errors into EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -136,7 +136,7 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _is_driver_error(error: Exception) -> bool:
-    """Whether the driver raised the error itself, because the connection is broken or its stream is out of sync."""
+    """Return whether the driver itself raised the error, because the connection is broken or out of sync."""
     number = number_of(error)
     return number == 0 or (number in _CLIENT_NUMBERS and number not in _LOGIN_ERRORS)
 
@@ -232,7 +232,7 @@ class MysqlConnection(RawConnection):
             await self._drop_further_results()
 
     async def reads_texts_as_literals(self) -> bool:
-        """Whether a bound string has the same character set and collation as a literal."""
+        """Return whether a bound string has the same character set and collation as a literal."""
         if self.may_read_otherwise:
             await self.start(_READS_AS_LITERALS)
             self.may_read_otherwise = await self.rows(2) != [(b"1",)]
@@ -420,7 +420,7 @@ class MysqlStatement(DriverStatement):
             await self._run_once()
 
     async def _run_rows(self, statement: BoundStatement, raise_if_stopped: Callable[[], None]) -> None:
-        """Run once per parameter row, in the open transaction or else in a new one.
+        """Run the statement once per parameter row, in the open transaction or, if there is none, in a new one.
 
         Rows from RETURNING are discarded.
         """

@@ -1,4 +1,4 @@
-"""The engine for one MySQL or MariaDB server."""
+"""Implements the engine for one MySQL or MariaDB server."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ class MysqlAddress(DatabaseAddress):
     product: ClassVar[str] = "MySQL"
     ssl: tls.SSLContext | None = None
     read_timeout_s: int | None = None
-    """How long the server may send nothing. None, the default, sets no limit, because a statement may take any time."""
+    """How long a read may wait for data. None, the default, sets no limit, because a statement may take any time."""
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""

@@ -141,7 +141,7 @@ class MysqlLoader(loader.StatementLoader):
         self._row_writer = RowWriter(escape_str, max_row_bytes)  # escapes as required by the mode set by `_STRICT`
         self.max_statement_bytes = min(max_row_bytes - _RESERVED_BYTES, _STATEMENT_BYTES)
         definitions = loader.column_definitions(columns, backquoted)
-        # The table accepts all characters, whatever the default character set of the database.
+        # With utf8mb4, the table accepts all characters, whatever the database's default character set is.
         sql = f"CREATE TABLE {self.qualified_name(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
         await loader.execute(self._session, sql)
         return [column.declared for column in columns]

@@ -44,7 +44,7 @@ _MAX_SCALE = 30
 
 
 def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
-    """Whether markers would mean the same as literals in this statement, which starts with `keyword`.
+    """Return whether markers would mean the same as literals in this statement, which starts with `keyword`.
 
     For a `VALUES` table that is not the row list of an INSERT, MariaDB chooses the types regardless of the parameters:
     `VALUES (?), (2)` converts a string to 0. The result is False in case of doubt, for example for a quoted word.
@@ -64,9 +64,10 @@ def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
 
 
 def is_bound(one: Parameter) -> bool:
-    """Whether a value is bound; integers, TRUE, FALSE and NULL are written as literals instead.
+    """Return whether a value is bound. Integers, TRUE, FALSE and NULL are written as literals instead.
 
-    If bound, they would have wider types and lose the Boolean type, and MariaDB would read LIMIT -1 as no limit.
+    If they were bound, integers would have wider types, Boolean values would lose their type, and MariaDB would read
+    LIMIT -1 as no limit.
     """
     is_whole = isinstance(one.value, Decimal) and precision_and_scale(one.value)[1] == 0
     return not (is_whole or isinstance(one.value, int | None))

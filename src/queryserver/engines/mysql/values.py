@@ -86,7 +86,7 @@ def declare(field: Any) -> DeclaredColumn:
 def _decimal(field: Any) -> DeclaredColumn:
     """Declare a decimal column.
 
-    Its length counts the sign unless unsigned, and the decimal point if the scale is not 0.
+    The field's length includes the sign unless the column is unsigned, and the decimal point if the scale is not 0.
     """
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
@@ -116,7 +116,7 @@ def _size(length: int) -> str:
 
 
 def _bytes_per_character(charset_id: int) -> int:
-    """Return the maximum number of bytes per character. Ids unknown to asyncmy belong to newer utf8mb4 collations."""
+    """Return the maximum number of bytes per character. IDs unknown to asyncmy belong to newer utf8mb4 collations."""
     try:
         return _BYTES_PER_CHARACTER.get(charset_by_id(charset_id).name, 1)
     except KeyError:
@@ -169,7 +169,7 @@ _WIDTHS = {
 
 
 def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
-    """Return specs for which asyncmy unpacks numbers and returns other values, including dates and times, as bytes."""
+    """Return specs with which asyncmy unpacks numbers and returns all other values, such as dates, as bytes."""
     return tuple(
         (
             field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
@@ -214,7 +214,7 @@ def long_text_value(row: bytes, limit: int) -> int | None:
 
 
 def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
-    """Like `long_text_value`, for a binary row: a header byte, a NULL bitmap, and the values."""
+    """Do the same as `long_text_value` for a binary row: a header byte, a NULL bitmap, and the values."""
     offset = 1 + (len(specs) + 9) // 8
     nulls = int.from_bytes(row[1:offset], "little") >> 2
     for number, (code, *_) in enumerate(specs):

@@ -1,7 +1,7 @@
 """Reads Phoenix's metadata and loads its tables.
 
-Columns come from the Query Server, everything else from SYSTEM tables. SYSTEM.CATALOG lacks the columns that a view
-inherits from its table; only the driver adds them.
+Columns are read with a metadata request of the Query Server, and all other metadata from SYSTEM tables. SYSTEM.CATALOG
+does not contain the columns that a view inherits from its table; only the driver behind the Query Server adds them.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         )
 
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
-        """Return the estimates from UPDATE STATISTICS, which makes none for small tables."""
+        """Return the estimates that UPDATE STATISTICS stored. It stores none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
         names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(

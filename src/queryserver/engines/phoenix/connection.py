@@ -54,7 +54,10 @@ class PhoenixAddress(HttpServer):
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """Return the login for a session; None if the server requires no login. Raises CredentialsRequired."""
+        """Return the user name and password for a session; None if it needs none.
+
+        Raises CredentialsRequired if callers must log in themselves.
+        """
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
@@ -65,9 +68,9 @@ class PhoenixAddress(HttpServer):
 
 
 async def negotiate(host: str) -> str:
-    """Create an SPNEGO token for the service HTTP at `host` from this process's Kerberos ticket.
+    """Create an SPNEGO token for the HTTP service on `host` from this process's Kerberos ticket.
 
-    Raises CredentialsRequired if the package, the ticket or the service is missing, or on a timeout.
+    Raises CredentialsRequired if the `gssapi` package, the ticket or the service is missing, or on a timeout.
     """
     if find_spec("gssapi") is None:
         raise errors.CredentialsRequired("Kerberos logins require the `kerberos` extra on this server.")
@@ -129,7 +132,7 @@ class PhoenixClient:
         """Send a request and return the response body.
 
         If `within_s` is None, there is no time limit, and the caller must detect a dead server in another way. Raises
-        TimeoutError, HttpRefusal, httpx.TransportError, RowTooLarge, EngineUnavailable (closed).
+        TimeoutError, HttpRefusal, httpx.TransportError, RowTooLarge, and EngineUnavailable if the client is closed.
         """
         async with self._opening:
             if self._is_closed:
@@ -356,7 +359,7 @@ class PhoenixConnection:
         await cancel_tasks(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
-            # Sent even after `stop`, because the connection may have been reopening.
+            # Sent even after `stop`, because the connection may have been reopened for another statement.
             with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s

@@ -1,4 +1,4 @@
-"""The engine for one Phoenix Query Server."""
+"""Implements the engine for one Phoenix Query Server."""
 
 import asyncio
 import re

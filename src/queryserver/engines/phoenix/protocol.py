@@ -29,11 +29,11 @@ _WORD = (1 << 64) - 1
 
 
 class Malformed(ValueError):
-    """The bytes are not a valid message of this protocol."""
+    """The bytes are not a valid Avatica message."""
 
 
 def varint(value: int) -> bytes:
-    """Encode an integer below 2**64 as a varint; a negative integer in two's complement."""
+    """Encode an integer below 2**64 as a varint. A negative integer is encoded in two's complement."""
     rest = value & _WORD
     out = bytearray()
     while rest > 0x7F:
@@ -335,7 +335,7 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAM
 
 
 def mark(number: int, one: Parameter) -> str:
-    """Return the marker for a value; for an array, a literal, because the Query Server corrupts bound arrays."""
+    """Return the marker for a value. An array becomes a literal, because the Query Server corrupts bound arrays."""
     return LITERALS.write(number, one) if isinstance(one.value, tuple) else "?"
 
 
@@ -416,7 +416,10 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Encode a timestamp as a string, because numbers are limited to milliseconds; before 1582-10-15, as a number."""
+    """Encode a timestamp as a string, because numbers are limited to milliseconds.
+
+    A timestamp before 1582-10-15 is encoded as a number, because Java parses such dates in the Julian calendar.
+    """
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
@@ -458,7 +461,7 @@ class HttpRefusal(Exception):
 
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
-    """Translate Query Server failures to EngineError, depending on the phase."""
+    """Translate Query Server failures into EngineError, depending on the phase."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent

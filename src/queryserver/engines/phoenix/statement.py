@@ -51,7 +51,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
     result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
     if base == "DECIMAL":
         result = ResultType.DECIMAL
-        # Without a declared size, each value has its own scale. Sums may have more digits than declared.
+        # If no size is declared, each value has its own scale. Sums may have more digits than declared.
         if metadata.precision and metadata.scale <= _DECIMAL_DIGITS:
             arrow = pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
     elif base == "VARCHAR":

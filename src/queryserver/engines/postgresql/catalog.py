@@ -1,4 +1,4 @@
-"""Metadata of a PostgreSQL database, read with the session's role. `<DB>` in the API is a schema.
+"""Reads the metadata of a PostgreSQL database with the session's role. `<DB>` in the API is a schema.
 
 The queries read PostgreSQL's system catalogs (manual, chapter 53), which is much faster than information_schema. Names
 are always escaped by `literal`. All result columns are plain strings, numbers or booleans in every release.
@@ -277,7 +277,10 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
         return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
-        """Whether the server can plan the statement. Planning fails if it sorts values that have no sort order."""
+        """Return whether the server can plan the statement.
+
+        Planning fails if the statement sorts values that have no sort order.
+        """
         try:
             await read_rows(self._session, f"EXPLAIN {statement}")
         except errors.StatementRejected:

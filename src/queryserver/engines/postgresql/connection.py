@@ -1,4 +1,4 @@
-"""An asyncpg connection and its statements, with error translation, cheap codecs and notices."""
+"""Implements an asyncpg connection and its statements, with error translation, inexpensive codecs and notices."""
 
 import asyncio
 import itertools
@@ -77,7 +77,7 @@ class PostgresqlConnection(TappedConnection):
             self.decode_as(codec, oid)
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
-        """Prepare a statement without executing it. Return it with its columns; none if it has no result set.
+        """Prepare a statement without executing it. Return it with its columns, which are empty without a result set.
 
         The statement is named, so that the server detects table changes made before the rows are read.
         """
@@ -91,7 +91,7 @@ class PostgresqlConnection(TappedConnection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """Return type names for casts that do not truncate: `bpchar`, because `character` means length 1."""
+        """Return type names for casts that do not truncate, such as `bpchar` (`character` would mean length 1)."""
         rows = await self.fetch(
             "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
@@ -251,7 +251,7 @@ class PostgresqlStatement(DriverStatement):
             return
         if not fields or self._keyword == "CALL":
             raise_if_stopped()
-            # Runs outside a transaction of our own, in which the server would refuse a COMMIT inside a procedure. A
+            # No transaction is opened here, because the server would then refuse a COMMIT inside a procedure. A
             # procedure's result is a single row.
             with (
                 replace_cancellation(self._canceled),
@@ -381,7 +381,7 @@ def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], 
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """If the guard has closed the connection, raise the error for the guard's reason instead.
+    """If the guard has closed the connection, replace the resulting error with one that states the guard's reason.
 
     `rows_read` is the number of rows in earlier chunks.
     """
@@ -423,7 +423,7 @@ _CONNECTION_LOST = (
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate connection errors to EngineUnavailable, CredentialsRequired or StatementRejected."""
+    """Translate connection errors into EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except _REFUSED_LOGIN as error:
@@ -454,9 +454,10 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 @contextmanager
 def replace_cancellation(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
-    """Replace a canceled statement's error by the error from `canceled`, with the server's error as its cause.
+    """Replace a canceled statement's error with the error from `canceled`, with the server's error as its cause.
 
-    A disk-full error is replaced too: it names files, and can occur before the sample server's watch cancels.
+    A disk-full error is also replaced, because it names files. It can occur before the storage watch of the sample
+    server cancels the statement.
     """
     try:
         yield

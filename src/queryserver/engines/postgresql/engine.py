@@ -1,4 +1,4 @@
-"""The PostgreSQL engine, its user logins, and the check that protects the service's own database."""
+"""Implements the PostgreSQL engine, its user logins, and the check that protects the service's own database."""
 
 import asyncio
 import hmac
@@ -45,7 +45,7 @@ SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {clus
 _WITH_CLUSTER = _DATABASE.format(cluster="(SELECT system_identifier FROM pg_catalog.pg_control_system())")
 _WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
 _NO_IDENTITY = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
-"""Errors from servers that only implement PostgreSQL's protocol, or if the login may not call the function."""
+"""Errors of servers that only implement PostgreSQL's protocol, and errors if the login may not call the function."""
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NO_ANSWER = "The service's own database did not respond."
 
@@ -60,7 +60,7 @@ class Queries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """The identity of a database. Replicas share it; copies do not."""
+    """The identity of a database. Replicas have the same identity; copies do not."""
 
     name: str
     number: int
@@ -68,7 +68,7 @@ class DatabaseIdentity:
     """The system identifier of the database server; None if the login may not read it."""
 
     def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
-        """Whether both are the same database. Set `on_one_server` if both addresses belong to one server."""
+        """Return whether both are the same database. Set `on_one_server` if both addresses belong to one server."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
         return (self.cluster, self.number) == (other.cluster, other.number)
@@ -260,7 +260,7 @@ class UserLogins:
         return DatabaseLogin(role, hmac.digest(self._key, role.encode(), "sha256").hex())
 
     def is_own(self, login: DatabaseLogin) -> bool:
-        """Whether this login was created for a user; False for the connector's login."""
+        """Return whether this login was created for a user; False for the connector's login."""
         return login.user in self._roles
 
     async def repair(self, login: DatabaseLogin) -> None:
@@ -294,7 +294,7 @@ class UserLogins:
 _NICENESS = 5
 """Niceness of user processes in the embedded server.
 
-It is low because they share locks with the service's processes.
+The value is small because these processes share locks with the service's processes.
 """
 
 

@@ -46,7 +46,7 @@ NULL.
 
 @dataclass(frozen=True, slots=True)
 class _ExistingTable:
-    """What exists under the table name, if anything."""
+    """The object that has the table's name, if there is one."""
 
     schema: str | None
     """The schema that contains the table or would contain a new one; None if no schema is selected."""
@@ -160,7 +160,7 @@ class PostgresqlLoader:
                     source=_pieces(encoded, tap),
                     format="csv",
                     encoding="utf-8",
-                    # Possible because no other transaction sees the table. The rows need no vacuuming later.
+                    # Allowed because no other transaction sees the table. Frozen rows need no vacuuming later.
                     freeze=True,
                 )
         return int(tag.removeprefix("COPY "))

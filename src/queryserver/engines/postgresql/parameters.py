@@ -1,4 +1,4 @@
-"""Parameters for PostgreSQL: `$1`, …, each sent as text with a cast to its type.
+"""Renders parameters as PostgreSQL markers (`$1`, …), and sends each value as text with a cast to its type.
 
 The server therefore treats parameters like quoted literals with a cast. A string without a declared type is first sent
 without a cast, and the server reports the type that it expects. An untyped null is written as NULL, which is valid even
@@ -72,12 +72,12 @@ class PostgresqlValues:
         return sql_text(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
-        """Whether the server expects a type other than text for any of the strings sent without a cast."""
+        """Return whether the server expects a type other than text for any of the strings sent without a cast."""
         return len(wanted) == len(self.texts) and any(one.oid not in _TEXTS for one in wanted)
 
 
 def type_name(one: Parameter) -> str:
-    """Return the type name for a value.
+    """Return PostgreSQL's name for the type of a value.
 
     An untyped integer gets the type that a literal with the same digits would have.
     """

@@ -1,4 +1,4 @@
-"""Reads anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, because only it carries field types.
+"""Reads anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, because it contains the field types.
 
 record_send (rowtypes.c) writes the number of fields, then each field's type, length (-1 for NULL) and value.
 """
@@ -113,7 +113,7 @@ _MOMENTS = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ
 def _text(oid: int, raw: bytes) -> str:
     """Convert a value to the server's text format.
 
-    A value of unknown type becomes its text or, failing that, hexadecimal.
+    The bytes of an unknown type are decoded as UTF-8 or, if that fails, written in hexadecimal.
     """
     if (read := _TEXTS.get(oid)) is not None:
         return read(raw)
@@ -128,9 +128,7 @@ def _text(oid: int, raw: bytes) -> str:
 
 
 def _numeric_text(raw: bytes) -> str:
-    """Decode the format of numeric_send (numeric.c): base-10,000 digits, with weight of the first digit, sign and
-    scale.
-    """
+    """Decode the format of numeric_send (numeric.c): base-10,000 digits, the first digit's weight, sign and scale."""
     count, weight, sign, scale = _NUMERIC.unpack_from(raw)
     if (word := {_NAN: "NaN", _INFINITY: "Infinity", _MINUS_INFINITY: "-Infinity"}.get(sign)) is not None:
         return word
@@ -163,7 +161,7 @@ def _timetz_text(raw: bytes) -> str:
 
 
 def _interval_text(raw: bytes) -> str:
-    """Format an interval like the server does with IntervalStyle `postgres`."""
+    """Format an interval as the server does with IntervalStyle `postgres`."""
     microseconds, days, months = struct.unpack("!qii", raw)
     years, months = int(months / 12), months - 12 * int(months / 12)
     parts, follows_negative = list[str](), False

@@ -1,4 +1,4 @@
-"""Filters between the transport and asyncpg that limit messages and read parts of messages that asyncpg ignores.
+"""Filters data between the transport and asyncpg: limits messages, and reads parts of messages that asyncpg ignores.
 
 `MessageGuard` limits the sizes of chunks, rows and values. `RowDescriptionTap` reads type modifiers (the `20` in
 varchar(20)) from the server's RowDescription, because asyncpg drops them.
@@ -196,8 +196,9 @@ class MessageGuard(Tap):
             self._pass_on(data[begin:size])
 
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """Return the offset after the complete rows that can be passed on unchanged, which are nearly the whole
-        result.
+        """Skip complete rows that can be passed on unchanged, and return the offset after them.
+
+        Nearly all rows of a result are handled here.
         """
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
         max_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
@@ -229,7 +230,7 @@ class MessageGuard(Tap):
             self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, None, None))
 
     def _is_hidden(self, kind: bytes) -> bool:
-        """Whether to hide a message from asyncpg, because asyncpg has already received the end of the chunk."""
+        """Return whether to hide a message from asyncpg, which has already received the end of the chunk."""
         if kind == _READY:
             self._owed -= 1
             return True

@@ -1,4 +1,4 @@
-"""Reads the metadata of all of a coordinator's catalogs. A database is a schema, named `catalog.schema`."""
+"""Reads metadata from all catalogs of a coordinator. A database is a schema, named `catalog.schema`."""
 
 import asyncio
 import re
@@ -196,7 +196,7 @@ class TrinoCatalog(SessionCatalog):
         return {table: comment for table, comment in rows if comment}
 
     async def _materialized_views(self, catalog: str, schema: str, name: str | None = None) -> set[str]:
-        """Return the names of materialized views. Trino's other lists report them as tables."""
+        """Return the names of materialized views, which `information_schema.tables` reports as tables."""
         condition = _condition(catalog, schema, "name", name)
         rows = await self._optional_rows(f"SELECT name FROM system.metadata.materialized_views{condition}")
         return {name for (name,) in rows}
@@ -204,7 +204,8 @@ class TrinoCatalog(SessionCatalog):
     async def _row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
         """Return the types of columns that contain rows.
 
-        The types are read from an empty result, because Trino's lists omit the quotes around field names.
+        The types are read from an empty result, because `information_schema.columns` omits the quotes around field
+        names.
         """
         names = [name for name, kind, *_ in columns if "row(" in kind]
         if not names:
@@ -233,7 +234,7 @@ class TrinoCatalog(SessionCatalog):
 
 @contextmanager
 def _database_errors(database: str) -> Generator[None]:
-    """Translate errors about a missing catalog or schema to database_not_found."""
+    """Translate errors about a missing catalog or schema into `database_not_found`."""
     try:
         yield
     except TrinoRejected as error:
@@ -309,9 +310,7 @@ def properties(statement: str) -> Mapping[str, str]:
 
 
 def owner(statement: str) -> tuple[str, str]:
-    """Return the owner's kind (`USER` or `ROLE`) and name after AUTHORIZATION; both empty if there is no such
-    clause.
-    """
+    """Parse the owner's kind (`USER` or `ROLE`) and name after AUTHORIZATION. Without this clause, both are empty."""
     match = _OWNER.search(statement)
     if match is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""Sends the requests of Trino's client protocol for one session."""
+"""Sends the requests of Trino's client protocol: over HTTP for all sessions, and to the coordinator for one session."""
 
 import asyncio
 import re
@@ -24,7 +24,8 @@ _EXCHANGES_PER_ANSWER = 4
 def body_limit(cell_max_bytes: int) -> int:
     """Return the maximum size of a response in bytes.
 
-    A page has 1 MiB plus up to one row, whose JSON is at most about twice as large. Segments have 16 MiB by default.
+    A page contains 1 MiB plus up to one row, and the JSON text of a row takes at most about twice the row's size.
+    Segments have 16 MiB by default.
     """
     return max(2 * ROW_SIZE_FACTOR * cell_max_bytes, 64 * 1024 * 1024)
 
@@ -66,7 +67,7 @@ class TrinoClient:
         endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
         last = protocol.TransientFailure("Could not connect to Trino.", reached=False)
         chosen = self._chosen.get(endpoint)
-        # Try the address that responded last; if there is none, all addresses of the host.
+        # Try the address that responded last; if there is none, try all addresses of the host.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
@@ -116,7 +117,10 @@ async def retry_transient(
     for_s: float,
     only_if: Callable[[protocol.TransientFailure], bool] = lambda _: True,
 ) -> ResultT:
-    """Call `attempt` and return its result. Retry it with pauses after TransientFailure; raise the last failure."""
+    """Call `attempt` and return its result. After a TransientFailure, pause and retry for up to `for_s` seconds.
+
+    Raises the last failure. A failure for which `only_if` returns False is raised immediately.
+    """
     retries = Retries(for_s)
     while True:
         try:
@@ -165,7 +169,7 @@ _GARBAGE_TRIES = 3
 
 
 class Coordinator:
-    """Calls the coordinator's API for one session. `executor` parses large responses."""
+    """Calls the coordinator's API for one session. Large responses are parsed in `executor`."""
 
     def __init__(
         self,
@@ -185,7 +189,10 @@ class Coordinator:
         self._origin = httpx.URL(address.url).copy_with(path="/", query=None, fragment=None, username="", password="")
 
     async def check(self) -> None:
-        """Check the session's login by requesting an unknown query. Raises EngineUnavailable, CredentialsRequired."""
+        """Check the session's login by requesting an unknown query.
+
+        Raises EngineUnavailable, CredentialsRequired, and TrinoRejected for HTTP status 403.
+        """
         unknown_query = "/v1/query/20000101_000000_00000_aaaaa"
         try:
             await retry_transient(
@@ -268,7 +275,10 @@ class Coordinator:
             raise protocol.engine_error(page.error)
 
     async def _accepted(self, method: str, path: str, content: bytes = b"") -> TrinoAnswer:
-        """Send one request to the configured coordinator; `path` may include a query string."""
+        """Send one request to the configured coordinator, check the status, and apply the session changes it returns.
+
+        `path` may include a query string.
+        """
         headers = protocol.request_headers(self.address, self._variant, self._login, self.state)
         url = self._origin.copy_with(raw_path=f"{self.address.path}{path}".encode())
         answer = await self.http.send(method, url, headers, content)

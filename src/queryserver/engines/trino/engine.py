@@ -1,4 +1,4 @@
-"""The engine and the table loader for one Trino or Presto coordinator."""
+"""Implements the engine and the table loader for one Trino or Presto coordinator."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ class TrinoLoader(StatementLoader):
     """Implements `TableLoader`. The database is a schema or `catalog.schema`. Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
-    """By default, `query.max-length` is a million characters. The statement text around the rows is small."""
+    """Trino's default for `query.max-length` is a million characters. The rest is for the statement around the rows."""
 
     def __init__(
         self, session: EngineSession, executor: Executor, *, catalog: str, schema: str, read_only: bool = False

@@ -106,7 +106,7 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
 
 
 def _split_rows(text: bytes) -> Sequence[bytes]:
-    """Split a JSON array of arrays into several arrays, because parsing a large array blocks the interpreter.
+    """Split a JSON array of arrays into smaller arrays, because parsing a large array blocks the interpreter.
 
     A row separator counts only if the text before it is valid JSON, because the same characters may occur in a string
     or a nested array.
@@ -137,7 +137,7 @@ class TrinoOperation:
     def __init__(
         self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
     ) -> None:
-        """Start with page `first`. `characters_before` is the length of the text sent before the statement."""
+        """`characters_before` is the length of the text sent before the statement."""
         self.columns: tuple[Column, ...] = ()
         self._log_lines = LogLines()
         self._coordinator = coordinator
@@ -252,7 +252,7 @@ class TrinoOperation:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the status no longer changes, except when rows are read."""
+        """Whether the status will not change until rows are read."""
         ended = self._page.next_uri is None or self._error is not None
         return ended or self._canceled or self._has_begun or self._is_closed
 

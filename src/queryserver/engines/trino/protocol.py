@@ -56,7 +56,7 @@ class TrinoDenied(TrinoRejected, errors.StatementDenied):
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Translate httpx errors to TransientFailure."""
+    """Translate httpx errors into TransientFailure."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -88,9 +88,10 @@ def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineErro
 
 
 def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
-    """Convert a page's `error`.
+    """Convert a page's `error` to a domain error.
 
-    `before` is the length of the text that this server has put before the statement (EXECUTE IMMEDIATE).
+    `before` is the length of the text that precedes the user's statement (EXECUTE IMMEDIATE); error positions are
+    corrected by it.
     """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
@@ -126,7 +127,7 @@ def _body_text(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrinoVariant:
-    """How Trino and Presto differ: header names and features."""
+    """The header names and features in which Trino and Presto differ."""
 
     dialect: str
     header_prefix: str
@@ -355,7 +356,7 @@ class TrinoPage:
 
     @property
     def changes_only(self) -> bool:
-        """Whether the statement only changes something; Trino then returns a row count or `true` as a row."""
+        """Whether the statement has an effect but no result set. Trino then returns a row count or `true` as a row."""
         if not self.update_type:
             return False
         described = [(column.get("name"), column.get("type")) for column in self.columns]

@@ -20,7 +20,8 @@ from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType
 class TrinoType:
     """A declared type.
 
-    `numbers` has its parameters, `parts` its nested types (element, key and value, or fields), `names` its field names.
+    `numbers` contains the numeric parameters, `parts` the nested types (element, key and value, or fields), and `names`
+    the field names.
     """
 
     result: ResultType
@@ -70,8 +71,9 @@ def _binary(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _times(_declared: TrinoType, values: Values) -> pa.Array:
-    """Convert times to strings, without the zero fractions that Trino writes to full precision (Contract editor
-    6.3).
+    """Convert times to strings, and remove fractional seconds that are zero (Contract editor 6.3).
+
+    Trino always writes as many fractional digits as the type's precision.
     """
     return _without_zero_fraction(pa.array(values, pa.string()))
 
@@ -86,7 +88,10 @@ def _dates(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
-    """Convert timestamps. Types finer than microseconds stay strings, because nanoseconds do not cover all years."""
+    """Convert timestamps.
+
+    Values of types finer than microseconds stay strings, because Arrow's nanosecond timestamps do not cover all years.
+    """
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
     if digits > _MICROSECOND_DIGITS:
@@ -131,7 +136,7 @@ def _arrays(declared: TrinoType, values: Values) -> pa.Array:
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
-    if key_type.parts:  # in JSON, such a key is the result of Java's toString
+    if key_type.parts:  # in JSON, a key of a nested type is the result of Java's toString
         key_type = TrinoType(key_type.result, _plain)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = key_type.read([_key(key_type, key) for key, _ in pairs])
@@ -164,7 +169,7 @@ def _key(declared: TrinoType, key: str) -> Any:
 
 
 def _texts_or_json(_declared: TrinoType, values: Values) -> pa.Array:
-    """Convert values of other types: strings stay as they are, everything else becomes JSON text."""
+    """Convert values of all other types: strings stay unchanged, and other values become JSON text."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
@@ -209,11 +214,11 @@ def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
 
 
 def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
-    """Return the result columns."""
+    """Build the result columns from a page's `columns` and their parsed types."""
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
         native = str(column["type"])
-        if native.startswith("INTERVAL "):  # Trino writes only these in upper case
+        if native.startswith("INTERVAL "):  # Trino writes only interval types in upper case
             native = native.lower()
         result.append(Column(str(column["name"]), kind.result, native))
     return tuple(result)
@@ -243,7 +248,7 @@ def _parse_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
 
 
 def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Convert rows to one batch. Raises TrinoValueError."""
+    """Convert rows to one batch. Raises TrinoValueError if a value does not fit its declared type."""
     try:
         return batch_of(rows, names, [kind.read for kind in declared])
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
