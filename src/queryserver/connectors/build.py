@@ -1,4 +1,4 @@
-"""Access to stored connectors and their secrets, for commands."""
+"""Opens stored connectors and re-encrypts their secrets, for commands."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,6 +1,6 @@
 """Tests connections: which steps succeed, and why a step fails (Contract platform 5.8). Nothing is stored.
 
-Messages contain neither secrets nor foreign addresses.
+Messages contain no secrets, and no addresses that the settings do not name.
 """
 
 import asyncio
@@ -121,8 +121,8 @@ def sanitized_message(
         if _TRACE.match(line):
             break
         lines.append(line.strip())
-    # Truncated generously before the substitutions, whose time grows with the text, and to the limit after them, so
-    # that no secret is split.
+    # Truncate generously before the substitutions, because their time grows with the length. Truncate to the limit only
+    # after them, so that no secret is split.
     text = " ".join(lines)[: 8 * _MAX_CHARACTERS]
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -143,7 +143,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
     """Return the secrets and the settings that contain them.
 
-    Short strings are left out, because they match parts of words.
+    Short strings are omitted, because they match parts of words.
     """
     found = set[str]()
     for value in secrets_of(settings).values():
@@ -157,7 +157,10 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
 
 
 def _is_foreign(text: str, known: Collection[str]) -> bool:
-    """Whether the address belongs to a host that the settings do not name. Times of day do not count as addresses."""
+    """Return whether the address belongs to a host that the settings do not name.
+
+    Times of day do not count as addresses.
+    """
     if "://" in text:
         try:
             return (urlsplit(text).hostname or "") not in known
@@ -247,7 +250,7 @@ class ConnectionTests:
         return outcome
 
     async def ping(self, user: User, connector: Connector) -> ConnectionTestOutcome:
-        """Test a connector in use as soon as a slot is free. Not audited.
+        """Test an existing connector as soon as a slot is free. No audit event is written.
 
         Raises ConfigurationError if its engine cannot be built.
         """
@@ -392,7 +395,7 @@ class _TestProgress:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Time one check. It fails if the block raises."""
+        """Time one check, and record it as failed if the block raises an exception."""
         began = time.monotonic()
         self.step_under_way = name, began
         try:
@@ -417,7 +420,7 @@ class _TestProgress:
             self.checks.append(ConnectionCheck(failed, ok=False, ms=_ms_since(began)))
 
     def refused_by_data_source(self, reason: str) -> None:
-        """Record that the data source itself refused, so the connection succeeded.
+        """Record that the data source itself refused the login or statement, which means that connecting succeeded.
 
         If there is no separate login exchange, only the first statement reveals that the login is refused.
         """

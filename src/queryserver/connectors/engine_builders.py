@@ -73,8 +73,8 @@ class EngineBuilder:
         """Build a connector's engine without connecting to anything.
 
         Raises ConfigurationError for an interface, driver or option that this server cannot run, or OptionsRefused if
-        single options are invalid; for stored connectors also interface_not_supported, and DriverNotInstalled if
-        nothing else is wrong.
+        individual options are invalid. For stored connectors, also raises interface_not_supported, and
+        DriverNotInstalled if nothing else is wrong.
         """
         interface = connector.interface
         prefix = f"notebook.interpreters.{connector.key}."
@@ -92,7 +92,7 @@ class EngineBuilder:
         except options.OptionsRefused:
             raise
         except errors.ConfigurationError as error:
-            # Adapters know the name of the option, but not the connector.
+            # Adapters name the option in their messages, but do not know the connector.
             found = [one if one.startswith(prefix) else f"{prefix}{one}" for one in error.problems]
             raise errors.ConfigurationError(found) from error
 
@@ -114,7 +114,7 @@ class EngineBuilder:
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
-        """Compare names without DNS, because every connection is checked as well."""
+        """Compare host names without resolving them, because every connection is checked as well."""
         is_server = (host.lower(), port) in self.addresses.service_database
         return self.is_named_as_own_database(name) and (
             is_server or self.addresses.is_database_server_address(host, port)
@@ -212,7 +212,10 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 
 
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Build the engine for Hive, Impala, Spark SQL or HPL/SQL. If it has no options, the settings sections apply."""
+    """Build the engine for Hive, Impala, Spark SQL or HPL/SQL.
+
+    If the connector has no options, the settings sections apply.
+    """
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
@@ -278,7 +281,7 @@ def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingVa
 
 
 def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """Return options for a connector without its own: older settings files have a section per engine instead."""
+    """Return options for a connector that has none, because older settings files have a section per engine instead."""
     if dialect == "impala":
         impala = settings.impala
         return {
@@ -372,7 +375,7 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
         own_database=builder.own_database,
         own_servers=builder.addresses,
     )
-    # Users of the sample database in the private PostgreSQL have separate logins.
+    # Users of the sample database in the embedded PostgreSQL have separate logins.
     logins, canceled = None, None
     own = builder.settings.sources.sample_admin_dsn
     dsn = own.get_secret_value() if own is not None else builder.service_dsn
@@ -410,7 +413,7 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
 
 
 def _by_native_client(connector: Connector, opts: urls.UrlOptions, builder: EngineBuilder) -> Engine:
-    """Treat `trino://` and `phoenix://` URLs like the interfaces with these names (Contract platform 5.10)."""
+    """Build the engine for a `trino://` or `phoenix://` URL with the builder of that name (Contract platform 5.10)."""
     url = opts.url
     is_trino = url.dialect == "trino"
     is_private = is_trino and (bool(url.password) or url.port == 443)
@@ -475,11 +478,11 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
 
 _GROUP = "sqlalchemy.dialects"
 NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
-"""Url dialects with an adapter in this server. These adapters ignore proxies in the environment."""
+"""URL dialects with an adapter in this server. These adapters ignore proxies in the environment."""
 
 
 def is_installed(driver: str, rules: AddressRules) -> bool:
-    """Whether the dialect `driver`, such as `oracle+oracledb`, and the package it needs can be imported.
+    """Return whether the dialect `driver`, such as `oracle+oracledb`, and the package it needs can be imported.
 
     Imports both, which may be slow. `rules` apply to connections during the import.
     """

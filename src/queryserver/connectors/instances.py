@@ -1,4 +1,4 @@
-"""Stored connectors for administrators and users (Contract platform 5.2 to 5.7)."""
+"""Lists, creates, changes and deletes stored connectors (Contract platform 5.2 to 5.7)."""
 
 import asyncio
 import hashlib
@@ -144,7 +144,10 @@ _DEFAULT_EXAMPLES = {
 
 
 class StoredConnectors:
-    """Shows and changes stored connectors. Checks only visibility; callers must check who may make changes."""
+    """Lists and changes stored connectors.
+
+    Checks only which connectors a user may see; callers must check who may make changes.
+    """
 
     def __init__(
         self, records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
@@ -177,9 +180,9 @@ class StoredConnectors:
             for key, table in desktop.connectors.items()
         } or _DEFAULT_EXAMPLES
         self._changing = asyncio.Lock()
-        """Serializes this process's changes that have no version.
+        """Serializes this process's changes that specify no version.
 
-        Conflicts with other processes are retried instead.
+        After conflicts with other processes, such changes are retried.
         """
         self._installed = dict[str, bool]()
         """Whether each driver is installed. Drivers installed later are found only after a restart."""
@@ -299,7 +302,7 @@ class StoredConnectors:
                 await engine.close()
 
     async def _is_runnable(self, row: ConnectorType, settings: Settings) -> bool:
-        """Whether this server can run statements with these settings."""
+        """Return whether this server can run statements with these settings."""
         if not row.takes_statements or row.interface != "sqlalchemy":
             is_kerberos = str(settings.get("auth_mechanism", "")).strip().upper() in {"GSSAPI", "SPNEGO"}
             return row.takes_statements and (not is_kerberos or find_spec("gssapi") is not None)
@@ -311,7 +314,7 @@ class StoredConnectors:
         return dialect in NATIVE_DIALECTS or self._installed[driver]
 
     async def _change(self, submitted: SubmittedConnector) -> ConnectorInstance:
-        """Change a connector. If the call has no version, retry when another change interferes."""
+        """Change a connector. If the request has no version, retry after a conflict with another change."""
         for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(submitted.id or "")
             draft = await self.draft(submitted, instance)
@@ -347,9 +350,9 @@ class StoredConnectors:
         return row
 
     async def install_examples(self, user: User) -> InstallationResult:
-        """Install the connectors listed in the settings. Instances edited after an earlier installation are left alone.
+        """Install the connectors listed in the settings. Instances edited after an earlier installation stay unchanged.
 
-        Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key.
+        If one connector is invalid, none is installed. Raises ConnectorRefused with `errors` by key.
         """
         drafts = await self._example_drafts()
         done = InstallationResult()
@@ -414,7 +417,7 @@ class StoredConnectors:
         except errors.UnknownGroup as error:
             raise errors.ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
         except (errors.NameTaken, errors.VersionConflict):
-            # A concurrent call has changed it; keep that result.
+            # A concurrent call has created or changed the connector; keep that result.
             if (stored := await self._named(_folded_name(submitted))) is not None:
                 done.unchanged.append(stored)
 
@@ -444,9 +447,9 @@ def _folded_name(submitted: SubmittedConnector) -> str:
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
-    """Whether an instance that was installed from the settings and not edited differs from them.
+    """Return whether an unedited instance from the settings differs from them and can be updated.
 
-    Types cannot change.
+    An instance of another type cannot be updated.
     """
     is_ours = present.example_digest is not None
     is_same_type = (present.dialect, present.interface) == (new.dialect, new.interface)

@@ -49,14 +49,17 @@ class Connector:
 
     @property
     def reference(self) -> str:
-        """The name in calls (Contract editor 1.7), with the dialect as prefix for a stored instance."""
+        """The connector's name in API calls (Contract editor 1.7).
+
+        This is the key, prefixed with the dialect for a stored instance.
+        """
         return f"{self.dialect}-{self.key}" if self.is_stored else self.key
 
 
 SettingValue: TypeAlias = str | int | float | bool
 
 MASK = "********"
-"""Replaces secrets in responses, and means "unchanged" in calls."""
+"""Replaces secrets in responses. In a request, it means that the secret is unchanged."""
 
 
 def connector_right(connector_id: int) -> str:
@@ -74,7 +77,7 @@ class ConnectorInstance:
     description: str
     """If empty, the type's description applies."""
     settings: Mapping[str, SettingValue] = field(repr=False)
-    """All settings that were ever stored or are listed by the type."""
+    """The stored settings, including settings that the type no longer lists."""
     groups: tuple[str, ...]
     """Groups with the right to use the connector, sorted."""
     version: int

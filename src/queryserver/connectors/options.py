@@ -1,9 +1,9 @@
 """The options of connectors: one model per interface (Contract platform 5.11).
 
-A model describes an interface's options: names, types, ranges, defaults and meaning. The catalog lists the options
-that its own table leaves out, `read_options` validates with the model, the engine builder gets an instance, and
-docs/engines.md contains the model as a table, with the docstring below each option. A new interface needs a model
-here; a new dialect of HiveServer2 needs a row of `HS2_OPTIONS`.
+A model describes an interface's options: names, types, ranges, defaults and meaning. The catalog lists the model's
+options in addition to those in its own table. `read_options` validates values with the model, and the engine builder
+receives an instance. docs/engines.md contains each model as a table, with the docstrings of the options. A new
+interface needs a model here; a new dialect of HiveServer2 needs a row in `HS2_OPTIONS`.
 """
 
 import re
@@ -25,7 +25,7 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.text import parse_boolean, parse_byte_amount
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_MAX_SHOWN_CHARACTERS = 60  # characters shown of a client's name
+_MAX_SHOWN_CHARACTERS = 60  # messages contain at most this much of a client's name
 _MAX_PORT = 65535
 _WEEK_S = 7 * 24 * 3600
 _USER_PLACEHOLDER = "${USER}"
@@ -144,7 +144,7 @@ def listed_options(model: type[Options]) -> dict[str, SettingValue]:
     return listed
 
 
-# Option types. All types except secrets ignore surrounding blanks; booleans and numbers may be given as text.
+# Option types. All types except secrets ignore surrounding blanks; booleans and numbers may be given as strings.
 
 
 def _text(value: Any) -> str:
@@ -158,7 +158,10 @@ def _required(value: Any) -> str:
 
 
 def parse_flag(value: object) -> bool | None:
-    """Return an option's boolean value, which may be given as text; empty text means false. None for other values."""
+    """Return an option's boolean value, which may be given as a string; None if the value is not a boolean.
+
+    An empty string means false.
+    """
     return value if isinstance(value, bool) else parse_boolean(str(value).strip() or "false")
 
 
@@ -192,7 +195,7 @@ def choice(*words: str) -> BeforeValidator:
 
 
 def _http_url(value: Any, info: ValidationInfo) -> str:
-    """Accept a url without credentials whose host the rules permit."""
+    """Accept a URL without credentials whose host the rules permit."""
     text = _text(value)
     found: list[tuple[str, Kind]] = [] if text else [("must be set", ConnectorRefused)]
     try:
@@ -266,7 +269,7 @@ Seconds: TypeAlias = Annotated[int, whole_number(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
 Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
-"""A login name; None if callers give their logins through create_session."""
+"""A login name; None if callers supply their logins through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[
     bool, BeforeValidator(_flag), allow_only({False}, "must be false: tunnels are not supported")

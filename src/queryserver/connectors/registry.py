@@ -178,7 +178,7 @@ class Connectors:
         return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
-        """Call this after a change notice, or if notices may have been lost."""
+        """Request a reread. Call this after a change notification, or if notifications may have been lost."""
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:
@@ -261,7 +261,7 @@ class Connectors:
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Return the keys, or the dialect, that select history entries for a name.
 
-        For an unknown name, there are no keys.
+        For an unknown name, the keys are an empty tuple.
         """
         folded = _normalized_name(name)
         if folded in self._connectors and self._connectors[folded].dialect != folded:
@@ -309,7 +309,7 @@ class Connectors:
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
 
     def data_in_use(self) -> frozenset[str]:
-        """Return the names of such data in open engines, including engines of earlier versions."""
+        """Return the names of single-process data in open engines, including engines of earlier versions."""
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
@@ -346,7 +346,7 @@ class Connectors:
             except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
                 log.info("stored connector cannot run on this server", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
-            except Exception as error:  # a bad row must not prevent reading the rest, which every call waits for
+            except Exception as error:  # an invalid row must not prevent reading the other rows
                 log.exception("stored connector could not be prepared", connector=connector.key)
                 idle[connector.key] = connector, error
             else:
@@ -374,7 +374,7 @@ class Connectors:
 
 
 def _is_open(connector: Connector, user: User) -> bool:
-    """Whether the user may use the connector (Contract platform 4.3).
+    """Return whether the user may use the connector (Contract platform 4.3).
 
     Stored instances need a right; interpreters without `groups` are open to all users.
     """

@@ -1,4 +1,4 @@
-"""Connectors stored in the service database."""
+"""Stores connectors in the service database."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -169,7 +169,7 @@ class ConnectorRepository:
     async def reseal(self) -> tuple[int, int]:
         """Re-encrypt all secrets with the current key. Return the numbers of resealed and of unreadable instances.
 
-        Secrets whose key is unknown are left alone.
+        Secrets whose key is unknown stay unchanged.
         """
         done = lost = 0
         async with self._database.transaction() as connection:
@@ -235,7 +235,7 @@ class ConnectorRepository:
 async def _require_free_name(connection: Connection, name: str, *, except_id: int = 0) -> None:
     """Raise NameTaken if the name is in use.
 
-    Compared in Python, because case folding in the database depends on its locale.
+    Names are compared in Python, because case folding in the database depends on its locale.
     """
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != except_id for row in rows):

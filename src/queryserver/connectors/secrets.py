@@ -19,7 +19,7 @@ _SUPPLIED_LATER = "${PASSWORD}"
 _RECEIVERS = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
 """Settings that determine who receives a secret: host, port, user or driver."""
 
-# No backtracking: a URL may be long and crafted to be slow.
+# The quantifier does not backtrack, because a URL may be long and crafted to be slow.
 _OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")
 _THIN_JDBC = re.compile(r"jdbc:\w+:(?:\w+:)?", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ Values = Mapping[str, SettingValue]
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The position of a secret in a url. `key` identifies it in other urls."""
+    """The position of a secret in a URL. `key` identifies the same secret in another URL."""
 
     key: str
     start: int
@@ -36,7 +36,7 @@ class _Span:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting or URL option with this name contains a secret."""
+    """Return whether a setting or URL option with this name contains a secret."""
     plain = re.sub(r"[^a-z0-9]", "", unquote(name).lower())
     return any(word in plain for word in _WORDS)
 
@@ -47,7 +47,7 @@ def masked(settings: Values) -> dict[str, SettingValue]:
 
 
 def without_secrets(settings: Values) -> dict[str, SettingValue]:
-    """Return the settings with every secret emptied. Used if the secrets can no longer be decrypted."""
+    """Return the settings with empty secrets, for use when the secrets can no longer be decrypted."""
     return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
 
 

@@ -73,7 +73,7 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
 def draft_connector(
     key: str, dialect: str, interface: str, values: Mapping[str, SettingValue], settings: Settings
 ) -> Connector:
-    """Return a connector that no user may use yet.
+    """Create a connector from settings. No user may use it yet.
 
     Raises ConfigurationError for invalid settings common to all types.
     """
@@ -132,7 +132,7 @@ def require_folder_of(connector: Connector, databases_dir: Path | None) -> None:
 
 @contextmanager
 def option_errors() -> Generator[None]:
-    """Translate settings errors while an engine is built to ConnectorRefused, with texts by setting."""
+    """Translate errors about settings, raised while an engine is built, into ConnectorRefused with texts by setting."""
     try:
         yield
     except errors.InvalidPath as error:
@@ -144,7 +144,10 @@ def option_errors() -> Generator[None]:
 
 
 def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
-    """Group adapter messages by setting. They read `<setting>: <text>`, possibly prefixed by the connector's key."""
+    """Group adapter messages by setting.
+
+    The messages have the form `<setting>: <text>`, possibly with the connector's key as prefix.
+    """
     found = dict[str, list[str]]()
     for problem in problems:
         setting, _, text = _PLACE.sub("", problem).partition(": ")

@@ -36,7 +36,7 @@ class RunSupport(StrEnum):
 
 
 class Category(StrEnum):
-    """Listing groups, in order."""
+    """Categories of connector types, in listing order."""
 
     EDITOR = "editor"
     BROWSERS = "browsers"
@@ -149,7 +149,7 @@ def flags_of(dialect: str, interface: str) -> Flags:
 
 
 def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
-    """Return the type with these defaults for its settings. Names of other settings are ignored."""
+    """Return the type with these default values for its settings. Settings that it does not list are ignored."""
     return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
@@ -168,9 +168,10 @@ _GENERAL: Settings = MappingProxyType(
 
 
 def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[str, SettingValue]:
-    """Return the submitted settings in the row's order and types, with its defaults for missing settings.
+    """Return the submitted settings in the row's order, converted to its types.
 
-    Raises unknown_setting, ConnectorRefused. Their texts contain no values.
+    Missing settings get the row's default values. Raises unknown_setting and ConnectorRefused, whose texts contain no
+    values.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.settings}
     unknown = [name for name in values if name not in kinds]

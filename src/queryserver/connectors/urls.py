@@ -1,4 +1,4 @@
-"""Options of the interface `sqlalchemy`: the driver url and its options (Contract platform 5.11)."""
+"""Options of the interface `sqlalchemy`: the driver URL and its options (Contract platform 5.11)."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 _ALIASES = {"postgres": "postgresql"}
 _MAX_S = 7 * 24 * 3600
-_MAX_SHOWN_CHARACTERS = 60  # characters shown of a client's text
+_MAX_SHOWN_CHARACTERS = 60  # messages contain at most this much of a client's text
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 _USER, _SUPPLIED_LATER = "${USER}", "${PASSWORD}"
 _MAX_IDLE_S, _MAX_PROBES = 32767, 127  # the kernel's limits
@@ -44,7 +44,10 @@ _FORBIDDEN_OPTIONS = (
 )
 """Options that are never allowed. Comparisons ignore case and all characters except letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
-"""Names that may be shown. Any other string may be part of a password that was not percent-encoded."""
+"""Option names that messages may contain.
+
+Any other string may be part of a password that was not percent-encoded.
+"""
 _FORBIDDEN_OPTION_NAMES = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
@@ -54,7 +57,7 @@ _FORBIDDEN_OPTION_NAMES = re.compile(
 
 
 class PostgresqlUrlOptions(Options):
-    """Options of `postgresql://` urls."""
+    """Options of `postgresql://` URLs."""
 
     sslmode: Annotated[str, choice("disable", "allow", "prefer", "require", "verify-ca", "verify-full")] = "prefer"
     connect_timeout: Annotated[int, whole_number(1, _MAX_S)] = 10
@@ -69,7 +72,11 @@ class PostgresqlUrlOptions(Options):
 
 
 class MysqlUrlOptions(Options):
-    """Options of `mysql://` urls. Texts are always UTF-8, and writing never waits for long."""
+    """Options of `mysql://` URLs.
+
+    `charset` and `write_timeout` are accepted but have no effect: strings are always UTF-8, and writing never waits
+    for long.
+    """
 
     charset: str = ""
     connect_timeout: Annotated[int, whole_number(1, _MAX_S)] = 10
@@ -79,7 +86,7 @@ class MysqlUrlOptions(Options):
 
 
 class TrinoUrlOptions(Options):
-    """Options of `trino://` urls."""
+    """Options of `trino://` URLs."""
 
     source: str = ""
     timezone: str = ""
@@ -87,7 +94,7 @@ class TrinoUrlOptions(Options):
 
 
 class AthenaUrlOptions(Options):
-    """Options of `awsathena://` urls."""
+    """Options of `awsathena://` URLs."""
 
     s3_staging_dir: str = ""
     work_group: str = ""

@@ -253,7 +253,7 @@ class AtlasCatalog:
             if limit and offset + limit > reach:  # the page ends after the matches that the facets cover
                 beyond = await self._page(search.query, source, offset=offset, limit=limit)
                 shown = beyond[0] if beyond else []
-        # A page after the last match is empty, and then does not show how many matches precede it.
+        # An empty page after the last match does not reveal how many matches precede it.
         total = max(total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
         return model.SourceAnswer(
             matches=tuple(model.Match(model.position_of(search.query.terms, one.name), one) for one in shown[:limit]),
@@ -271,7 +271,7 @@ class AtlasCatalog:
             return None
         response = await self._send("/v2/search/basic", "POST", orjson.dumps(body))
         if response.status != 200 and _NO_SUCH_TYPE in response.body[:2000]:
-            return [], 0  # this Atlas lacks the type, and therefore has no such objects
+            return [], 0  # Atlas does not know the type, so it has no such objects
         answer = _json_object(response)
         entities = answer.get("entities") or []
         if not isinstance(entities, list):

@@ -1,4 +1,4 @@
-"""Matches a query against a segment of the index: finds matching rows, counts them, and yields the first ones.
+"""Matches a query against a segment of the index: finds matching rows, counts them, and yields them in result order.
 
 Implements the source `sql`: databases, tables, views and columns of the connectors that the caller may use.
 """
@@ -43,7 +43,7 @@ _OVERLAY_ROWS = 1000  # or a tenth of the rows, if that is more; above this numb
 class IndexSegment:
     """Indexed objects in columnar form.
 
-    `parents`, `codes` and `comment_codes` give the object, name and comment of each column of a table.
+    `parents`, `codes` and `comment_codes` contain the indexes of each table column's object, name and comment.
     """
 
     rows: Sequence[ObjectRow]
@@ -57,7 +57,10 @@ class IndexSegment:
     comments: pa.Array
     shown_columns: pa.Array
     columns: pa.Array
-    """Distinct column names, folded. `shown_columns` has the original spelling. Comments are stored the same way."""
+    """Distinct column names, folded. `shown_columns` contains their original spelling.
+
+    Column comments are stored in the same way.
+    """
     shown_column_comments: pa.Array
     column_comments: pa.Array
     codes: pa.Array
@@ -107,7 +110,7 @@ def newest(moment: datetime | None) -> tuple[bool, float]:
 
 
 def fold(texts: pa.Array) -> pa.Array:
-    """Fold texts like `query_language.folded`, which is called only for texts that contain non-ASCII characters."""
+    """Fold texts as `query_language.folded` does, which is called only for texts with non-ASCII characters."""
     lowered = pc.ascii_lower(texts)
     foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
     if not len(foreign):
@@ -241,7 +244,7 @@ class ViewMatches:
         return {}
 
     def first(self, reach: int, number: int) -> Iterator[Hit]:
-        """Yield up to `reach` hits in result order. `number` is the number of this view."""
+        """Yield up to `reach` hits in result order. `number` is the index of this view."""
         segment, terms = self._segment, self._search.query.terms
         found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
         of_objects = positions(segment.names, terms).take(found_objects)
@@ -397,7 +400,7 @@ class _LoadedScope:
 
 
 class IndexViews:
-    """Caches the views of scopes. Above 256 MiB, drops those least recently used."""
+    """Caches the views of scopes. Above 256 MiB, evicts the least recently used views."""
 
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records

@@ -16,7 +16,7 @@ MAX_REACH = 10_000
 
 
 class SourceName(StrEnum):
-    """Sources, in the order that applies to equally good results."""
+    """Search sources. Their order ranks results that match equally well."""
 
     DOCUMENTS = "documents"
     SQL = "sql"
@@ -91,7 +91,7 @@ class SourceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search. Each source returns its first `offset + limit` matches; the page is cut out later.
+    """A search. Each source returns its first `offset + limit` matches; the page is selected from them later.
 
     `facets` names the facets to count. `dialects` restricts the source sql; empty means all. Ages are relative to
     `now`.
@@ -162,13 +162,13 @@ def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, d
 
 
 class SearchSource(Protocol):
-    """A search source."""
+    """A source of search results, such as the metadata index or a file store."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Return the first matches that the user may see.
 
-        Raises PermissionDenied if the user may not search here. Raises SourceNotConfigured, whose message is shown, if
-        a store or setting that the source needs is missing. Raises other QueryServerErrors on failure.
+        Raises PermissionDenied if the user may not search this source. Raises SourceNotConfigured if a store or setting
+        that the source needs is missing; the response contains its message. Raises other QueryServerErrors on failure.
         """
         ...
 
@@ -177,7 +177,7 @@ _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3
 
 
 def storage_path(location: str) -> str:
-    """Return the storage path of a location, or an empty string if it is none.
+    """Return the storage path of a location, or an empty string if the location is not in a supported store.
 
     For HDFS, this is the path alone: `/warehouse/x` for `hdfs://nn/warehouse/x`. For other stores, scheme and bucket
     are kept.

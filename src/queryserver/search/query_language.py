@@ -152,7 +152,7 @@ class Term:
         return Term((" ", *pieces))
 
     def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
-        """Return the term with `other` in place of its beginning, if that matches `spelling`."""
+        """Return the term with its beginning replaced with `other`, if the beginning matches `spelling`."""
         first, *rest = self.pieces
         if not isinstance(first, str):
             return self

@@ -1,4 +1,4 @@
-"""Fills the index: with metadata that the editor reads anyway, and by refreshing it from data sources.
+"""Fills the index with metadata that the editor reads anyway, and refreshes it from data sources.
 
 Only one server at a time reads each data source (Contract platform 8.4).
 """
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 _PASSWORD = re.compile(r"://[^/@]*@")
 _SECRET = re.compile(r"(?i)passw|passphrase|secret|token|private_key|credentials_json|access_key|api_key")
-_QUEUED = 200  # maximum number of pending responses; dropped responses are made up for by the next refresh
+_QUEUED = 200  # maximum number of pending responses; the next refresh reads dropped metadata again
 _CHANGED = "transient_lastDdlTime"  # table property in the Hive family
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class IndexFeed:
         self._idle.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Write in the background inside the context."""
+        """Write in the background while the context is open."""
         return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, query: CatalogQuery[Any], answer: object) -> None:
@@ -200,7 +200,7 @@ class IndexRefresh:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Refresh inside the context. A refresh interrupted on exit starts over on another server."""
+        """Refresh while the context is open. A refresh interrupted on exit starts over on another server."""
         keeper = asyncio.create_task(self._keep(), name="metadata-index")
         try:
             yield
@@ -381,7 +381,7 @@ class _Refresh:
     async def _unlisted(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
         """Return indexed databases that still exist but are not listed: Trino omits catalogs that are down.
 
-        Unreadable databases are kept as indexed. All failing lookups together may take as long as one lookup.
+        Unreadable databases are kept as indexed. All failing lookups together may take at most one lookup's timeout.
         """
         clock = asyncio.get_running_loop().time
         unlisted: list[str] = []

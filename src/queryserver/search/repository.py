@@ -1,7 +1,7 @@
-"""The metadata index in the service database: one row per table, with its columns as text.
+"""Stores the metadata index in the service database: one row per table, which contains the columns as text.
 
-A refresh therefore writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its
-row, one after another, so that versions become visible in order.
+A refresh therefore writes 30,000 rows instead of a million, and none for unchanged tables. Each writer locks the row
+of its scope, so that versions become visible in order.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence

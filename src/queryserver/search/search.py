@@ -1,4 +1,4 @@
-"""The metadata search: queries all sources concurrently and merges their results (Contract platform 8.1)."""
+"""Implements the metadata search: queries all sources concurrently and merges the results (Contract platform 8.1)."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from queryserver.search.atlas import AtlasCatalog
 
 _SOURCE_S = 30.0
-_SPARE_S = 10.0  # added to a source's own limit, because a source that is stopped from outside loses its matches
+_SPARE_S = 10.0  # added to a source's own time limit, because a source that is canceled loses its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
 _DUMMY = "dummy"  # the setting for a catalog without content
@@ -61,7 +61,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page of matches. Facet values with the highest counts come first. `search` has the terms to highlight."""
+    """A page of matches. Facet values with the highest counts come first. `search` contains the terms to highlight."""
 
     search: model.Search
     records: Sequence[model.Record]

@@ -4,9 +4,7 @@ A search scans the rows of one user. An index over all statements would slow dow
 users, and not help with words that most statements contain. The normalized name that determines the ranking is stored
 with each statement; computing it during a search of 100,000 entries took several seconds instead of a few tenths.
 
-Implements the sources `hdfs` and `s3`: a bounded walk through a store, with the caller's rights.
-
-Source: Contract platform 8.4.
+Implements the sources `hdfs` and `s3` (Contract platform 8.4): a bounded walk in a store with the caller's rights.
 """
 
 import asyncio
@@ -285,8 +283,8 @@ class StorageSource:
     def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:
         """Return the directory in which to start, and the term that named it.
 
-        This is the longest directory in the first term that is an absolute path in this store. If no term is one, it
-        is the caller's home directory.
+        The first term that is an absolute path in this store names the directory: its text up to the last slash. If no
+        term is such a path, the search starts in the caller's home directory, and the term is None.
         """
         for term in query.terms:
             if term.head.lower().startswith(_PREFIXES[self._scheme]):

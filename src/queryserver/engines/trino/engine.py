@@ -44,7 +44,10 @@ class TrinoLoader(StatementLoader):
     """Implements `TableLoader`. The database is a schema or `catalog.schema`. Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
-    """Trino's default for `query.max-length` is a million characters. The rest is for the statement around the rows."""
+    """Trino's default for `query.max-length` is a million characters.
+
+    The difference is reserved for the statement text around the rows.
+    """
 
     def __init__(
         self, session: EngineSession, executor: Executor, *, catalog: str, schema: str, read_only: bool = False
